@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 
 class Said(NamedTuple):
-    """What a check answers: its evidence in words, the range of steps, and the numbers; a level if not the usual one."""
+    """The answer of a check: its evidence in words, the range of steps, the numbers, and a level if it is not the usual one."""
 
     evidence: str
     steps: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What checks ask of a log: windows of steps with their means, the reward's curve for the sweep's guards, and its trend."""
+"""The evidence in a log: windows of steps with their means, the reward's curve for the guards, and its trend."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A log, and what follows from it."""
+    """A log, and the values that checks derive from it."""
 
     log: Log
 
@@ -86,7 +86,7 @@ class Evidence:
 
     @property
     def reward_name(self) -> str:
-        """Return what the reward is called in a sentence."""
+        """Return the name of the reward in sentences."""
         return "held-out reward" if self.held_out else "training reward"
 
     @cached_property
@@ -120,7 +120,7 @@ class Evidence:
 
     @cached_property
     def scale(self) -> float | None:
-        """Return what is a large difference of rewards: the usual standard deviation in a group, or what stands for it."""
+        """Return the scale of a large reward difference: the usual standard deviation in a group, or a substitute."""
         spread = [value for _, value in self.log.series("reward_std") if value > 0]
         if spread:
             return median(spread)

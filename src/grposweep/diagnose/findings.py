@@ -1,4 +1,4 @@
-"""What a training log says about the training: a table of checks, each with its sentence and what to do."""
+"""The findings in a training log: a table of checks, each with its sentence and advice."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from grposweep.search.early_stopping import guards
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: a sentence, its evidence with the range of steps, what to do, and the numbers for scripts."""
+    """One finding: a sentence, its evidence with the range of steps, advice, and the numbers for scripts."""
 
     name: str
     level: Level
@@ -25,7 +25,7 @@ class Finding:
 
 
 class Check(NamedTuple):
-    """A check: what a log needs for it, and what is said if it finds something."""
+    """A check: the metrics that it needs, and the sentence that it reports."""
 
     name: str
     level: Level

@@ -43,7 +43,7 @@ _OFTEN_NAN = frozenset({"loss", "grad_norm"})  # a null of ours stands for NaN
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
-    """Return a logged line's metrics under our names; what is no number or has no name here is left out."""
+    """Return a logged line's metrics under grposweep's names, without unknown names and values that are not numbers."""
     found: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
     for key, value in line.items():
@@ -94,7 +94,7 @@ def _plain(key: str) -> str:
 
 @dataclass
 class Log:
-    """What a log says; ``rows`` holds metrics under our names by optimizer step, in order of the steps."""
+    """A parsed log; ``rows`` holds metrics under grposweep's names by optimizer step, in order."""
 
     path: str
     format: str

@@ -43,7 +43,7 @@ class Job:
 
 
 class EndState(StrEnum):
-    """What a launcher knows of an attempt's end that the exit code does not say; written to attempts.jsonl."""
+    """What a launcher knows about an attempt's end beyond the exit code; written to attempts.jsonl."""
 
     NONE = ""
     TIMEOUT = "timeout"
@@ -52,13 +52,13 @@ class EndState(StrEnum):
     """A signal that the sweep did not send stopped it at a rollout boundary."""
     NODE_FAILED = "node_fail"
     VANISHED = "vanished"
-    """The launcher does not know the attempt any more, and there is no result."""
+    """The launcher no longer knows the attempt, and there is no result."""
     OUT_OF_MEMORY = "out_of_memory"
     """The host's memory."""
     CANCELLED = "cancelled"
     SERVER_ENDED = "vllm_server"
     HANG = "hang"
-    """The sweep ended it, because it showed no sign of life."""
+    """The sweep ended it because it showed no sign of life."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class End:
     kind: EndState = EndState.NONE
     message: str = ""
     again: bool = False
-    """It was taken away and did not fail: a new attempt continues from its last checkpoint."""
+    """The attempt was preempted or lost its node, and did not fail: a new one continues from its last checkpoint."""
     nodes: str = ""
     """Where it ran, in the launcher's notation for a list of nodes."""
 
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A job that waits or runs. ``trial`` and ``attempt`` are set for an attempt of the sweep that was asked about."""
+    """A job that waits or runs. ``trial`` and ``attempt`` are set for an attempt of the sweep in question."""
 
     job_id: str
     trial: str = ""
@@ -87,7 +87,7 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank finds itself in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed counts them.
+    """The place of a rank in its job; ``rank``, ``local_rank`` and ``ranks`` as torch.distributed counts them.
 
     ``address`` is that of the first rank's node. ``port`` is the first of three that no other job of a node takes: for the
     ranks, for a vLLM server, and for the weights sent to it.
@@ -211,12 +211,12 @@ class Launcher(ABC):
 
     @classmethod
     def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
-        """Return what writes an attempt's script, and returns the command that would submit it; works on every machine."""
+        """Return a function that writes an attempt's script and returns the command to submit it; works on every machine."""
         raise NotImplementedError(f"{cls.__name__} submits no scripts")
 
     @classmethod
     def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:  # noqa: ARG003
-        """Return what writes a controller's script, and returns the command that submits it; None if none is asked for."""
+        """Return a function that writes a controller's script and returns the command to submit it; None without one."""
         return None
 
     @abstractmethod
@@ -243,7 +243,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """End an attempt now; one that has ended already is no error."""
+        """End an attempt now. One that has already ended is not an error."""
 
     def close(self) -> None:  # noqa: B027 - a default: attempts outlive their controller
         """End everything that does not outlive its controller, and release resources."""
@@ -287,7 +287,7 @@ class Launcher(ABC):
 
     @classmethod  # noqa: B027 - a default: `list_jobs` lists none
     def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended already are no error."""
+        """End jobs. Those that have already ended are not an error."""
 
     @classmethod
     def cancel_command(cls, job_ids: Sequence[str]) -> str:  # noqa: ARG003 - the contract's arguments

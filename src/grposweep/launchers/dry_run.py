@@ -1,4 +1,4 @@
-"""Everything but the submission: scripts are written, and the commands that would submit them are printed."""
+"""Do everything but submit: write scripts, and print the commands that would submit them."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class DryRun(Launcher):
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
-        """Raise what submitting would raise."""
+        """Raise the errors that submitting would raise."""
         _rehearsed().validate(experiment)
 
     def submit(self, job: Job) -> str:
@@ -47,7 +47,7 @@ class DryRun(Launcher):
 
     @property
     def hands_over(self) -> bool:
-        """Whether the first launcher's controller would be a job."""
+        """Return whether the first launcher's controller would be a job."""
         return self._write_controller is not None
 
     def submit_controller(self, command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""This machine: an attempt is a group of processes, one for each rank. GPUs are divided among attempts that run at once."""
+"""Run attempts on this machine: one process for each rank. GPUs are divided among attempts that run at once."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def gpu_order() -> dict[str, str]:
 
 
 def choose_gpus(free: Sequence[int], count: int) -> list[int]:
-    """Return which free GPUs a trial gets: as close together as can be, and from a multiple of ``count`` on.
+    """Choose free GPUs for a trial: as close together as possible, starting at a multiple of ``count``.
 
     GPUs that are neighbours share NVLink pairs, PCIe switches and NUMA nodes.
     """
@@ -135,12 +135,12 @@ def _query(what: str) -> tuple[list[list[str]], str]:
 
 
 def _mib(text: str) -> int:
-    """Return an amount of memory as nvidia-smi prints it; 0 if the driver does not say."""
+    """Parse an amount of memory of nvidia-smi; 0 if the driver does not report it."""
     return int(text) if text.isdigit() else 0
 
 
 def _own_processes() -> set[str]:
-    """Return the ids of this process and of those that it was started by."""
+    """Return the ids of this process and of its ancestors."""
     found, pid = {str(os.getpid())}, os.getppid()
     while pid > 1:
         found.add(str(pid))
@@ -181,12 +181,12 @@ class _Group:
 
     @property
     def rank_codes(self) -> list[int]:
-        """The exit codes of ranks that have ended."""
+        """Return the exit codes of ranks that have ended."""
         return [code for pid, code in self.codes.items() if pid != self.server]
 
     @property
     def running(self) -> list[int]:
-        """The processes that have not ended."""
+        """Return the processes that have not ended."""
         return [pid for pid in (*self.ranks, self.server) if pid is not None and pid not in self.codes]
 
 
@@ -314,7 +314,7 @@ class Local(Launcher):
         return {VISIBLE: ",".join(self._gpus[place] for place in gpus), **gpu_order()} if gpus else {}
 
     def poll(self, job_id: str) -> End | None:
-        """Return the worst end among the ranks once all have ended; a rank that crashes ends the others."""
+        """Return the worst end of all ranks once all have ended. A rank that crashes ends the others."""
         group = self._groups[job_id]
         for pid in group.running:
             if (code := self.processes.poll(pid)) is not None:
@@ -354,7 +354,7 @@ class Local(Launcher):
 
 
 def build_processes(experiment: Experiment) -> Processes:
-    """Return what starts training processes here: a warm server, or a new interpreter for each.
+    """Return the starter of training processes: a warm server, or a new interpreter for each.
 
     A rerun's copy of the code may be older than the warm server's module.
     """
@@ -370,7 +370,7 @@ def _gpus_of(cluster: Cluster, generation: Generation) -> int:
 
 
 def _server_variables(port: int, known: Mapping[str, str]) -> dict[str, str]:
-    """Return where an attempt's own vLLM server is, by the first of the attempt's ports; no proxy stands between."""
+    """Return variables with the address of an attempt's own vLLM server, by its first port, without a proxy."""
     direct = ",".join(filter(None, (known.get("no_proxy") or known.get("NO_PROXY"), "localhost", "127.0.0.1")))
     return {
         "GRPOSWEEP_PORT": str(port),

@@ -1,1 +1,1 @@
-"""What people look at: tables and the live display, made from the sweep folder."""
+"""Tables, screens and the HTML report of a sweep, made from its folder."""

@@ -1,4 +1,4 @@
-"""What a trial's held-out completions show: signs that a policy games its reward, and texts for screens and the HTML report."""
+"""Analyze a trial's held-out completions: signs that a policy games its reward, and texts for screens and the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Say in one sentence where the ranks of a silent trial are: which one the others wait for, in which collective, since when."""
+"""Describe in one sentence where the ranks of a silent trial are: which one the others wait for, where, and since when."""
 
 import re
 import time

@@ -158,7 +158,7 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
 
 
 def notes(s: Setting) -> list[str]:
-    """What the table cannot say: a shortcut that would mislead, and what is unknown."""
+    """Return notes next to the table: a misleading shortcut formula, and what is unknown."""
     said = []
     short, exact = shortcut(s), planning.total_steps(s)
     if short is not None and exact is not None and short != exact and s.epochs is not None:
@@ -209,7 +209,7 @@ def shortcut(s: Setting) -> Fraction | None:
 
 
 def _value(line: Line, s: Setting) -> Any:
-    """A number of the plan; None where a size is missing or broken, which is for the rules to say."""
+    """Return a number of the plan; None if a size is missing or invalid, which the rules report."""
     try:
         return line.value(s)
     except ZeroDivisionError:

@@ -1,4 +1,4 @@
-"""What a running sweep prints: the live display, a line for each trial that ends, and the summary at the end."""
+"""Print a running sweep: the live display, a line for each ended trial, and the summary at the end."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ class LiveDisplay:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a terminal to draw on."""
+        """Return whether there is a terminal to draw on."""
         return self._live is not None
 
     def show(self, view: SweepView, notice: str = "") -> None:

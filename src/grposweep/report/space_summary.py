@@ -1,4 +1,4 @@
-"""What a sweep prints before it starts: its invalid points, its number of trials, warnings, and the disk that it needs."""
+"""Print the summary before a sweep starts: invalid points, number of trials, warnings, and disk space."""
 
 import os
 import shutil

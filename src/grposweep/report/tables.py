@@ -1,4 +1,4 @@
-"""What several terminal screens share: number formats, the leaderboard, effects of single factors, and curves."""
+"""Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

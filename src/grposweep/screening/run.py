@@ -1,4 +1,4 @@
-"""Run a screen as an attempt of a launcher, find the one that matches an experiment, and tell rules and trials what it found."""
+"""Run a screen as an attempt of a launcher, find a matching screen, and pass its findings to rules and trials."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -174,7 +174,7 @@ def _submit(launcher: Launcher, run: Experiment, trial: TrialFolder, interrupts:
 
 
 def _message(folder: Path, end: End) -> str:
-    """What the attempt said, or where to read it."""
+    """Return the attempt's error, or the path of its log."""
     failure = TrialFolder(folder).result.failure
     if failure is not None and end.code == ExitCode.BAD_INPUT:
         return failure.message
@@ -251,7 +251,7 @@ def choose_pass_rates(experiments: Iterable[Experiment]) -> str | None:
 
 
 def with_screens(prepared: Mapping[str, Any], experiments: Iterable[Experiment]) -> dict[str, Any]:
-    """Return what preparation counted, with what screens of the same model, data, rewards and sampling have found."""
+    """Return the counts of preparation with the findings of screens of the same model, data, rewards and sampling."""
     found = {key: dict(entry) for key, entry in prepared.items()}
     for experiment in experiments:
         screen, entry = find_screen(experiment), found.get(prepared_key(experiment))

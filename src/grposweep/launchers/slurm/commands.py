@@ -1,4 +1,4 @@
-"""Slurm's commands and the text they print: sbatch, squeue, sacct, scancel; and what its job states mean for an attempt.
+"""Run Slurm's commands (sbatch, squeue, sacct, scancel), parse their output, and interpret job states.
 
 Nothing here keeps state.
 """
@@ -129,7 +129,7 @@ def wait_status(text: str) -> int:
 
 
 def _is_id(text: str) -> bool:
-    """Return whether this is a job's number; those of arrays and steps are not ours."""
+    """Return whether this is the number of a job, not of an array or step."""
     return re.fullmatch(r"[0-9]{1,18}", text) is not None
 
 
@@ -184,7 +184,7 @@ VANISHED = "VANISHED"  # not one of Slurm's: neither the queue nor accounting kn
 
 
 class StateInfo(NamedTuple):
-    """What a job's state means: for every launcher, for the user, and whether a new attempt continues the trial."""
+    """The meaning of a job's state: its end state, the message, and whether a new attempt continues the trial."""
 
     kind: EndState
     message: str

@@ -1,4 +1,4 @@
-"""Slurm: an attempt is a job of its own shape, and continues without its controller.
+"""Run attempts as Slurm jobs, which continue without their controller.
 
 One reading of the queue serves all jobs. It happens every ``cluster.poll_seconds``, and soon after a result appears on disk.
 """
@@ -123,7 +123,7 @@ class Slurm(Launcher):
 
     @classmethod
     def warning_seconds(cls, cluster: Cluster) -> int | None:
-        """Return the seconds of Slurm's signal; None without a time limit of ours."""
+        """Return the seconds before the limit at which Slurm sends its signal; None if no time limit is set."""
         return None if cluster.walltime_min is None else warn_seconds(cluster)
 
     @classmethod
@@ -133,13 +133,13 @@ class Slurm(Launcher):
 
     @classmethod
     def script_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Job], Sequence[str]]:
-        """Return what writes an attempt's script and returns its sbatch command."""
+        """Return a function that writes an attempt's script and returns its sbatch command."""
         code = _code_for(experiment.cluster, sweep)
         return lambda job: submit_command(write_script(job, sweep, code))
 
     @classmethod
     def controller_writer(cls, experiment: Experiment, sweep: Path) -> Callable[[Sequence[str]], Sequence[str]] | None:
-        """Return what writes the controller's script, if ``cluster.controller=job`` asks for one."""
+        """Return a function that writes the controller's script if ``cluster.controller=job``, otherwise None."""
         if not hands_over(experiment.cluster):
             return None
         return lambda command: submit_command(write_controller(experiment.cluster, sweep, command))
@@ -226,7 +226,7 @@ class Slurm(Launcher):
 
     @classmethod
     def list_jobs(cls, sweep: Path) -> list[SweepJob]:
-        """Return this user's jobs that wait or run; the sweep's are told by their names."""
+        """Return this user's waiting and running jobs. Names identify the sweep's."""
         prefix = f"{sweep_name(sweep)}:"
         return [_sweep_job(job, prefix) for job in commands.read_queue().values() if job.is_alive]
 
@@ -261,7 +261,7 @@ class Slurm(Launcher):
         )
 
     def _find_by_name(self, name: str) -> str | None:
-        """Return the job of this name. It is asked for twice: its submission may still be on its way."""
+        """Return the job of this name, by two queries, because its submission may still be under way."""
         for pause in (SETTLE_SECONDS, 0.0):
             try:
                 found = [job.job_id for job in commands.read_queue().values() if job.name == name]
