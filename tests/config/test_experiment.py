@@ -43,7 +43,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=1
     [
         ("+batch.num_generatons=4", "batch.num_generations"),
         ("++batch.num_generatons=4", "batch.num_generations"),
-        ("+learning_rate=1", "optimizer.learning_rate"),
+        ("+learning_rate=1", "Did you mean lr?"),
     ],
 )
 def test_a_key_that_nothing_reads_is_an_error_even_when_forced(override: str, near: str, compose: Compose) -> None:

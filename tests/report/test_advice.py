@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from grposweep.report.advice import Advice, advise
+from grposweep.report.advice import Advice, advise, tie_sentences
+from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
+from grposweep.report.run_output import RunEnd, print_results
+from grposweep.report.status import status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import read_sweep
@@ -125,3 +128,18 @@ def test_no_advice_without_one_order_of_all_trials(tmp_path: Path) -> None:
     assert advise(read_sweep(make_comparison(tmp_path / "b", [{"lr": 1e-5}]))) is None
     several = Made(trials=8, further={"gpu_hours": "minimize"})
     assert advise(read_sweep(make_sweep(tmp_path / "c", several))) is None
+
+
+def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the end of a run, in status within 80 columns, and from best; a clear winner has no such sentence."""
+    view = read_sweep(make(tmp_path, (1e-4, 0.80), (3e-4, 0.79), (5e-4, 0.5)))
+    tie = "Trials 0, 1 are not separable on one seed: lr 0.0001 or 0.0003, batch small."
+    print_results(build_console(80), view, RunEnd())
+    build_console(80).print(status_screen(view))
+    show_best(view, None, None)
+    said = capsys.readouterr().out
+    assert " ".join(said.split()).count(tie) == 3
+    assert said.count("Decide between them on fresh seeds: python src/run.py sweeps=lr_batch") == 2
+    assert tie_sentences(read_sweep(make(tmp_path / "clear", (1e-4, 0.8), (3e-4, 0.5)))) == []

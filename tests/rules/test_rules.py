@@ -141,6 +141,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GS103", {"max_steps": None, "budget_completions": 63}, {"max_steps": None, "budget_completions": 64}),
     ("GS104", {"train_prompts": 7}, {"train_prompts": 8}),
     ("GS105", {"learning_rate": 0.0}, {"learning_rate": 1e-9}),
+    ("GS105", {"learning_rate": -1e-3}, {"learning_rate": 1e-3}),
     ("GS105", {"warmup_steps": -1.0}, {"warmup_steps": 0.05}),
     ("GS106", {"lr_scheduler_type": "greedy", "evaluates": False}, {"lr_scheduler_type": "greedy"}),
     ("GS201", {"steps_per_generation": 3}, {"steps_per_generation": 4}),

@@ -111,5 +111,5 @@ def test_a_missing_metric_is_answered_with_those_there_are() -> None:
 def test_a_misspelt_objective_is_told_the_metric_that_it_resembles() -> None:
     """The whole list follows from a typing error; the way out is its nearest name."""
     lines = [{"step": 1, "eval_reward": 0.5, "loss": 0.1}]
-    with pytest.raises(UserError, match=r"Set search\.metric=eval_reward or another of them"):
+    with pytest.raises(UserError, match=r"Did you mean eval_reward\? Set search\.metric=eval_reward"):
         check_objective(lines, "eval_rewrd", summarise(lines, Search(metric="eval_rewrd", last=1)))

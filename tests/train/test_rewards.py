@@ -77,6 +77,14 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
     assert f"{tmp_path}/mine.py" in str(error.value)
 
 
+def test_a_reward_that_takes_what_the_data_lack_names_their_columns(tmp_path: Path) -> None:
+    """And not how many numbers it should return."""
+    (tmp_path / "mine.py").write_text("def one(completions, solution, scale=1.0, **_):\n    return [scale]\n")
+    with pytest.raises(RewardError, match="takes solution, and the data have the columns answer, carry") as error:
+        load_reward(f"{tmp_path}/mine.py:one")(prompts=["p"], completions=["a"], carry=[1], answer=["a"])
+    assert "Return one number" not in str(error.value)
+
+
 def test_a_reward_that_raises_shows_its_own_line_and_what_it_worked_on(tmp_path: Path) -> None:
     """The user's frame, not ours or a library's; values are cut."""
     one = "def one(text):\n    return json.loads(text)['x']\n"

@@ -75,6 +75,7 @@ def unknown_key(key: str) -> str:
     keys = list(known_keys())
     last = key.rsplit(".", 1)[-1]
     same = [known for known in keys if known.rsplit(".", 1)[-1] == last]
+    same = [ALIASES.get(known, known) for known in same]
     near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or _near_last(last, keys)
     hint = f"Did you mean {' or '.join(near[:3])}?" if near else "'--cfg job' shows all keys."
     return f"{key} is not a key of grposweep, so nothing would read it. {hint}"

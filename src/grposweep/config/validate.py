@@ -173,7 +173,9 @@ def choices(key: str) -> tuple[str, ...]:
 def check_choice(key: str, value: Any) -> None:
     """Raise UserError for a value that is not one of its key's choices."""
     if value is not None and value not in choices(key):
-        raise UserError(f"{key}={value}: nothing understands that. Set one of {', '.join(choices(key))}.")
+        name = key.rpartition(".")[2]
+        what = {"kind": key.partition(".")[0]}.get(name, name.replace("_", " "))
+        raise UserError(f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.")
 
 
 def check_installed(experiment: Experiment) -> None:

@@ -64,6 +64,20 @@ def advise(view: SweepView) -> Advice | None:
     )
 
 
+def tie_sentences(view: SweepView) -> list[str]:
+    """Return that the best trial is not separable from others on one seed, and what decides it; empty if it is.
+
+    Fresh seeds, a Pareto front and effects of single factors have sentences of their own.
+    """
+    if not view.leaderboard or view.further or view.compares or view.leaderboard[0].source == "seeds":
+        return []
+    best, tied = view.leaderboard[0], _tied(view)
+    if best.fate or not tied:
+        return []
+    steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
+    return [*_uncertainty(view, tied), *(f"{step.text}: {step.command}" for step in steps)]
+
+
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
     name = shlex.quote(view.name)
     if best.command:

@@ -15,6 +15,7 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.labels import count, short
+from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
@@ -152,6 +153,8 @@ def _screen(view: SweepView, best: TrialView) -> Text:
         screen.append(
             f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {format_objective(second)}\n"
         )
+    for line in tie_sentences(view):
+        screen.append(f"{line}\n")
     if len(view.front) > 1:
         named = ", ".join(str(number) for number in view.front if number != best.number)
         screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")

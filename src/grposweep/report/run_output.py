@@ -13,6 +13,7 @@ from rich.text import Text
 
 from grposweep.files import as_number, write_json
 from grposweep.labels import count, label_text, short, short_names
+from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import effects_table, format_duration, leaderboard, outcome
@@ -148,6 +149,8 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(leaderboard(view))
     for line in _winner(view):
         console.print(line, highlight=False)
+    for line in tie_sentences(view):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in winner_warning(view.winner):
         console.print(line, style="yellow", highlight=False, markup=False)
     if view.winner is not None and (model := view.winner.path / paths.MODEL).is_dir():

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from rich.text import Text
 from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.errors import UserError
 from grposweep.labels import count, short
+from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning
 from grposweep.report.hang import hang_sentence
 from grposweep.report.ranking import RankedPoint
@@ -147,7 +149,8 @@ def _best(view: SweepView) -> RenderableType:
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     at_best = [_line("", best.first.at_best)] if best.first.at_best else []
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
-    return Group(_line("best", best.text, "bold green"), where, *at_best, *doubts)
+    ties = (Padding(Text(line), (0, 0, 0, 9)) for line in tie_sentences(view)[:1])  # the command is in the report
+    return Group(_line("best", best.text, "bold green"), where, *at_best, *ties, *doubts)
 
 
 def _front(view: SweepView) -> RenderableType | None:

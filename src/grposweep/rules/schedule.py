@@ -128,12 +128,13 @@ def the_data_fill_a_rollout(s: Setting) -> Facts | None:
 def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
     if s.learning_rate <= 0:
+        meant = -s.learning_rate if 0 < -s.learning_rate < 1 else 1e-6  # a sign too many
         return Violation(
             what=f"{s.key('learning_rate')}={s.learning_rate:g}",
             why="the optimizer needs a learning rate above 0",
-            instead=f"Set {s.key('learning_rate')}=1e-6 or more.",
+            instead=f"Set {s.key('learning_rate')}={meant:g}.",
             fields=("learning_rate",),
-            suggestions=({"learning_rate": 1e-6},),
+            suggestions=({"learning_rate": meant},),
         )
     if s.warmup_steps < 0:
         return Violation(

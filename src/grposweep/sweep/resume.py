@@ -119,12 +119,40 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
         {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
         for parameters in (recorded if isinstance(recorded, list) else [], space)
     )
-    keys = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
+    keys = [
+        f"{name}: {_values(there.get(name))} there, {_values(here.get(name))} here"
+        for name in dict.fromkeys([*there, *here])
+        if there.get(name) != here.get(name)
+    ]
     found = differences(before, asdict(base)) if isinstance(before, dict) else []
-    keys += [f"{key}={old} there, {new} here" for key, old, new in found if _is_question(key, old, new)]
+    keys += [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
     if not keys and before is None:
         return " (an earlier version began it, which did not record its base configuration)"
     return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
+
+
+def _values(parameter: Mapping[str, Any] | None) -> str:
+    """Return what a sweep file's record says that is searched over a parameter, in a few words."""
+    if parameter is None:
+        return "not searched"
+    if isinstance(choices := parameter.get("choices"), list):
+        shown = ",".join(map(_plain, choices[:SHOWN]))
+        return f"{shown},... ({len(choices)} values)" if len(choices) > SHOWN else shown
+    return f"{_plain(parameter.get('low'))} to {_plain(parameter.get('high'))}"
+
+
+def _plain(value: object) -> str:
+    """Return a recorded value as it is typed."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_plain, value))}]"
+    words: dict[object, str] = {None: "null", True: "true", False: "false"}
+    return (
+        words[value]
+        if value is None or isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def _is_question(key: str, old: object, new: object) -> bool:

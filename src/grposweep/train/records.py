@@ -227,11 +227,14 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
     if any(metric in line for line in lines):
         raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
     names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
-    near = get_close_matches(metric, names, n=1)
-    advice = f"Set search.metric={near[0]} or another" if near else "Set search.metric to one"
+    if near := get_close_matches(metric, names, n=3, cutoff=0.7):
+        raise UserError(
+            f"search.metric={metric}, but no evaluation reported it. Did you mean {' or '.join(near)}? "
+            f"Set search.metric={near[0]}."
+        )
     raise UserError(
         f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
-        f"{advice} of them (and schedule.evaluations above 0 for those that begin with eval_)."
+        "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
 
 

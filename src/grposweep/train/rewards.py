@@ -10,7 +10,7 @@ import linecache
 import re
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +82,7 @@ class Reward:
     def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         given = {"prompts": prompts, "completions": completions, **columns}
         arguments = given if self._names is None else {k: v for k, v in given.items() if k in self._names}
+        self._check_columns(columns)
         try:
             values = self.function(**arguments)
         except Exception as error:
@@ -89,6 +90,17 @@ class Reward:
                 f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. {self._asked(completions)}"
             ) from error
         return self._check(values, completions)
+
+    def _check_columns(self, columns: Mapping[str, Any]) -> None:
+        """Raise RewardError for a parameter without default that the data have no column for."""
+        given = {"prompts", "completions", *columns}
+        needed = (p for p in inspect.signature(self.function).parameters.values() if p.default is p.empty)
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if missing := [p.name for p in needed if p.kind in kinds and p.name not in given]:
+            raise RewardError(
+                f"{self._where()} takes {', '.join(missing)}, and the data have the columns {', '.join(sorted(columns))}. "
+                "Rename the parameter, give it a default, or add the column to the data."
+            )
 
     def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
         try:

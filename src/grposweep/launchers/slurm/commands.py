@@ -25,6 +25,8 @@ _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("N
 # sbatch's messages if the job may be taken later.
 _FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
 _UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
+# Messages of Slurm's commands where they are installed without a cluster.
+_NO_CLUSTER = ("Could not establish a configuration source", "Unable to establish configuration source")
 # sbatch's messages on a job that will never be taken, the key to change, and where to look.
 _REFUSED = (
     ("partition", "partition", "sinfo lists the partitions"),
@@ -73,6 +75,11 @@ def submit(script: Path, cluster: Cluster) -> str:
             return job_id
         raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
     said = _last_error(done.stderr)
+    if any(word in done.stderr for word in _NO_CLUSTER):
+        raise UserError(
+            f"cluster=slurm: Slurm's commands find no controller here ({said}). Run this on a login node, set SLURM_CONF to the "
+            "cluster's slurm.conf, or set cluster=local."
+        )
     if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
         raise LauncherBusy(f"Slurm takes no job now ({said}); trying again")
     raise UserError(_refusal(said, done.stderr, cluster, script))
