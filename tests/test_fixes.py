@@ -180,6 +180,14 @@ def test_kinds_come_in_order_sizes_then_generations_then_processes() -> None:
     assert planning.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
 
 
+def test_groups_of_two_are_the_smallest_that_a_fix_asks_of_an_evaluation() -> None:
+    """Two completions in a batch are one group of two."""
+    s = Setting(
+        processes=1, per_device_eval_batch_size=2, gradient_accumulation_steps=8, num_generations=8, max_steps=10
+    )
+    assert "num_generations_eval=2" in map(str, find_fixes(s, problem_of(s, "GE101")))
+
+
 def test_no_fix_changes_the_processes_of_a_job_whose_nodes_and_gpus_decide_them() -> None:
     """On Slurm cluster.processes follows from them, and another number is refused."""
     here = BASE.replace({"per_device_train_batch_size": 2, "num_generations": 8, "processes": 3})

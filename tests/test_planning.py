@@ -251,3 +251,12 @@ def test_without_auto_or_without_processes_nothing_is_touched() -> None:
     waiting = Setting(processes=None, prompts_per_step=5, auto=AUTO)
     assert planning.realise(waiting) is waiting
     assert planning.realise(Setting(processes=1, prompts_per_step=None, auto=AUTO)).unsolved == AUTO
+
+
+def test_a_step_of_no_prompts_is_left_to_the_rules() -> None:
+    """The sizes of a framework that counts prompts are still answered; a rule names the zero."""
+    s = Setting(
+        processes=1, num_generations=8, per_device_train_batch_size=4, prompts_per_rollout=8, prompts_per_step=0
+    )
+    resized = planning.resize(s)
+    assert (resized.gradient_accumulation_steps, resized.steps_per_generation) == (1, 16)

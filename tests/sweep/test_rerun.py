@@ -71,6 +71,7 @@ def test_two_histories_part_where_a_number_does_and_never_in_a_time() -> None:
     one = [{"step": 1, "loss": 0.5, "time": 1.0}, {"step": 2, "loss": 0.25, "time": 2.0}]
     assert first_difference(one, [{**line, "time": 9.0} for line in one]) is None
     assert first_difference(one, [one[0], {**one[1], "loss": 0.5}]) == "loss 0.25 became 0.5 at step 2"
+    assert first_difference([{"step": 1, "a": 1, "b": 2}], [{"step": 1, "a": 3, "b": 4}]) == "a 1 became 3 at step 1"
     assert first_difference(one, one[:1]) == "2 lines of metrics became 1"
 
 
