@@ -23,13 +23,21 @@ PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/grposweep")
 SECONDS = 900.0  # for the tests of one mutant; one that hangs is killed by that
 NEAR = {  # what is mutated, and the folders or files whose tests of the default tier are run
-    "planning.py": ("test_planning.py", "test_planning_trained.py", "test_cost.py"),
+    "planning.py": ("test_planning.py", "test_planning_trained.py", "test_cost.py", "rules/test_rules_in_prompts.py"),
     "fixes.py": ("test_fixes.py", "linting/test_fixing_files.py"),
     "rules": ("rules", "linting/test_keys_and_versions.py"),
     "search": ("search", "sweep/test_early_stopping.py"),
     "sweep": ("sweep", "fuzz/test_queue.py", "faults/test_controller_states.py"),
     "launchers": ("launchers",),
-    "storage": ("storage", "fuzz/test_sweep_files.py", "sweep/test_resume.py"),
+    "storage": (
+        "storage",
+        "train/test_checkpoints.py",
+        "fuzz/test_sweep_files.py",
+        "sweep/test_resume.py",
+        "sweep/test_rerun.py",
+        "sweep/test_warm_start.py",
+        "launchers/slurm/test_slurm_launcher.py",
+    ),
 }
 SWAPS = {
     "ReplaceBinaryOperator": ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Div", "Mod_Mul"),

@@ -155,6 +155,12 @@ def test_damage_is_found_named_and_repaired(sweep: Path, name: str) -> None:
     assert doctor(sweep)[0] == 0
 
 
+def test_the_last_line_says_what_a_repair_would_do(sweep: Path) -> None:
+    """One problem, which it repairs."""
+    leave_draft(sweep, ".result.json.abcd1234")
+    assert doctor(sweep)[1].splitlines()[-1].startswith("s has 1 problem; --repair repairs it")
+
+
 PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no result": (forget_result, "has ended according to the study, and has no result"),
     "no folder": (lambda s: shutil.rmtree(first(s)), "has no folder: restore it"),

@@ -1,0 +1,16 @@
+"""The copy of the code that jobs run."""
+
+from pathlib import Path
+
+from grposweep.process import SOURCE
+from grposweep.storage.provenance import is_present_code, snapshot_code
+
+
+def test_a_snapshot_is_the_running_code_and_is_made_once(tmp_path: Path) -> None:
+    """With all folders; nothing else is left beside it."""
+    snapshot = snapshot_code(tmp_path)
+    assert is_present_code(snapshot)
+    modules = {path.relative_to(SOURCE) for path in (SOURCE / "grposweep").rglob("*.py")}
+    assert {path.relative_to(snapshot) for path in (snapshot / "grposweep").rglob("*.py")} == modules
+    assert snapshot_code(tmp_path) == snapshot
+    assert list((tmp_path / "code").iterdir()) == [snapshot]
