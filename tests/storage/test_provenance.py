@@ -7,7 +7,7 @@ from grposweep.storage.provenance import is_present_code, snapshot_code
 
 
 def test_a_snapshot_is_the_running_code_and_is_made_once(tmp_path: Path) -> None:
-    """With all folders; nothing else is left beside it."""
+    """With all of its folders, and without a draft."""
     snapshot = snapshot_code(tmp_path)
     assert is_present_code(snapshot)
     modules = {path.relative_to(SOURCE) for path in (SOURCE / "grposweep").rglob("*.py")}
