@@ -79,7 +79,7 @@ def test_fixes_that_change_training_wait_for_the_other_flag(lint: Lint, recipe: 
     path = recipe(start="num_generations: 8\nper_device_train_batch_size: 1 # small\n")
     first = lint("recipe.yaml", "--processes", "7", "--fix", "--select", "GB")
     assert first.code == 1
-    assert "1 fixable only with --fix --unsafe-fixes" in first.out
+    assert "1 fixable by --fix --unsafe-fixes (changes training)" in first.out
     assert path.read_text() == "num_generations: 8\nper_device_train_batch_size: 1 # small\n"
     second = lint("recipe.yaml", "--processes", "7", "--fix", "--unsafe-fixes", "--select", "GB")
     assert second.code == 0

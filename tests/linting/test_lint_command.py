@@ -27,6 +27,17 @@ def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
     assert ended.out == "1 file: 0 errors, 0 warnings\n"
 
 
+def test_the_version_that_valid_files_were_judged_by_is_stated_with_their_names(
+    lint: Lint, recipe: Write, here: Path
+) -> None:
+    """Of several files it would not be clear which one is meant."""
+    (here / "requirements.txt").write_text("trl==1.16.0\n")
+    recipe(name="a.yaml")
+    recipe(name="b.yaml")
+    ended = lint("a.yaml", "b.yaml", "--processes", "8")
+    assert ended.out.splitlines()[1].startswith("a.yaml, b.yaml: judged by TRL 1.16.0 (")
+
+
 def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Write) -> None:
     """The place, the source line, the reason, three fixes of different kinds; exit code 1."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")

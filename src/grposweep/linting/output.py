@@ -156,19 +156,17 @@ def show_total(screen: Screen, total: Total) -> None:
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
-        parts.append(f"{unsafe} fixable only with --fix --unsafe-fixes, which changes training")
+        parts.append(f"{unsafe} fixable by --fix --unsafe-fixes (changes training)")
     if total.silenced:
         parts.append(f"{total.silenced} ignored by comments")
     colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(parts), colour))
-    for version in dict.fromkeys(
-        describe_version(result.recipe)
-        for result in total.results
-        if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER)
-    ):
-        screen.say(screen.paint(f"judged by {printable(version)}", DIM))
+    for version, files in _files_by_version(total).items():
+        more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
+        named = ", ".join(files[:MOST_NAMED]) + more
+        screen.say(screen.paint(printable(f"{named}: judged by {version}"), DIM))
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
@@ -225,6 +223,16 @@ class JsonReport:
         self._out.write(render_error(message, file=str(path)) + "\n")
 
     def close(self, total: Total) -> None: ...
+
+
+def _files_by_version(total: Total) -> dict[str, list[str]]:
+    """Return the files without problems by the version that each was judged by, if something of theirs states it."""
+    found: dict[str, list[str]] = {}
+    for result in total.results:
+        if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
+            files, name = found.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
+            files += [] if name in files else [name]
+    return found
 
 
 def _counted(total: Total) -> str:
