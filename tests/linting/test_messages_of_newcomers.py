@@ -110,3 +110,14 @@ def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: st
     """It can be pasted into the command, which YAML could not."""
     result = judge(text)
     assert fix in [render_fix(one, result.recipe) for found in result.diagnostics for one in found.fixes]
+
+
+def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> None:
+    """Of one key the reason says it, of several the list does."""
+    script = tmp_path / "run.sh"
+    script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
+    (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
+    assert "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)" in found.message
+    script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1 trainer.nothing_like=2"))
+    (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
+    assert "actor_rollout_ref.actor.ppo_epoch (ppo_epochs?), trainer.nothing_like" in found.message

@@ -320,3 +320,11 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
         "num_generations=8: it does not divide the 7 completions of a rollout (7 processes x 1 per device x 1 micro-steps); "
         "TRL needs whole groups. Set gradient_accumulation_steps=8, or num_generations=7, or processes=8."
     )
+
+
+@pytest.mark.parametrize(("warmup", "advice"), [(0, "Try 5e-06 with"), (0.1, "Try 5e-06, or more prompts a step.")])
+def test_warmup_that_is_set_is_not_advised(warmup: float, advice: str) -> None:
+    """GA203: only what would change something."""
+    s = Setting(processes=1, learning_rate=1e-6, parameters=7_000_000_000, warmup_steps=warmup)
+    (found,) = check(s, select=("GA203",))
+    assert found.broken.instead.startswith(advice)

@@ -242,10 +242,14 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     if found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
         why = f"{_label(recipe)} is assumed, because nothing states the version and no known release takes all keys"
-        if len(found) == 1:
-            why = f"{found[0].why}; {why}"
         instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
-        yield Violation(_named(keys) or found[0].what, why, instead, keys)
+        near = _near(found)
+        if len(found) == 1 and keys and _never_taken(keys[0], recipe):
+            trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+            why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
+        elif len(found) == 1:
+            why = f"{found[0].why}; {why}"
+        yield Violation(_named(keys, near) or found[0].what, why, instead, keys)
 
 
 @recipe_rule("GV111", "warning", of=EVERY)
@@ -274,10 +278,32 @@ def _held_back(recipe: Recipe) -> list[Violation]:
     return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
 
 
+def _never_taken(key: str, recipe: Recipe) -> bool:
+    """Return whether no release takes a key."""
+    from grposweep.frameworks.parsing.version_source import misfits, releases_of  # it loads the frameworks
+
+    releases = releases_of(frameworks.FRAMEWORKS[recipe.framework])
+    return all(key in misfits(replace(recipe, version=release)) for release in releases)
+
+
+def _near(found: list[Violation]) -> dict[str, str]:
+    """Return ``" (ppo_epochs?)"`` for each key whose fix is to spell it so."""
+    near = {}
+    for broken in found:
+        for change in broken.suggestions:
+            new = [key for key, value in change.items() if value is not None]
+            if len(new) == 1 and len(broken.fields) == 1 and change.get(broken.fields[0], "") is None:
+                (old,) = broken.fields
+                section = old.rpartition(".")[0]
+                near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
+    return near
+
+
 def _label(recipe: Recipe) -> str:
     return frameworks.FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))
 
 
-def _named(keys: tuple[str, ...]) -> str:
+def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    return ", ".join(cut(key) for key in keys[:MOST_NAMED]) + more
+    hints = near if near and len(keys) > 1 else {}  # of one key the reason has it
+    return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more

@@ -61,8 +61,8 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     return {"model": _model(s), "most": most, "rate": 1e-4 if s.lora else 5e-6}
 
 
-@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
-      why="conservative for {model}{step}", instead="Try {rate:g} with warmup, or larger steps.")  # fmt: skip
+@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
+      why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts a step.")  # fmt: skip
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
 
@@ -75,7 +75,8 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
         return None
     step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} a step"
-    return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6}
+    warmup = "" if s.warmup_steps else " with warmup"
+    return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6, "warmup": warmup}
 
 
 @rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY,
