@@ -288,7 +288,7 @@ def _never_taken(key: str, recipe: Recipe) -> bool:
 
 def _near(found: list[Violation]) -> dict[str, str]:
     """Return ``" (ppo_epochs?)"`` for each key whose fix is to spell it so."""
-    near = {}
+    near: dict[str, str] = {}
     for broken in found:
         for change in broken.suggestions:
             new = [key for key, value in change.items() if value is not None]
