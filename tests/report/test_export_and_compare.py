@@ -296,3 +296,10 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Pa
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count
         assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
+
+
+def test_a_learning_rate_is_one_difference() -> None:
+    """``optimizer.learning_rate`` refers to ``lr``; where the two differ otherwise, both are named."""
+    here, there = ({"lr": rate, "optimizer": {"learning_rate": rate}} for rate in (1e-4, 3e-4))
+    assert [found.key for found in compared(here, there)] == ["lr"]
+    assert len(compared(here, there | {"optimizer": {"learning_rate": 1.0}})) == 2

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from grposweep.errors import UserError
 from grposweep.report.status import status_screen, sweeps_table
+from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
 from grposweep.storage.folders import TrialFolder
@@ -205,3 +206,12 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     assert "no trial has finished spent" in text
     with pytest.raises(UserError, match="no finished trial, so none"):
         view.trial("best")
+
+
+def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In 80 columns; it is copied from there. The value of the best trial may fold."""
+    view = read_sweep(make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1)))
+    build_console(80).print(sweeps_table([view]))
+    assert "tiny-arithmetic-run-28b196 " in capsys.readouterr().out

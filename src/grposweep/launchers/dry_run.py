@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from grposweep.labels import count
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.registries import LAUNCHERS
@@ -65,7 +66,8 @@ class DryRun(Launcher):
 
     def detach_message(self, job_ids: Sequence[str]) -> str:
         """Return how many trials are written, and how to submit them."""
-        written = f"{len(job_ids)} trials are written in {self._sweep} and none is submitted"
+        are = "is" if len(job_ids) == 1 else "are"
+        written = f"{count(len(job_ids), 'trial')} {are} written in {self._sweep} and none is submitted"
         return f"{written}; the same command with cluster={_rehearsed().kind} submits them"
 
 

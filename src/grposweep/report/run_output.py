@@ -177,7 +177,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     if best is None:
         return
     point = next((point for point in view.leaderboard if best in point.trials), None)
-    yield f"best: trial {best.number}" + (f", {point.gain.text}" if point and point.gain else "")
+    value = "" if best.objective is None else f", {best.objective:.4f}"
+    yield f"best: trial {best.number}" + (f", {point.gain.text}" if point and point.gain else value)
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
     if view.front:

@@ -115,7 +115,7 @@ def print_space_summary(
 
 
 def _size(summary: SpaceSummary, base: Experiment) -> str:
-    what = f"{summary.trials} trials ({summary.sampler})" if summary.sampler else "one run"
+    what = f"{count(summary.trials, 'trial')} ({summary.sampler})" if summary.sampler else "one run"
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""

@@ -187,10 +187,11 @@ def _cost(view: SweepView) -> RenderableType:
     elif left:
         spent += f", about {format_duration(left)} to go once its command runs again"
     expected = forecast(view)
-    if left and expected is not None:
-        basis = count(expected.trials, "finished trial")
-        spent += f"; {expected.total:.3g} in all, {expected.each:.2g} a trial, by {basis}"
-    return _line("spent", spent)
+    if not left or expected is None:
+        return _line("spent", spent)
+    basis = count(expected.trials, "finished trial")
+    in_all = f"{expected.total:.3g} GPU hours in all, {expected.each:.2g} a trial, by {basis}"
+    return Group(_line("spent", spent), _line("expected", in_all))
 
 
 def _running(view: SweepView) -> RenderableType | None:
@@ -284,10 +285,16 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
     return views, damaged
 
 
+MOST_NAME = 40  # columns of a sweep's name in the list
+
+
 def sweeps_table(views: Iterable[SweepView]) -> Table:
     """Return one row a sweep: name, progress, trials, best, cost and last change."""
     last = ("last change", {"no_wrap": True})
-    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("best", FOLD), ("GPU h", NUMBER), last)
+    views = list(views)
+    widest = max((len(view.name) for view in views), default=0)
+    whole = {**FOLD, "min_width": min(widest, MOST_NAME)}  # a name is copied, so it stays on one line
+    table = build_table(("sweep", whole), ("trials", NUMBER), ("best", FOLD), ("GPU h", NUMBER), last)
     for view in views:
         best = "" if view.best is None else f"{view.best.objective:.4f} {short(view.best.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")

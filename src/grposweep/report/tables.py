@@ -106,6 +106,8 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
         style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
         table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
     said = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
+    if finished and any(trial.state is State.PRUNED for trial in others):
+        said.append("trials that were stopped early come after the finished ones, without a rank")
     if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
         said.append(f"and {hidden} more")
     if said:
@@ -122,7 +124,8 @@ def _columns(
     further = {trial.number: trial.further(view.further) or () for trial in finished}
     yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
     yield "trial", NUMBER, lambda trial: str(trial.number)
-    yield f"{view.metric} ± 95 %", RIGHT, partial(_result, view)
+    interval = " ± 95 %" if any(trial.error is not None for trial in finished) else ""
+    yield f"{view.metric}{interval}", RIGHT, partial(_result, view)
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
     for index, name in enumerate(view.further if any(further.values()) else ()):
