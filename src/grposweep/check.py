@@ -105,9 +105,8 @@ def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
     if mask in (ALL_COUNTS, NO_COUNT):
         return None
     return Violation(
-        what="the number of training processes is not stated",
-        why=f"from 1 to {MOST_PROCESSES}, these counts work: {describe_counts(mask)} ({', '.join(refusing)} "
-        f"{'refuses' if len(refusing) == 1 else 'refuse'} the others)",
-        instead="State the count (--processes), or launch with one of these.",
+        what="the number of training processes is unknown",
+        why=f"{describe_counts(mask)} work; others break {' and '.join(refusing)}",
+        instead="Pass --processes N.",
         fields=("processes",),
     )

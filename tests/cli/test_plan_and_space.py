@@ -171,7 +171,7 @@ def test_a_fit_says_what_it_assumes_and_which_rule_refuses_the_point(
     said = " ".join(capsys.readouterr().out.split())
     assert "Assumed: 1 training process." in said
     assert "Assumed: prompts of 512 tokens." in said
-    assert "multiples of 2 (GB101 refuses the others)" in said
+    assert "multiples of 2 work; others break GB101" in said
     show_fit([recipe], all_known, 80.0, as_json=False)
     said = capsys.readouterr().out
     assert "1 training process" not in said

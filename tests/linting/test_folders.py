@@ -71,7 +71,7 @@ def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here
     code, out, err = lint(here)
     assert (code, err) == (1, "")
     assert "a.yaml:1: GB101 error" in out
-    assert "\n1 recipe judged, 2 files are no GRPO recipes\n" in out
+    assert "\n1 recipe judged, 2 files skipped (no GRPO recipes)\n" in out
     assert " ".join(out.split()).endswith(f"not judged (name one to see why): {here}/grpo.sh")
 
 

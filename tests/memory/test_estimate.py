@@ -180,7 +180,7 @@ def test_a_larger_gpu_holds_no_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gib"), [("A100", 80.0), ("rtx4090", 24.0), ("NVIDIA H100", 79.6), ("a100-40gb", 40.0)]
+    ("name", "gib"), [("A100", 80.0), ("rtx4090", 24.0), ("4090", 24.0), ("NVIDIA H100", 79.6), ("a100-40gb", 40.0)]
 )
 def test_a_gpu_is_known_however_its_name_is_written(name: str, gib: float) -> None:
     """As people and drivers write it."""

@@ -66,14 +66,14 @@ def test_the_verdict_is_that_of_all_numbers_together(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_generations": 32}, "from 1 to 64, these counts work: multiples of 4 (GB101 refuses the others)"),
-        ({"num_generations": 7}, "from 1 to 64, these counts work: multiples of 7 (GB101 refuses the others)"),
+        ({"num_generations": 32}, "multiples of 4 work; others break GB101"),
+        ({"num_generations": 7}, "multiples of 7 work; others break GB101"),
         (
             {"generation_batch_size": 56, "num_generations": 7},
-            "from 1 to 64, these counts work: 1, 7 (GB106 refuses the others)",
+            "1, 7 work; others break GB106",
         ),
-        ({"train_prompts": 12}, "from 1 to 64, these counts work: 1 to 12 (GS104 refuses the others)"),
-        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 (GB101, GS104 refuse the others)"),
+        ({"train_prompts": 12}, "1 to 12 work; others break GS104"),
+        ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work; others break GB101 and GS104"),
         ({}, None),
     ],
 )

@@ -170,10 +170,8 @@ def show_total(screen: Screen, total: Total) -> None:
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
-        judged, others = _count(len(total.results), "recipe"), total.skipped
-        screen.say(
-            f"{judged} judged, {_count(others, 'file')} {'is no GRPO recipe' if others == 1 else 'are no GRPO recipes'}"
-        )
+        why = " (no GRPO recipes)" if total.skipped else ""
+        screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(total.skipped, 'file')} skipped{why}")
     if total.unjudged:
         names = ", ".join(printable(name) for name in total.unjudged[:MOST_NAMED])
         more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""

@@ -49,7 +49,7 @@ ALIASES = {
 
 
 def memory_of(name: str, key: str) -> float:
-    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``a100-40gb``).
+    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``, ``a100-40gb``).
 
     Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
@@ -72,9 +72,15 @@ def has_bfloat16(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case, without separators and without the maker's name."""
+    """Return a name in lower case, without separators, the maker's name and RTX."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
-    return letters.removeprefix("nvidia").removeprefix("amd").removeprefix("geforce").removeprefix("tesla")
+    return (
+        letters.removeprefix("nvidia")
+        .removeprefix("amd")
+        .removeprefix("geforce")
+        .removeprefix("tesla")
+        .removeprefix("rtx")
+    )
 
 
 WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")
