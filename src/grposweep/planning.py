@@ -53,9 +53,13 @@ def completions_per_step(s: Setting) -> int | None:
 
 
 def stated_completions_per_step(s: Setting) -> int | None:
-    """Return the completions of a step as a recipe in prompts states them, which B W A may not make; otherwise B W A."""
-    if s.prompts_per_rollout is None or s.prompts_per_step is None:
-        return completions_per_step(s)
+    """Return the completions of a step as a recipe in prompts states them, which B W A may not make; otherwise B W A.
+
+    None if the processes are unknown, as for the other numbers of a plan.
+    """
+    product = completions_per_step(s)
+    if product is None or s.prompts_per_rollout is None or s.prompts_per_step is None:
+        return product
     return s.prompts_per_step * s.num_generations
 
 
