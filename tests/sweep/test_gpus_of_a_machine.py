@@ -30,7 +30,7 @@ def test_more_ranks_than_gpus_are_refused_before_anything_starts(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(UserError, match=r"cluster\.processes=4: .* this machine has 2\. Set cluster\.processes=2"):
         sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.processes=1,4", "lr=1e-4,1e-3")
-    assert trials(tmp_path / "outputs" / "s") == []
+    assert not (tmp_path / "outputs" / "s").exists()
 
 
 def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(

@@ -56,8 +56,8 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path
 
 @command(
     "grposweep rerun best                         # of the newest sweep",
-    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # with a change; the rules judge it first",
-    "grposweep rerun 7 force=true                 # again, although it was repeated before",
+    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # with a change",
+    "grposweep rerun 7 force=true                 # again",
 )
 def rerun(
     trial: Trial,
