@@ -327,6 +327,10 @@ def test_a_typo_of_a_key_of_all_releases_is_an_error_if_another_key_hides_the_ve
     found = {problem.keys: problem for problem in lint_recipe(recipe, select_rules(["GV102", "GV501"])).diagnostics}
     assert (found[(typo,)].severity, [fix.safe for fix in found[(typo,)].fixes]) == (severity, [False])
     assert ("nothing_is_like_it",) not in found
+    if framework == "trl":  # a fork's own list; TRL's key takes one word
+        path.write_text("model_name_or_path: m\ndataset_configs: [default]\nnothing_is_like_it: 1\n")
+        (fork,) = lint_recipe(load_recipe(path, Options("trl")), select_rules(["GV102"])).diagnostics
+        assert fork.severity == "warning"
 
 
 @pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])

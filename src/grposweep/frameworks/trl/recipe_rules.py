@@ -201,7 +201,7 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     if not is_own_script(recipe):
         for key, near in _strangers(recipe):
             end = fate(recipe, str(key))
-            is_known = recipe.version_source.known or _is_in_every_release(near)
+            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], taken(recipe))
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
@@ -276,10 +276,12 @@ def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
             yield key, [habit] if habit else closest_keys(str(key), takes)
 
 
-def _is_in_every_release(near: list[str]) -> bool:
-    """Return whether the nearest key has always existed, so that its typo is wrong for any version."""
+def _is_typo_in_every_release(near: list[str], value: Any, takes: Mapping[str, KeySpec]) -> bool:
+    """Return whether the nearest key has always existed and can hold the value: a fork's ``dataset_configs`` is a list."""
     first, last = (keys.span(near[0]) if near else None) or (None, None)
-    return first == keys.releases()[0] and last is None
+    if first != keys.releases()[0] or last is not None:
+        return False
+    return not isinstance(value, (list, dict)) or takes[near[0]].type.rstrip("?") in ("any", "list")
 
 
 def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None) -> Violation:
