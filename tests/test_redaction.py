@@ -136,6 +136,7 @@ KEY_LINES = [
     "Ag==",
     "-----END PRIVATE KEY-----",
 ]
+LOG = "{'completions/mean_length': 12.5, 'reward': 0.5}\n"
 
 
 @pytest.mark.parametrize("prefix", ["", "INFO worker: "])
@@ -156,3 +157,13 @@ def test_what_follows_a_key_that_was_cut_off_is_left_alone() -> None:
         map(redactor, ["-----BEGIN PRIVATE KEY-----\n", "it has no key\n", "checkpoint_of_the_model saved\n"])
     )
     assert said == f"{SHOWN}\nit has no key\ncheckpoint_of_the_model saved\n"
+    redactor = StreamRedactor()
+    assert "".join(map(redactor, ["-----BEGIN PRIVATE KEY-----\n", LOG, LOG])) == f"{SHOWN}\n{LOG}{LOG}"
+
+
+def test_a_key_with_a_header_is_redacted() -> None:
+    """Of an encrypted key; the header itself may be shown."""
+    redactor = StreamRedactor()
+    lines = [KEY_LINES[0], "Proc-Type: 4,ENCRYPTED", *KEY_LINES[1:]]
+    shown = "".join(redactor(f"{line}\n") for line in lines)
+    assert not any(line in shown for line in KEY_LINES)

@@ -57,6 +57,8 @@ def redact(text: str) -> str:
 
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
 _OF_KEY = re.compile(r"[\w+/=]{16,}")  # in a line of a key; a logger may put its own words before
+WHOLE_LINE = 40  # characters; a key's lines have 64, and names in a log are shorter
+_KEY_HEADER = re.compile(r"Proc-Type: |DEK-Info: ")
 _LAST_OF_KEY = re.compile(r"(?:[A-Za-z0-9+/=]{4})+")  # its last line may be shorter
 
 
@@ -83,8 +85,11 @@ class StreamRedactor:
             return SHOWN + line[ends.end() :]
         if _LAST_OF_KEY.fullmatch(line.strip()):
             return line.replace(line.strip(), SHOWN)
-        self._in_key = _OF_KEY.search(line) is not None  # otherwise it was cut off
-        return _OF_KEY.sub(SHOWN, line)
+        longest = max(map(len, _OF_KEY.findall(line)), default=0)
+        if longest and longest >= min(WHOLE_LINE, len(line.strip()) / 2):
+            return _OF_KEY.sub(SHOWN, line)
+        self._in_key = _KEY_HEADER.match(line) is not None  # otherwise it was cut off
+        return line
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:

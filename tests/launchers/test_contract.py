@@ -267,7 +267,8 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
 def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:
     """A login node is no place to train; a study for Slurm with ``cluster=local`` is meant."""
     with pytest.raises(UserError, match=r"only cluster=slurm reads cluster.partition and cluster.walltime_min"):
-        check_slurm_keys(Cluster(partition="gpu", walltime_min=60), ["lr"])
-    check_slurm_keys(Cluster(partition="gpu"), ["cluster", "lr"])
+        check_slurm_keys(Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"])
+    check_slurm_keys(Cluster(partition="gpu"), ["cluster", "cluster.partition"])
+    check_slurm_keys(Cluster(partition="gpu"), ["lr"])  # from a study's file
     check_slurm_keys(Cluster(kind="slurm", partition="gpu"), [])
     check_slurm_keys(Cluster(processes=2), ["cluster.partition"])

@@ -40,6 +40,7 @@ def test_a_sweep_waits_for_a_busy_place(place: Place, tmp_path: Path) -> None:
     place.is_busy = True
     assert [controller.tick() for _ in range(3)] == [False, False, False]
     assert controller.trouble == "full"
+    assert controller.outcomes.news == ["no trial can start now: full"]
 
 
 @pytest.mark.parametrize(("size", "status"), [(2, "retried"), (1, "failed")])

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import UserError
+from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import read_attempts
+from grposweep.sweep.rerun import rerun_trial
+from grposweep.sweep.resume import leaving_nothing
 from grposweep.sweep.retry import retry
 from in_process import Sweep, sweeps_in
-from support import RUN, read, trials
+from support import RUN, lines, read, trials
 
 REWARDS = "task.rewards=[rewards.py:right]"
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", REWARDS)
@@ -134,3 +137,32 @@ def test_an_objective_that_the_first_evaluation_lacks_ends_the_trial_at_once(swe
     result = read(trials(sweep(*words))[0] / "result.json")
     assert result["step"] == 1
     assert "Set search.metric=eval_reward" in result["failure"]["message"]
+
+
+def test_the_recorded_command_of_a_rerun_names_its_trial(sweep: Sweep) -> None:
+    """By its path: the newest sweep may be another one when ``grposweep retry`` repeats it."""
+    (trial,) = trials(sweep(*FAKE, "lr=1e-3"))
+    rerun_trial(TrialFolder(trial), [])
+    (made,) = trial.parents[2].glob("*rerun*")
+    (noted,) = lines(made / "commands.jsonl")
+    assert noted["command"].endswith(f"-m grposweep rerun {trial}")
+
+
+def test_the_recorded_command_of_grposweep_run_has_its_first_word(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra does not see that word, so it is not in ``sys.argv``."""
+    monkeypatch.setattr(sys, "argv", ["bin/grposweep", *FAKE, "lr=1e-3"])
+    (noted,) = lines(sweep(*FAKE, "lr=1e-3") / "commands.jsonl")
+    assert f"-m grposweep run {FAKE[0]}" in noted["command"]
+
+
+def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> None:
+    """And looks at no path that cannot exist."""
+    with pytest.raises(UserError), leaving_nothing(tmp_path / "s"):  # noqa: PT012 - the folder is made inside
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / "notes.txt").write_text("mine")
+        raise UserError("refused")
+    assert (tmp_path / "s" / "notes.txt").exists()
+    with pytest.raises(UserError), leaving_nothing(tmp_path / ("s" * 300)):
+        raise UserError("refused")

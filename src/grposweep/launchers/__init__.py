@@ -32,15 +32,18 @@ SLURM_ONLY = (  # keys that a launcher of this machine does not read
 
 
 def check_slurm_keys(cluster: Cluster, names: Collection[str]) -> None:
-    """Raise UserError if keys of Slurm are set and trials would train here, unless the command itself chose the cluster.
+    """Raise UserError if a command sets keys of Slurm, chooses no cluster, and its trials would train here.
 
-    ``names`` are the keys and groups of the command. A study for Slurm that is run with ``cluster=local`` is no mistake.
+    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
+    ``cluster=local``, and exported.
     """
     if cluster.kind != "local" or not {"cluster", "cluster.kind"}.isdisjoint(names):
         return
-    if found := [f"cluster.{name}" for name in SLURM_ONLY if getattr(cluster, name) != default_of(f"cluster.{name}")]:
+    set_here = [name for name in SLURM_ONLY if getattr(cluster, name) != default_of(f"cluster.{name}")]
+    if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
         raise UserError(
-            f"only cluster=slurm reads {' and '.join(found)}, and cluster=local would train on this machine. Set cluster=slurm."
+            f"only cluster=slurm reads {' and '.join(found)}, and these trials would train on this machine. Set cluster=slurm, "
+            "or cluster=local to train here."
         )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grposweep import __version__
-from grposweep.files import PROJECT, append_line, file_digest, run_command
+from grposweep.files import PROJECT, append_line, file_digest
 from grposweep.process import SOURCE
 from grposweep.redaction import redact
 from grposweep.storage import paths
@@ -78,10 +78,16 @@ def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
     append_line(sweep / paths.COMMANDS, {name: provenance.get(name) for name in ("command", "working_directory")})
 
 
+def repeated_by(command: str, *arguments: object) -> dict[str, str]:
+    """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any folder."""
+    words = [Path(sys.executable).name, "-m", "grposweep", command, *map(str, arguments)]
+    return {"command": redact(shlex.join(words))}
+
+
 def _started_as() -> list[str]:
     """Return the Python arguments that start this command again; ``grposweep run`` hides its first word from Hydra."""
-    is_script = Path(sys.argv[0]).name == "run.py" or PROJECT.joinpath("src", "run.py").is_file()
-    return sys.argv if is_script else [*run_command(), *sys.argv[1:]]
+    is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")
+    return ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
 
 
 _VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")

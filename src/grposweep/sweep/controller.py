@@ -148,6 +148,8 @@ class Controller:
         except LauncherBusy as why:
             if str(why) != self.busy:
                 logger.warning("the launcher takes no attempt now: %s", why)
+                if not self.running:  # nothing else would be printed while it waits
+                    self.outcomes.news.append(f"no trial can start now: {why}")
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:

@@ -24,6 +24,7 @@ from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, complete_checkpoints
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweeps
 from grposweep.storage.forks import ForkState, checkpoint_hash
+from grposweep.storage.provenance import repeated_by
 from grposweep.storage.records import apply_oom_fix
 from grposweep.sweep.rerun import code_copy, compare_metrics, go_to, not_as_recorded, overrides_of, recorded_by
 from grposweep.sweep.run import run_sweep
@@ -105,7 +106,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         for line in not_as_recorded(parent.sweep, trial, base, recorded, is_changed=True):
             say(line)
         say(f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and one parameter apart")
-        origin = {"fork_of": asdict(state)}
+        origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
         said = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
         ended = run_sweep(space, points, said, "fork", origin, partial(state.keep, checkpoint.path, logs))
     if ended == ExitCode.FINISHED and trial.result.value is not None:

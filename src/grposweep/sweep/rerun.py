@@ -27,7 +27,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import find_inputs
-from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code
+from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
 from grposweep.terminal import say
@@ -50,7 +50,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
     said = [redact(override) for override in overrides]
-    origin = {"rerun_of": {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}}
+    parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}
+    origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: _config(experiment), [])
     state, keep = ForkState.read(sweep.path), None
     if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial starts from the same checkpoint

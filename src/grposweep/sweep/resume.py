@@ -38,6 +38,7 @@ ONE_FACTOR = "one_factor"  # the sampler whose points are others than a grid's
 OBJECTIVE = ("metric", "direction", "last", "at")
 # Sections that do not make another sweep, mostly.
 NO_QUESTION = ("name", "force", "verbose", "outputs", "tracker", "rules", "cluster")
+WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, str))}  # into a sweep's folder
 # Left by a controller that died before it wrote sweep.yaml.
 OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
@@ -75,21 +76,29 @@ def open_folder(
 
 @contextmanager
 def leaving_nothing(path: Path) -> Iterator[None]:
-    """Delete a sweep's folder that a refused command has made, unless a trial is in it or the message names one of its files."""
-    is_new = not path.exists()
+    """Delete a sweep's folder that a refused command has made, if only a sweep's files are in it.
+
+    It stays if a trial is in it, or if the message names one of its files.
+    """
+    is_new = not os.path.lexists(path)
     try:
         yield
     except UserError as error:
         folder = SweepFolder(path.resolve())
-        if is_new and str(folder.path) not in str(error) and not any(folder.trials()):
+        is_made = is_new and os.path.lexists(path) and str(folder.path) not in str(error)
+        if is_made and _names(folder.path) <= WRITTEN and not any(folder.trials()):
             delete_folder(folder.path, folder.path.parent)
         raise
 
 
 def _others(path: Path) -> set[str]:
     """Return the files in a folder that no controller left when it died on its first writes."""
-    names = {item.name for item in path.iterdir()} if path.exists() else set()
-    return {name for name in names if not is_draft(name)} - OURS
+    return _names(path) - OURS
+
+
+def _names(path: Path) -> set[str]:
+    """Return the names in a folder, without drafts."""
+    return {item.name for item in path.iterdir() if not is_draft(item.name)} if path.exists() else set()
 
 
 def _recognise(

@@ -174,6 +174,8 @@ def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: 
         "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates",
         "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: fetch_config: Unable to contact slurm controller (connect failure)\n"
+        "sbatch: fatal: Could not establish a configuration source",
     ],
 )
 def test_a_full_queue_is_waited_for(slurm: Slurm, state: Path, tmp_path: Path, said: str) -> None:

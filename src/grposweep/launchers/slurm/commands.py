@@ -75,12 +75,15 @@ def submit(script: Path, cluster: Cluster) -> str:
             return job_id
         raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
     said = _last_error(done.stderr)
-    if any(word in done.stderr for word in _NO_CLUSTER):
+    unreachable = any(
+        word in done.stderr for word in _UNREACHABLE
+    )  # without slurm.conf, a restart of slurmctld says both
+    if not unreachable and any(word in done.stderr for word in _NO_CLUSTER):
         raise UserError(
             f"cluster=slurm: Slurm's commands find no controller here ({said}). Run this on a login node, set SLURM_CONF to the "
             "cluster's slurm.conf, or set cluster=local."
         )
-    if any(word in done.stderr for word in (*_FULL, *_UNREACHABLE)):
+    if unreachable or any(word in done.stderr for word in _FULL):
         raise LauncherBusy(f"Slurm takes no job now ({said}); trying again")
     raise UserError(_refusal(said, done.stderr, cluster, script))
 
