@@ -2,7 +2,7 @@
 # A real two-node Slurm on this machine, for development and tests: slurm/dev_cluster.sh start|stop|status
 #
 # Debian's slurmctld and two slurmd's under one state folder ($GRPOSWEEP_SLURM, default /tmp/grposweep-slurm), with a
-# munge key made on the spot, four simulated GPUs a node (character devices that no driver owns), and everything on
+# munge key created here, four simulated GPUs per node (character devices that no driver owns), and everything on
 # 127.0.0.1. Needs root: Slurm starts jobs as their users. It is no cluster to train on: nothing keeps jobs apart.
 # Accounts are kept by slurmdbd in a MariaDB of the cluster's own, in the same folder, reached by a socket.
 #
@@ -13,9 +13,9 @@ set -euo pipefail
 
 STATE=${GRPOSWEEP_SLURM:-/tmp/grposweep-slurm}
 PORT=${GRPOSWEEP_SLURM_PORT:-16817} # slurmctld's; the nodes take the next two, slurmdbd the third
-GPUS=4                              # a node
-CPUS=32                             # a node; pretended, whatever this machine has
-MEMORY=16000                        # MB a node; pretended and counted, as nearly all clusters do
+GPUS=4                              # per node
+CPUS=32                             # per node; simulated, independent of this machine
+MEMORY=16000                        # MB per node; simulated and counted, as nearly all clusters do
 export SLURM_CONF=$STATE/slurm.conf
 
 install_packages() {

@@ -278,7 +278,7 @@ class Spare:
                 os.chdir(asked["folder"])  # where the command is by now
                 die_with(os.getppid())
                 serve(asked["preload"])
-        except BaseException:  # noqa: BLE001 - the command's stack is not this process's to go on with
+        except BaseException:  # noqa: BLE001 - the command's stack is not this process's to continue with
             traceback.print_exc()
             code = 1
         finally:

@@ -107,9 +107,17 @@ register()  # once for all tests
 def own_options() -> Iterator[None]:
     """The options ``recipe``, which trainers that are programs offer to Hydra, are not there for the next test."""
     yield
-    for options in ConfigStore.instance().repo.values():
-        if isinstance(options, dict):
-            options.pop("recipe.yaml", None)
+    groups = ConfigStore.instance().repo
+    for name, options in list(groups.items()):
+        if isinstance(options, dict) and options.pop("recipe.yaml", None) and not options:
+            del groups[name]
+
+
+@pytest.fixture(autouse=True)
+def own_hydra_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``command`` asks Hydra for its errors in the environment, which would be a user's wish in the worker's next test."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.delenv("HYDRA_FULL_ERROR")
 
 
 Compose = Callable[[list[str]], DictConfig]

@@ -23,7 +23,7 @@ W, D = "worker.actor", "data"
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework to compare with: how recipes are drawn and broken, and what it takes without a word."""
+    """A framework to compare with: how recipes are drawn and broken, and what it accepts silently."""
 
     name: str
     draw: Callable[[random.Random], Config]
@@ -34,7 +34,7 @@ class Peer:
 
 
 def numbers(rng: random.Random) -> dict[str, int]:
-    """Sizes that fit together: processes, completions, prompts a step and a rollout, micro-batches."""
+    """Sizes that fit together: processes, completions, prompts per step and a rollout, micro-batches."""
     processes, group = rng.choice([1, 2, 4, 8, 16]), rng.randint(2, 8)
     step = processes * rng.randint(1, 6)
     rollout = step * rng.randint(1, 4)

@@ -16,7 +16,7 @@ from grposweep.setting import Setting, Version
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
 # The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.
 WORDS = {
-    "eval batch size": "GE101",  # first: in some releases it goes on as GB101 does
+    "eval batch size": "GE101",  # first: in some releases it continues as GB101 does
     "must be divisible by num_generations": "GB101",
     "train batch size": "GB101",
     "by zero": "GB102",

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import pytest
 
 from command_server import run_forked
 
@@ -37,9 +41,18 @@ class Ended:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This environment without what a person's shell may add; no colours, no hub."""
+    """This environment without what a user's shell may add; no colours, no hub."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HYDRA", "WANDB"))}
     return {**kept, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "TERM": "dumb", **extra}
+
+
+def shellcheck(script: str, *excluded: str) -> str:
+    """What shellcheck finds in a script, apart from some of its codes; required in CI, which installs it."""
+    if shutil.which("shellcheck") is None:
+        assert "GRPOSWEEP_SHELLCHECK_REQUIRED" not in os.environ, "install shellcheck"
+        pytest.skip("needs shellcheck (apt-get install shellcheck)")
+    command = ["shellcheck", *(f"--exclude={code}" for code in excluded), "-"]
+    return subprocess.run(command, input=script, capture_output=True, text=True, check=False).stdout
 
 
 def trials(sweep: Path) -> list[Path]:

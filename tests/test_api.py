@@ -22,7 +22,7 @@ BAD = {**GOOD, "num_generations": 7}
 
 
 def test_importing_the_package_imports_nothing_of_it() -> None:
-    """The functions come when they are asked for."""
+    """The functions are imported at their first use."""
     code = """\
 import sys, grposweep
 assert [name for name in sys.modules if name.startswith("grposweep.")] == []
@@ -167,7 +167,7 @@ def test_an_interrupted_script_stops_its_sweep_at_a_rollout_boundary(tmp_path: P
 import sys, grposweep
 from grposweep import sweep
 try:
-    sweep({"trainer": "fake", "trainer.fake.step_seconds": 0.1}, name="x")
+    sweep({"trainer": "fake", "trainer.fake.step_seconds": 1.0}, name="x")
 except KeyboardInterrupt:
     print("interrupted here", "torch" in sys.modules)
 """

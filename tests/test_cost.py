@@ -1,4 +1,4 @@
-"""Costs are foretold by what generated and trained tokens have cost, never by negative prices."""
+"""Costs are predicted from the cost of generated and trained tokens. Prices are never negative."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ POINT = Setting(
 
 
 def test_work_counts_rollouts_evaluations_and_what_is_trained_on() -> None:
-    """10 steps of 32 completions of 100 tokens, two evaluations of 64; 150 tokens a completion in training."""
+    """10 steps of 32 completions of 100 tokens, two evaluations of 64; 150 tokens per completion in training."""
     assert find_work(POINT) == Work(generated=(320 + 128) * 100, trained=320 * 150)
 
 
@@ -40,7 +40,7 @@ def test_trials_of_two_kinds_give_both_prices_away(
 
 
 def test_a_price_is_never_below_nothing() -> None:
-    """More generated tokens that took less time: then generating costs nothing, as far as anybody can tell."""
+    """More generated tokens that took less time: the estimated cost of generation is then 0."""
     rates = fit_rates([(Work(1000, 1000), 10.0), (Work(3000, 1000), 8.0)])
     assert rates is not None
     assert rates.generated == 0.0

@@ -87,11 +87,11 @@ def test_appending_to_whole_lines_adds_nothing_but_the_line(tmp_path: Path) -> N
     assert [json.loads(line) for line in path.read_text().splitlines()] == [{"v": VERSION, "step": n} for n in range(3)]
 
 
-@pytest.mark.parametrize("scar", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])
-def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, scar: str) -> None:
+@pytest.mark.parametrize("damaged", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])
+def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, damaged: str) -> None:
     """Lines around a damaged one are read."""
     path = tmp_path / "attempts.jsonl"
-    path.write_text(f'{{"step": 1}}\n{scar}\n{{"step": 2}}\n')
+    path.write_text(f'{{"step": 1}}\n{damaged}\n{{"step": 2}}\n')
     assert [line["step"] for line in read_lines(path)] == [1, 2]
 
 

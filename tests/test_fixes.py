@@ -115,7 +115,7 @@ def problem_of(s: Setting, code: str) -> Problem:
     return next(problem for problem in check(s) if problem.code == code)
 
 
-def test_fixes_name_the_keys_that_a_person_edits() -> None:
+def test_fixes_name_the_keys_that_a_user_edits() -> None:
     """The setting's words are ours, the keys theirs."""
     s = replace(BASE, num_generations=7, num_generations_eval=8)
     fixes = find_fixes(s, problem_of(s, "GB101"))
@@ -163,7 +163,7 @@ def test_a_size_under_auto_is_no_fix() -> None:
     [(None, "null"), (True, "true"), (False, "false"), (8, "8"), (0.04, "0.04"), (1e-6, "1e-06"), ("a", "a")],
 )
 def test_a_fix_is_written_as_hydra_takes_it(value: object, text: str) -> None:
-    """It can be pasted onto the command line."""
+    """Paste it into the command line."""
     assert str(Fix((("beta", value),), (("kl.beta", value),))) == f"kl.beta={text}"
 
 

@@ -41,7 +41,7 @@ class Walk(NamedTuple):
     steps: int
     rollouts: int
     boundaries: list[int]  # optimizer steps after which no generated completion is left to train on
-    dropped: int  # prompts an epoch never sees
+    dropped: int  # prompts that an epoch never sees
 
 
 def walk(s: Setting, max_steps: int | None = None) -> Walk:

@@ -89,6 +89,20 @@ def test_the_values_of_this_environments_secrets_are_known(monkeypatch: pytest.M
     assert redact("user and correct-horse-battery@host") == f"user and {SHOWN}@host"
 
 
+def test_a_secret_that_is_set_changed_or_removed_later_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of variables are remembered, their values are not."""
+    seen = []
+    for value in ("correct-horse-battery", "staple-of-a-horse", None):
+        if value is None:
+            monkeypatch.delenv("LATER_API_KEY")
+        else:
+            monkeypatch.setenv("LATER_API_KEY", value)
+        seen.append(redact("correct-horse-battery, staple-of-a-horse"))
+    assert seen == [
+        f"{SHOWN}, staple-of-a-horse", f"correct-horse-battery, {SHOWN}", "correct-horse-battery, staple-of-a-horse",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from grposweep.config.compose import options, unknown_option
 from grposweep.config.validate import check_choice, choices
 from grposweep.errors import UserError
+from grposweep.files import CONF
 from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
-from grposweep.schema import Task, Tracker
+from grposweep.schema import AUTO, Task, Tracker
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, build_policy
 from in_process import sweeps_in
 from support import read, trials
@@ -105,3 +107,22 @@ def test_the_options_that_no_rule_reads_are_those_of_the_schema() -> None:
     from grposweep.schema import UNSET
 
     assert {*UNSET["loss"], "min_p", "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED
+
+
+def test_search_has_an_option_for_each_sampler() -> None:
+    """So search=NAME and search.sampler=NAME take the same names, and their messages list the same ones."""
+    assert options(CONF, "search") == sorted([AUTO, *SAMPLERS])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [("search", "median", "set search.stopping=median"), ("search.sampler", "curve", "set search.stopping=curve"),
+     ("search.stopping", "gp", "set search=gp")],
+)  # fmt: skip
+def test_a_sampler_is_distinguished_from_a_stopping_policy(key: str, value: str, instead: str) -> None:
+    """A name under the key of the other one is refused with the key that takes it."""
+    if key == "search":
+        assert instead in unknown_option(key, value, options(CONF, key))
+        return
+    with pytest.raises(UserError, match=instead):
+        check_choice(key, value)

@@ -43,7 +43,7 @@ def test_stdout_is_a_recipe_with_its_command_and_its_losses_in_comments(translat
     written = yaml.safe_load(ended.out)
     assert (written["beta"], written["loss_type"], written["learning_rate"]) == (0.0, "dapo", 1e-6)
     assert "#   NPROC_PER_NODE=8 swift rlhf recipe.yaml" in ended.out
-    assert "# Lost, or otherwise:" in ended.out
+    assert "# Lost or changed:" in ended.out
 
 
 def test_an_older_releases_words_are_those_of_its_time(translate: Translate) -> None:
@@ -65,7 +65,7 @@ def test_a_value_that_only_the_running_script_knows_is_listed() -> None:
 
 
 def test_a_folder_gets_the_recipe_and_a_script_that_launches_it(translate: Translate, here: Path) -> None:
-    """Losses are said, not written into the way of the files."""
+    """Losses are reported, not written into the way of the files."""
     ended = translate("recipe.yaml", "--to", "trl", "--processes", "8", "-o", "out")
     assert ended.code == 0
     assert yaml.safe_load((here / "out" / "recipe.yaml").read_text())["gradient_accumulation_steps"] == 8

@@ -17,10 +17,10 @@ IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.u
 WRITERS = sorted(name for name, framework in FRAMEWORKS.items() if framework.write is not None)
 # A number that a framework cannot keep is named by one of these words in what the translation says is lost.
 WORDS = {
-    "completions a rollout": ("rollout",),
-    "prompts a rollout": ("rollout", "prompts"),
-    "completions an optimizer step": ("step",),
-    "optimizer steps a rollout": ("rollout", "step"),
+    "completions per rollout": ("rollout",),
+    "prompts per rollout": ("rollout", "prompts"),
+    "completions per optimizer step": ("step",),
+    "optimizer steps per rollout": ("rollout", "step"),
     "optimizer steps": ("step", "rollout", "epoch"),
     "KL coefficient in the loss": ("KL",),
 }
@@ -68,7 +68,7 @@ def valid_settings(draw: st.DrawFn) -> Setting:
 
 
 def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
-    """Numbers that came out otherwise without a word."""
+    """Numbers that changed without a message."""
     said = " ".join(losses)
     return [found for found in differences(before, after)
             if not any(word in said for word in WORDS.get(found.partition(":")[0], ()))]  # fmt: skip
@@ -78,7 +78,7 @@ def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str
 @settings(max_examples=examples(60), deadline=None)
 @given(s=valid_settings())
 def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
-    """Every writer of the table, its own reader, no number lost in silence."""
+    """Every writer of the table, its own reader, no number lost without a message."""
     written = frameworks.write(s, target)
     assert unsaid(s, read_back(written, target, s), written.losses) == []
 
@@ -109,7 +109,7 @@ def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s
 @settings(max_examples=examples(30), deadline=None)
 @given(s=valid_settings())
 def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) -> None:
-    """Whole groups a step, whole steps a rollout, whole steps on every rank: nothing of them may be lost."""
+    """Whole groups a step, whole steps per rollout, whole steps on every rank: nothing of them may be lost."""
     rollout, step = planning.completions_per_rollout(s) or 0, planning.completions_per_step(s) or 0
     assume(step % s.num_generations == 0 and rollout % step == 0)
     after = read_back(frameworks.write(s, target), target, s)

@@ -122,20 +122,24 @@ class Place(Launcher):
             metrics.write("train", step, 64 * step, {"loss": math.nan if broken else 0.1, "reward": value})
             metrics.write("eval", step, 64 * step, {"eval_reward": value})
 
-    def finish(self, name: str, how: str) -> None:
-        """End a job, with the files that such an attempt leaves."""
+    def finish(self, name: str, how: str, obeys: bool = True) -> None:
+        """End a job, with the files that such an attempt leaves; ``obeys``: it stops if it was asked to."""
         if name in self.ends:
             return
         job = self.jobs[int(name)]
         for event, time in (("start", 0.0), ("end", 3600.0)):
             append_line(job.folder / "runs.jsonl", {"event": event, "attempt": job.attempt, "time": time, "devices": 1})
         asked = (job.folder / "control.json").exists()
-        self.ends[name] = _leave(job.folder, job.attempt, "stopped" if asked and how == "finished" else how)
+        self.ends[name] = _leave(job.folder, job.attempt, "stopped" if asked and obeys and how == "finished" else how)
 
 
 def _leave(folder: Path, attempt: int, how: str) -> End:
     """The result of an attempt that ended in a certain way, and what its place says of it."""
     messages = {"crash": "a bug", "memory": "CUDA out of memory. Tried to allocate 2.00 GiB"}
+    if how == "unmeasured":
+        failure = {"kind": "unknown_metric", "message": "no evaluation reported it", "last_lines": []}
+        write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})
+        return End(ExitCode.BAD_INPUT)
     if how in messages:
         failure = {"kind": "RuntimeError", "message": messages[how], "last_lines": []}
         write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})

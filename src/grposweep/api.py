@@ -318,7 +318,7 @@ def _recipes(source: Any, options: Options) -> list[Recipe]:
 
 
 def _stated(args: Any) -> dict[str, Any]:
-    """Return what an object states: the fields that differ from their defaults, and all fields that a subclass adds."""
+    """Return the fields of an object that differ from their defaults, and all fields that a subclass adds."""
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
     known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
     found: dict[str, Any] = {}

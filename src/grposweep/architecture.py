@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Kind:
-    """What distinguishes the layers of one ``model_type`` of transformers, as far as memory depends on it."""
+    """The features of one ``model_type`` of transformers on which memory depends."""
 
     norms: int = 2  # for each layer, over the hidden width
     query_key_norms: Literal["", "head", "width"] = ""  # over the head dimension, or over all heads
@@ -79,7 +79,7 @@ class Architecture:
 
     @property
     def kind(self) -> Kind:
-        """Return how its layers are built. An unknown type counts as Llama's."""
+        """Return the features of its layers. An unknown type counts as Llama."""
         return KINDS.get(self.model_type, KINDS["llama"])
 
     @property
@@ -94,7 +94,7 @@ class Architecture:
 
     @property
     def head_parameters(self) -> int:
-        """Return the parameters of the language model head, also where they are tied to the embedding."""
+        """Return the parameters of the language model head, even if they are tied to the embedding."""
         return self.vocabulary * self.hidden
 
     @property

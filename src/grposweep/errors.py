@@ -33,6 +33,15 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """Raised for user input that cannot work. It is printed without a traceback; exit code 2."""
 
+    kind = "bad_input"
+    """What result.json calls the failure of an attempt."""
+
+
+class UnknownMetricError(UserError):
+    """Raised if no evaluation of a trial has reported the objective."""
+
+    kind = "unknown_metric"
+
 
 class BadSettings(UserError):
     """Raised if a project's settings cannot be read. A folder is refused too, because no file could be judged by them."""

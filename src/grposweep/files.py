@@ -25,6 +25,7 @@ _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_te
 
 
 LARGEST = 1 << 28  # bytes of a file that is read as a whole
+STALE_TRIES = 5  # to read a file that is replaced meanwhile
 DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
 MOST_YAML_VALUES = 1_000_000  # counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
 LONGEST_NUMBER = 4000  # characters of an integer: Python writes no longer ones
@@ -46,7 +47,12 @@ def open_file(path: Path) -> BinaryIO:
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
             raise FileNotFoundError(*error.args) from None
         raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    try:
+        is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
+    except OSError:  # replaced meanwhile, see _read
+        os.close(handle)
+        raise
+    if not is_regular:
         os.close(handle)
         raise ValueError("it is not a regular file")
     return os.fdopen(handle, "rb")
@@ -54,21 +60,31 @@ def open_file(path: Path) -> BinaryIO:
 
 def read_bytes(path: Path) -> bytes:
     """Return a file's content. Raises as `open_file`, and ValueError for more than LARGEST bytes."""
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LARGEST:
-            raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
-        return file.read()
+    return _read(path, None)
 
 
 def read_tail(path: Path, most: int) -> bytes:
     """Return the last bytes of a file, such as a log of any size; empty if there is no such file."""
     try:
-        with open_file(path) as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - most, 0))
-            return file.read()
+        return _read(path, most)
     except (FileNotFoundError, ValueError):
         return b""
+
+
+def _read(path: Path, most: int | None) -> bytes:
+    """Return the last bytes of a file, or all. On NFS one that is replaced meanwhile is stale, and is opened again."""
+    for left in reversed(range(STALE_TRIES)):
+        try:
+            with open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if most is None and size > LARGEST:
+                    raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
+                file.seek(0 if most is None else max(size - most, 0))
+                return file.read()
+        except OSError as error:
+            if error.errno != errno.ESTALE or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def set_aside(path: Path) -> Path:

@@ -104,7 +104,8 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
         yield from _suggested(problem)
         if problem.code in SIZED_TWICE:
             yield _by_distance(s, _sized_once(s))
-    is_of_job = bool(s.nodes and s.gpus_per_node)  # then its nodes and GPUs decide how many processes there are
+    # Then several keys decide how many processes there are.
+    is_of_job = bool(s.nodes and s.gpus_per_node) or (s.nodes or 1) > 1
     if problem.rule.counts is not None and s.processes is not None and not is_of_job:
         yield _processes(s, problem)
 
@@ -133,7 +134,7 @@ def _evaluation_sizes(s: Setting) -> Iterator[Change]:
 
 
 def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
-    """Return hardware sizes (accumulation, per-device, rollout): one key before two, nearest completions a step first."""
+    """Return hardware sizes (accumulation, per-device, rollout): one key before two, nearest completions per step first."""
     yield from _by_distance(s, _single_sizes(s, reach))
     if (s.gradient_accumulation_steps + reach) * (s.per_device_train_batch_size + reach) <= MOST_PAIRS:
         yield from _by_distance(s, _pairs(s, reach))

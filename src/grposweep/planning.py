@@ -296,7 +296,7 @@ RESIZED = frozenset({"gradient_accumulation_steps", "steps_per_generation", "gen
 def resize(s: Setting) -> Setting:
     """Return A, S, completions of a rollout and data ranks, for a framework that counts prompts instead of micro-steps.
 
-    A data rank takes floor(prompts_per_step G / ranks) completions a step, in micro-batches of B; the last step of a
+    A data rank takes floor(prompts_per_step G / ranks) completions per step, in micro-batches of B; the last step of a
     rollout that is not a multiple of a step is padded to one (verl) or refused (EasyR1). Unknown ranks count as one.
     Sources: EasyR1 verl/workers/fsdp_workers.py _init_dist_mesh, verl workers/engine_workers.py update_actor.
     """

@@ -26,6 +26,8 @@ from typing import Any, Protocol
 
 SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds grposweep
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# Slurm sends them to all processes of a step.
+STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def die_with(parent: int) -> None:
@@ -206,6 +208,35 @@ def exists(pid: object) -> bool:
     return True
 
 
+def birth(pid: object) -> int | None:
+    """Return when a process of this machine started, in clock ticks since boot (proc(5)); None if it is dead or unknown.
+
+    A pid is given to other processes later; pid and birth together are not.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if state in "ZX" else int(fields[18])
+    except (OSError, ValueError, IndexError):  # no such process, or a system without /proc
+        return None
+
+
+def is_hidden(pid: object) -> bool:
+    """Return whether nothing can be read about a process, which may be alive."""
+    try:
+        Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return False
+
+
+def pid_namespace() -> str | None:
+    """Return the name of the space that this process's ids belong to (a container has its own); None without /proc."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
 def end_session(pid: int) -> None:
     """Kill a process and the rest of its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -260,7 +291,7 @@ def end_children_with(pid: int) -> dict[str, str]:
 def _run_guard(arguments: list[str], stdin: int) -> "subprocess.Popen[bytes]":
     """Run this module as a script."""
     command = [sys.executable, "-I", __file__, *arguments]
-    with signals_blocked(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    with signals_blocked(*STEP_SIGNALS):
         return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, start_new_session=True)
 
 

@@ -39,7 +39,7 @@ BY_CALLER = VersionSource("asked", "the caller")  # for a recipe that code build
 
 @dataclass(frozen=True)
 class LaunchedCode:
-    """What the Python file of a training declares, read from its syntax tree without running it.
+    """Options and trainer in the Python file of a training, read from its syntax tree without running it.
 
     ``declares`` are the keys of its own dataclasses and argparse options. ``trainer`` is the class that trains, empty if
     unknown; ``own_trainer`` is true if it is not the framework's class. ``other_keys`` is what happens to a key that

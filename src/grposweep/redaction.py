@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from threading import Thread
 from typing import IO, Any, TextIO, cast
 
 from grposweep.errors import UserError
+from grposweep.process import STEP_SIGNALS, signals_blocked
 
 SHOWN = "***"
 SHORTEST = 12  # characters of a secret that is recognised by its name only
@@ -94,8 +96,13 @@ class StreamRedactor:
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names denote secrets, the longest first."""
-    found = {value for name, value in environment.items() if len(value) >= SHORTEST and _SECRET_NAME.fullmatch(name)}
-    return tuple(sorted(found, key=len, reverse=True))
+    found = {environment.get(name, "") for name in environment if _is_secret_name(name)}
+    return tuple(sorted((value for value in found if len(value) >= SHORTEST), key=len, reverse=True))
+
+
+@lru_cache(4096)  # the environment is searched for each text, because secrets may be set later; its names repeat
+def _is_secret_name(name: str) -> bool:
+    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
@@ -171,6 +178,19 @@ class RedactedProgram(subprocess.Popen[bytes]):
         return None if super().poll() is None else self.wait()
 
 
+def redact_own_output() -> None:
+    """Redact what this process writes from now on, and what it writes as another program (exec).
+
+    Another process does it. It ignores the signals of a Slurm step: a program's last lines come after them.
+    """
+    with signals_blocked(*STEP_SIGNALS):
+        command = [sys.executable, "-m", "grposweep.redaction"]
+        redactor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    assert redactor.stdin is not None  # a pipe
+    for output in (1, 2):
+        os.dup2(redactor.stdin.fileno(), output)
+
+
 def _copy_redacted(source: IO[bytes], target: int) -> None:
     rest, redactor = b"", StreamRedactor()
     while chunk := os.read(source.fileno(), CHUNK):
@@ -189,3 +209,7 @@ def _write_redacted(target: int, data: bytes, redactor: StreamRedactor) -> None:
             data = data[os.write(target, data) :]
     except OSError:  # the disk is full: the program continues without these lines
         return
+
+
+if __name__ == "__main__":
+    _copy_redacted(sys.stdin.buffer, 1)

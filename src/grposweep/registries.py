@@ -81,6 +81,15 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "curve_ei": Lazy("search.early_stopping.curve_ei:CurveEiPolicy"),
 }
 
+
+def suggest_search_key(key: str, value: object) -> str:
+    """Return the sentence that names the key of ``search`` which takes a value that ``key`` does not; empty if none does."""
+    if key == "search.stopping" and value in SAMPLERS:
+        return f" {value} is a sampler: set search={value}."
+    is_policy = key in ("search", "search.sampler") and value in POLICIES
+    return f" {value} is an early-stopping policy: set search.stopping={value}." if is_policy else ""
+
+
 # task.kind: a function from schema.Task to training and held-out rows
 TASKS: dict[str, Callable[..., Any]] = {
     "arithmetic": Lazy("train.tasks.arithmetic:load"),

@@ -16,7 +16,7 @@ TRL: Version = (1, 16, 0)  # the version that our trainer runs
 
 @dataclass(frozen=True)
 class FrameworkTraits:
-    """What plan and rules know about a framework; `grposweep.frameworks.Framework` holds the rest.
+    """The properties of a framework for plan and rules. `grposweep.frameworks.Framework` holds the rest.
 
     ``name`` is its name in recipes and command lines, ``display_name`` that of its trainer. ``unit`` is the unit in which a
     rollout and a step are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's
@@ -97,7 +97,7 @@ class Setting:
 
     Frameworks that size a rollout and a step in prompts (EasyR1, verl) set ``prompts_per_rollout`` and ``prompts_per_step``;
     ``plan.resize`` derives B, A, S and the completions of a rollout from these. Steps and frequencies are optimizer steps
-    also where a framework counts rollouts.
+    even if a framework counts rollouts.
 
     ``given`` names the fields that the user set (empty for a grposweep experiment, where every field is set). ``keys`` maps a
     field to the native key to edit, and ``lines`` to its line, for messages and fixes.
@@ -112,8 +112,8 @@ class Setting:
     sequence_parallel_size: int = 1
     context_parallel_size: int = 1
     launcher: str | None = None  # trl (its own command), accelerate, torchrun, python; None: not stated
-    visible_gpus: int | None = None  # that one process sees, where it is known
-    data_processes: int | None = None  # ranks that a batch is split over, where they are fewer than the processes
+    visible_gpus: int | None = None  # that one process sees, if known
+    data_processes: int | None = None  # ranks that a batch is split over, if fewer than the processes
     pipeline_parallel_size: int = 1
     nodes: int | None = None  # of a job of ours; None: not known
     gpus_per_node: int | None = None
@@ -126,7 +126,7 @@ class Setting:
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = 1
     steps_per_generation: int | None = None  # micro-steps; None: the accumulation
-    generation_batch_size: int | None = None  # completions a rollout, global; None: follows from the others
+    generation_batch_size: int | None = None  # completions per rollout, global; None: follows from the others
     num_iterations: int = 1
     prompts_per_step: int | None = None  # as the user set it
     prompts_per_rollout: int | None = None  # the same; None if the framework has no such key
@@ -198,7 +198,7 @@ class Setting:
     entropy_coef_min: float | None = None
     entropy_coef_max: float | None = None
     entropy_coef_delta: float | None = None
-    entropy_target: float | None = None  # nats a token
+    entropy_target: float | None = None  # nats per token
     top_entropy_quantile: float | None = None  # the share of tokens that count, highest entropy first
     off_policy_mask_threshold: float | None = None
     sapo_temperature_neg: float | None = None
@@ -243,7 +243,7 @@ class Setting:
     gradient_checkpointing: bool = False
     # the GPU
     sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
-    loads_on_every_rank: bool = True  # FSDP's whole model in main memory; otherwise on one rank
+    loads_on_every_rank: bool | None = True  # FSDP's whole model in main memory; None: only with a reference model
     gpu: str | None = None  # the GPUs' name
     gpu_memory_gib: float | None = None  # that a trial may use of each GPU
     gpu_trials: int = 1  # that share a GPU

@@ -35,10 +35,10 @@ from grposweep.setting import TRL, Setting
 from grposweep.terminal import printable, say, write_data
 
 PLAN_NUMBERS = {
-    "completions a rollout": planning.completions_per_rollout,
-    "prompts a rollout": planning.prompts_per_rollout,
-    "completions an optimizer step": planning.completions_per_step,
-    "optimizer steps a rollout": planning.steps_per_rollout,
+    "completions per rollout": planning.completions_per_rollout,
+    "prompts per rollout": planning.prompts_per_rollout,
+    "completions per optimizer step": planning.completions_per_step,
+    "optimizer steps per rollout": planning.steps_per_rollout,
     "optimizer steps": planning.total_steps,
 }
 FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length", "lora")
@@ -92,7 +92,7 @@ def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[
 
 
 def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
-    """Return what belongs to no group: learning rate, seed, model name, processes."""
+    """Return the keys outside of groups: learning rate, seed, model name, processes."""
     found = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
     if s.lora:
@@ -154,7 +154,7 @@ def _unsaid(s: Setting) -> Iterator[str]:
 def _open(s: Setting) -> Iterator[str]:
     """List what cannot be translated because it is code, not a number."""
     data = f" (the recipe's data are {s.dataset_name})" if s.dataset_name else ""
-    yield f"prompts and rewards are named by no recipe in a way that another program understands: set task=...{data}"
+    yield f"prompts and rewards belong to the framework's own code: set task=...{data}"
     yield from lora_losses(s, OWN, has_dropout=True)
     if s.lora and s.lora_alpha != round(s.lora_alpha):
         yield f"lora_alpha={s.lora_alpha:g}: model.lora.alpha is a whole number, so {round(s.lora_alpha)} is written"
@@ -335,7 +335,7 @@ def _listed(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:
     """Return a line that names the keys that are not translated."""
     rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept]
     if rest:
-        yield f"not translated, so set what you need of it: {', '.join(rest)}"
+        yield f"not translated, so set it yourself if you need it: {', '.join(rest)}"
 
 
 def _unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
@@ -346,7 +346,7 @@ def _unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
 
 
 def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
-    """Return what the target refuses although the recipe itself is valid."""
+    """Yield the errors of a translation whose recipe is valid."""
     if not errors(check(before)):
         yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
 
@@ -364,7 +364,7 @@ def render(translation: Translation, source: str, target: str) -> str:
     shebang, text = _split_shebang(text)
     source = " ".join(source.split())  # a file name may contain line breaks, and this text is a script
     lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
-    lines += [f"#   {translation.command}", *_comments("Lost, or otherwise:", translation.losses)]
+    lines += [f"#   {translation.command}", *_comments("Lost or changed:", translation.losses)]
     lines += _comments("Not kept:", translation.changed)
     parts = [f"# --- {name} ---\n{content}" for name, content in others]
     return shebang + "\n".join(lines) + "\n" + "\n".join([text, *parts])

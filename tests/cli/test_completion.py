@@ -84,6 +84,13 @@ def test_every_commands_help_fits_80_columns() -> None:
         assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    """At 80 columns none is cut off with dots."""
+    shown = CliRunner().invoke(build_app(), ["--help"], env={"COLUMNS": "80"}).stdout.partition("Commands:\n")[2]
+    assert len(shown.splitlines()) > 20
+    assert [line for line in shown.splitlines() if not line.endswith(".") or line.endswith("..")] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offers"),

@@ -16,7 +16,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 
 from grposweep.sweep.any_app import sweep_app
-from support import PROJECT, environment, lines
+from support import PROJECT, environment, lines, read
 
 APP = '''
 """Someone's application: no import of grposweep."""
@@ -151,7 +151,7 @@ def is_even(config: DictConfig) -> str | None:
     return f"{config.batch} is odd" if config.batch % 2 else None
 
 
-def test_tpe_launches_valid_points_only_and_goes_on_where_it_ended(sweep: Sweep) -> None:
+def test_tpe_launches_valid_points_only_and_continues_where_it_ended(sweep: Sweep) -> None:
     """Half of the space is invalid; a larger n_trials adds jobs to the same sweep."""
     seen: list[tuple[float, int]] = []
 
@@ -165,6 +165,19 @@ def test_tpe_launches_valid_points_only_and_goes_on_where_it_ended(sweep: Sweep)
     assert sweep(train, *search, **options, n_trials=3) == 0
     assert len(seen) == len(set(seen)) == 3
     assert {batch for _, batch in seen} <= {2, 4}
+
+
+def test_the_default_folder_has_the_same_name_in_each_run_and_release(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of the sweep's identity. With another name or length the same command would not find its jobs."""
+    monkeypatch.chdir(tmp_path)
+    words = ("lr=1,2", "hydra.sweep.dir=multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}")
+    assert sweep(lambda _: 0.0, *words) == 0
+    assert sweep(lambda _: pytest.fail("a job ran"), *words) == 0
+    (folder,) = (path.parent for path in (tmp_path / "multirun").glob("*/app_sweep.json"))
+    assert folder.name == "app-91eb3963"
+    assert read(folder / "app_sweep.json")["identity"].startswith("91eb3963")
 
 
 def test_values_arrive_as_they_were_typed(sweep: Sweep) -> None:
@@ -318,5 +331,6 @@ def test_the_best_job_is_named_as_its_folder(sweep: Sweep, app: App, caplog: pyt
     assert sweep(train, "batch=9,8") == 0
     assert sweep(train, "batch=9,8") == 0
     assert "job 0 failed: batch=9: ValueError: True (in " in caplog.text
+    assert "job 2 (job 0 again) finished: batch=9: 9" in caplog.text
     assert f"best: job 0: batch=9: 9.0 (in {app.folder / 'sweep' / '0'})" in caplog.text
     assert "best_job: 0" in (app.folder / "sweep" / "optimization_results.yaml").read_text()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.cli.hydra_app import copy_conf
 from grposweep.cli.run import command
 from grposweep.search.parse import parse_space
 
@@ -18,7 +19,6 @@ def test_a_part_that_grposweep_replaces_is_refused(
     override: str, instead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another sweeper would start trials without rules; a folder of Hydra's would be ignored."""
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.setattr(sys, "argv", ["run.py", "-m", override])
     with pytest.raises(SystemExit) as ended:
         command(lambda: None)
@@ -30,7 +30,6 @@ def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """-m --cfg job: Hydra takes one of the two, and overrides behind both."""
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.setattr(sys, "argv", ["run.py", "kl=low", "-m", "--cfg", "job", "lr=1e-3,2e-3"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--cfg", "job", "kl=low"]
@@ -39,11 +38,10 @@ def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
 
 def test_a_project_s_own_conf_is_the_primary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra would read the package's own options before those of --config-dir; a folder without config.yaml stays behind."""
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    (tmp_path / "config.yaml").touch()
-    monkeypatch.setattr(sys, "argv", ["run.py", "lr=1e-3", f"--config-dir={tmp_path}"])
+    conf = copy_conf(tmp_path / "conf").parent.parent
+    monkeypatch.setattr(sys, "argv", ["run.py", "lr=1e-3", f"--config-dir={conf}"])
     command(lambda: None)
-    assert sys.argv == ["run.py", "--config-path", str(tmp_path), "lr=1e-3"]
+    assert sys.argv == ["run.py", "--config-path", str(conf), "lr=1e-3"]
     monkeypatch.setattr(sys, "argv", ["run.py", "--config-dir", "elsewhere", "lr=1e-3"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--config-dir", "elsewhere", "lr=1e-3"]

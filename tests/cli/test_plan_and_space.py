@@ -129,6 +129,48 @@ def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pyte
         show_space(["lr=1e-4,1e-3"], tmp_path)
     with pytest.raises(UserError, match="would be overwritten"):
         copy_conf(tmp_path / "conf")
+    shutil.rmtree(tmp_path / "conf" / "kl")
+    with pytest.raises(UserError, match="no folder kl"):
+        show_space(["lr=1e-4,1e-3"], tmp_path / "conf")
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [("model.lora.r=4,8", "Set model.lora.enabled=true"), ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
+     ("loss.sapo_temperature_neg=1,1.1", "loss_type=sapo"), ("trainer.fake.noise=0,0.1", "Set trainer=fake")],
+)  # fmt: skip
+def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, instead: str) -> None:
+    """All its trials would train the same; if the switch is searched too, some point reads it."""
+    with pytest.raises(UserError, match="its values would all train the same") as refusal:
+        show_space([key])
+    assert instead in str(refusal.value)
+    assert show_space(["model.lora.r=4,8", "model.lora.enabled=true,false"]) == 0
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["model.chat_template_kwargs.enable_thinking=false,true", "+model.chat_template_kwargs.enable_thinking=false,true",
+     "cluster.environment.NCCL_DEBUG=INFO,WARN", "trainer.environment.SEEN=a,b"],
+)  # fmt: skip
+def test_entries_of_mappings_are_searched_with_and_without_a_plus(
+    capsys: pytest.CaptureFixture[str], entry: str
+) -> None:
+    """Whether a model thinks is a key of its chat template, which no schema lists."""
+    assert show_space([entry]) == 0
+    assert "2 points, 2 valid" in capsys.readouterr().out
+
+
+def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) -> None:
+    """A parameter that a training script does not read."""
+    (here / "train.py").write_text(
+        "from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args_and_config()\n"
+    )
+    (here / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\n")
+    ended = grposweep(
+        "space", "trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "model.lora.r=4,8"
+    )
+    assert ended.code == 2
+    assert "trainer=script does not read it" in ended.err
 
 
 @pytest.mark.parametrize(("task", "share"), [("gsm8k", 0.17), ("jsonl", 0.17), ("arithmetic", 0.62)])
@@ -178,7 +220,7 @@ def test_a_fit_says_what_it_assumes_and_which_rule_refuses_the_point(
     assert "GB101" not in said
     for gib, share in ((None, True), (80.0, False)):
         show_plan([recipe], all_known, as_json=False, gpu_gib=gib)
-        assert ("Left out of the phases: vLLM's share" in capsys.readouterr().out) is share
+        assert ("Not included: vLLM's share" in capsys.readouterr().out) is share
 
 
 def test_the_table_of_gpus_has_whole_headings_in_80_columns(

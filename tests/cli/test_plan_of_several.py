@@ -38,14 +38,16 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_s
 
 @pytest.fixture
 def recipes(tmp_path: Path) -> list[str]:
-    """The same training three times: 32 prompts of 8 completions a rollout, 16 a step, 40 steps on 8 GPUs."""
+    """The same training three times: 32 prompts of 8 completions per rollout, 16 a step, 40 steps on 8 GPUs."""
     texts = {"trl.yaml": TRL, "easyr1.yaml": EASYR1, "verl.sh": VERL}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     return [str(tmp_path / name) for name in texts]
 
 
-def test_three_words_for_one_training_are_one_plan(recipes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_training_in_three_frameworks_gives_one_plan(
+    recipes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Number by number."""
     assert show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=True) == 0
     plans = [json.loads(line)["plan"] for line in capsys.readouterr().out.splitlines()]
@@ -53,15 +55,13 @@ def test_three_words_for_one_training_are_one_plan(recipes: list[str], capsys: p
     assert (plans[0]["completions_per_rollout"], plans[0]["prompts_per_step"], plans[0]["total_steps"]) == (256, 16, 40)
 
 
-def test_side_by_side_they_are_told_apart_by_loss_and_kl(
-    recipes: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_side_by_side_plans_show_loss_and_kl(recipes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A column each; what EasyR1 and verl call steps is explained."""
     show_plan(recipes, Options(processes=8, train_prompts=1000), as_json=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "learning rate 1e-06 1e-06 1e-06" in said
     assert said.count("loss, k3 x 0.01") == 3
-    assert "EasyR1 counts rollouts where it says steps: trainer.max_steps" in said
+    assert "EasyR1's steps are rollouts: trainer.max_steps" in said
 
 
 @pytest.mark.parametrize("micro", [15, 16])
@@ -81,5 +81,9 @@ def test_a_plan_prints_no_product_that_is_not_equal(
     assert re.search(r"prompts per optimizer step 96 (B W A / G|as set) 480 / 5", said)
     assert "of these on each process 60" in said
     assert "Sizes do not divide" in said
+    noted = re.findall(r"= (\d+) x (\d+) x (\d+) = ([\d,]+) completions per [a-z ]+, where ([\d,]+) are set", said)
+    assert noted
+    for *factors, product, stated in noted:  # each product that is not what is set, and no other
+        assert prod(map(int, factors)) == int(product.replace(",", "")) != int(stated.replace(",", ""))
     made = re.findall(r"([\d,]+) B W \w (\d+) x (\d+) x (\d+)", said)
     assert all(int(total.replace(",", "")) == prod(map(int, factors)) for total, *factors in made)

@@ -115,6 +115,6 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
 
 
 def test_conf_sweeps_is_the_sweeps_folder() -> None:
-    """Hydra looks under conf/ only, people look at the top."""
+    """Hydra reads conf/ only; users look in the top folder."""
     assert (CONF / "sweeps").resolve() == PROJECT / "sweeps"
     assert SWEEPS

@@ -89,7 +89,7 @@ def test_prompts_of_ones_own_need_a_path() -> None:
 
 
 def test_an_interpolation_to_nowhere_is_named() -> None:
-    """The name inside the braces is what a person has to correct."""
+    """The name inside the braces is what a user has to correct."""
     with pytest.raises(UserError, match=r"nope.*Correct the name"):
         to_experiment({"lr": "${nope}"})
     assert to_experiment({"seed": 3, "search": {"seed": "${seed}"}}).search.seed == 3
@@ -155,7 +155,7 @@ def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -
 
 
 def test_a_trial_of_an_earlier_version_can_be_rerun_with_its_own_code(tmp_path: Path) -> None:
-    """That code refuses keys that it does not know; a newer key that is set reaches config.yaml all the same."""
+    """That code refuses keys that it does not know; a newer key that is set still reaches config.yaml."""
     experiment = Experiment()
     keys = yaml.safe_load(render_experiment(experiment))
     newer = {"model": {"mixed_precision", "tf32"}, "task": {"eval_generations"}, "schedule": {"checkpoint_minutes"},
@@ -166,7 +166,7 @@ def test_a_trial_of_an_earlier_version_can_be_rerun_with_its_own_code(tmp_path: 
     assert load_experiment(tmp_path / "config.yaml") == experiment
 
 
-def test_the_set_of_keys_that_a_person_may_set_changes_only_on_purpose() -> None:
+def test_the_set_of_keys_that_a_user_may_set_changes_only_on_purpose() -> None:
     """Renaming a key breaks people's sweeps: a change belongs in the changelog, then in knobs.txt."""
     now, frozen = sorted(known_keys()), KNOBS.read_text().split()
     show = 'from grposweep.config.compose import *; print(*sorted(known_keys()), sep="\n")'

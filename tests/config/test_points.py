@@ -46,7 +46,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def written(name: str, value: Any) -> str:
-    """A value as a person types it for Hydra."""
+    """A value as a user types it for Hydra."""
     if isinstance(value, bool) or value is None:
         return f"{name}={'null' if value is None else str(value).lower()}"
     if name == "task.system_prompt":
@@ -96,14 +96,14 @@ def test_a_parameter_that_fits_no_key_is_bad_input(point: dict[str, Any], points
 
 @cache
 def identify(*overrides: str) -> str:
-    """The id of an experiment over the defaults of the schema, eight prompts a step."""
+    """The id of an experiment over the defaults of the schema, eight prompts per step."""
     written = OmegaConf.from_dotlist(["batch.prompts_per_step=8", "schedule.max_steps=10", *overrides])
     experiment = to_experiment(written)
     return experiment_id(experiment, read_setting(experiment))
 
 
 def test_auto_and_the_same_sizes_written_out_are_one_experiment() -> None:
-    """What ran is what counts, not how it was asked for."""
+    """The configuration that ran counts, not the command."""
     sizes = ["batch.per_device_train_batch_size=64", "batch.gradient_accumulation_steps=1"]
     fixed = identify(*sizes, "batch.per_device_eval_batch_size=64", "batch.prompts_per_step=null")
     assert identify() == fixed == identify("batch.max_per_device_train_batch_size=64")
@@ -168,7 +168,7 @@ def test_another_space_is_another_sweep_and_auto_leaves_out_the_processes() -> N
 
 
 def test_every_native_key_is_a_key_of_the_schema_and_a_field_of_the_setting() -> None:
-    """A fix must name something that a person can type."""
+    """A fix must name something that a user can type."""
     assert set(KEYS.values()) <= set(known_keys())
     assert set(KEYS) <= set(Setting.__dataclass_fields__)
 

@@ -1,4 +1,4 @@
-"""Logs in the style of their frameworks, made from one list of training steps."""
+"""Write logs in the formats of all frameworks, from one list of training steps."""
 
 import json
 import struct
@@ -11,7 +11,7 @@ Row = dict[str, float]
 
 
 def run(steps: int = 100, seed: int = 0, **changed: Callable[[int], float]) -> list[Row]:
-    """A healthy training under TRL's names; ``changed`` gives other values by step (underscores of a name stand for slashes)."""
+    """Return a healthy training under TRL's names. ``changed`` sets other values by step (underscores in names are slashes)."""
     draw = Random(seed)
     rows = []
     for step in range(1, steps + 1):
@@ -40,19 +40,19 @@ VERL = {
 
 
 def verl(rows: list[Row]) -> list[Row]:
-    """The rows under verl's names."""
+    """Return the rows under verl's names."""
     return [{VERL[name]: value for name, value in row.items() if name in VERL} for row in rows]
 
 
 def console(rows: list[Row]) -> str:
-    """A Slurm log of TRL: other text, progress bars with carriage returns, dicts."""
+    """Return a Slurm log of TRL: other text, progress bars with carriage returns, dicts."""
     head = "slurmstepd: info\nLoading weights: 100%|##| 427/427 [00:00<00:00, 4122.23it/s]\n  Total optimization steps = 400\n"
     bars = (f"\r 1%| | {i}/400 [00:05<3:20:52,  5.02s/it]{row}\n" for i, row in enumerate(rows, 1))
     return head + "".join(bars) + "{'train_runtime': 12.5, 'train_loss': 0.01}\n"
 
 
 def strings(rows: list[Row]) -> str:
-    """The console of transformers 5, which prints numbers as text, without steps."""
+    """Return the console of transformers 5, which prints numbers as text, without steps."""
     return "".join(f"{ {name: f'{value:.4g}' for name, value in row.items()} }\n" for row in rows)
 
 
@@ -76,7 +76,7 @@ def verl_console(rows: list[Row]) -> str:
 
 
 def numpy_console(rows: list[Row]) -> str:
-    """The same where values are numpy's."""
+    """Return verl's console with numpy values."""
     lines = (" - ".join(f"{k}:np.float64({v!r})" for k, v in row.items()) for row in verl(rows))
     return "".join(f"step:{i} - {line}\n" for i, line in enumerate(lines, 1))
 
@@ -87,7 +87,7 @@ def verl_jsonl(rows: list[Row]) -> str:
 
 
 def nest(row: Row) -> dict[str, Any]:
-    """Nested by the slashes of names."""
+    """Nest a row by the slashes in its names."""
     nested: dict[str, Any] = {}
     for name, value in row.items():
         first, _, rest = name.partition("/")
@@ -110,7 +110,7 @@ def easyr1_jsonl(rows: list[Row]) -> str:
 
 
 def easyr1_console(rows: list[Row]) -> str:
-    """EasyR1's console under Ray: a block of YAML a step."""
+    """Return EasyR1's console under Ray: one block of YAML per step."""
     text = []
     for i, row in enumerate(easyr1_rows(rows), 1):
         text += [f"Step {i}"]

@@ -1,4 +1,4 @@
-"""What is found in logs: each problem in a log that has it, and none in healthy ones."""
+"""Each problem is found in a log that has it, and none is found in healthy logs."""
 
 import json
 import math
@@ -17,25 +17,25 @@ SIGNALS = {"train_reward": "reward", "zero_std": "frac_reward_zero_std", "trunca
 
 
 def judge(rows: list[Row], total: int | None = None, weights: str | None = None) -> Diagnosis:
-    """The diagnosis of training steps."""
+    """Return the diagnosis of training steps."""
     log = Log.build("log", "made", [{"step": i, **row} for i, row in enumerate(rows, 1)], total)
     log.weights = weights
     return diagnose(log)
 
 
 def found(diagnosis: Diagnosis) -> set[str]:
-    """The names of what is no note."""
+    """Return the names of the findings that are no notes."""
     return {finding.name for finding in diagnosis.findings if finding.level != "note"}
 
 
 def flat(_step: int) -> float:
-    """A reward without any trend."""
+    """Return rewards without a trend."""
     return 0.3 + 0.02 * (-1) ** _step
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_healthy_log_has_no_problem(seed: int) -> None:
-    """The loss near 0 is explained, not blamed."""
+    """A loss near 0 is only a note."""
     diagnosis = judge(run(120, seed))
     assert (diagnosis.healthy, [finding.name for finding in diagnosis.findings]) == (True, ["loss_near_zero"])
 
@@ -64,8 +64,8 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_each_problem_is_found_and_says_where(name: str) -> None:
-    """With a range of steps in the log, evidence and advice; and it is not found in the healthy log."""
+def test_each_problem_is_found_with_its_steps(name: str) -> None:
+    """It has a range of steps in the log, evidence and advice. The healthy log does not have it."""
     diagnosis = judge(run(100, **BROKEN[name]))
     finding = next((finding for finding in diagnosis.findings if finding.name == name), None)
     assert finding, found(diagnosis)
@@ -74,8 +74,8 @@ def test_each_problem_is_found_and_says_where(name: str) -> None:
     assert finding.advice
 
 
-def test_a_reward_that_falls_is_not_told_to_train_faster() -> None:
-    """It was called flat, whose advice is a higher learning rate."""
+def test_a_falling_reward_is_not_called_flat() -> None:
+    """The advice for a flat reward is a higher learning rate, which is wrong here."""
     diagnosis = judge(run(100, **BROKEN["falling"]))
     assert "flat" not in found(diagnosis)
     advice = " ".join(finding.advice for finding in diagnosis.findings)
@@ -84,14 +84,14 @@ def test_a_reward_that_falls_is_not_told_to_train_faster() -> None:
 
 
 def test_bfloat16_weights_lose_updates_of_a_small_learning_rate() -> None:
-    """A trial's configuration tells the type of the weights; without one nothing is said."""
+    """A trial's configuration has the type of the weights. Without it nothing is reported."""
     rows = run(100, reward=flat)
     assert found(judge(rows, weights="bfloat16")) == {"precision"}
     assert found(judge(rows, weights="float32")) == {"flat"}
 
 
-def test_a_flat_reward_says_nothing_early_or_in_warm_up() -> None:
-    """Of 1,000 steps 100 are too few, and a learning rate that still rises explains it."""
+def test_a_flat_reward_is_not_reported_early_or_in_warm_up() -> None:
+    """100 of 1,000 steps are too few, and a learning rate that still rises explains a flat reward."""
     assert found(judge(run(100, reward=flat), total=1000)) == set()
     warm = judge(run(100, reward=flat, learning_rate=lambda step: step * 1e-8))
     assert found(warm) == set()
@@ -99,19 +99,19 @@ def test_a_flat_reward_says_nothing_early_or_in_warm_up() -> None:
 
 
 def test_a_noisy_reward_is_not_called_flat() -> None:
-    """The interval of its change includes a gain that matters."""
+    """The interval of its change includes a large gain."""
     assert found(judge(run(30, reward=lambda step: 0.3 + 0.25 * math.sin(step * 12.9898)))) == set()
 
 
-def test_what_cannot_be_judged_is_listed() -> None:
-    """Each check with what is missing."""
+def test_checks_without_data_are_listed() -> None:
+    """Each has the data that it lacks."""
     rows = [{"reward": row["reward"], "loss": row["loss"]} for row in run(100)]
     missing = judge(rows).not_judged
     assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
 
 
 def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
-    """Evaluations decide where there are some."""
+    """If there are evaluations, they decide."""
     held_out = [0.5, 0.6, 0.7, 0.8, 0.65, 0.5, 0.4, 0.4]
     log = [
         {"step": 10 * i, "eval_reward": value, "eval_reward_se": 0.01, "reward": 0.5}
@@ -126,7 +126,7 @@ def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
 
 
 def recorded(curve: dict[str, object]) -> Log:
-    """A recorded training as a log with evaluations."""
+    """Return a recorded training as a log with evaluations."""
     rows: list[dict[str, object]] = [{"step": 0, "eval_reward": curve["start"]}]
     steps = list(curve["steps"])  # type: ignore[call-overload]  # JSON
     for i, step in enumerate(steps):
@@ -140,7 +140,7 @@ def recorded(curve: dict[str, object]) -> Log:
 
 @pytest.mark.parametrize("task", ["arithmetic", "successor"])
 def test_recorded_trainings_that_rose_are_healthy_and_collapsed_ones_are_found(task: str) -> None:
-    """Every sixth of the curves of benchmarks/curves."""
+    """Checked on every sixth curve of benchmarks/curves."""
     wrong = []
     for curve in lines(CURVES / f"{task}.jsonl")[::6]:
         if len(curve["held_out"]) < len(curve["steps"]):

@@ -1,4 +1,4 @@
-"""Logs of all formats are read into the same metrics; damaged ones give what they have, or one message."""
+"""Logs of all formats are read into the same metrics. Damaged ones give the readable metrics, or one message."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS = run(40)
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_format_gives_the_same_rewards(name: str, tmp_path: Path) -> None:
-    """For the log of every framework, its steps, rewards and lengths are the training's."""
+    """The log of every framework has the steps, rewards and lengths of the training."""
     log = read_log(write(tmp_path, name, ROWS))
     for ours, theirs in (
         ("reward", "reward"),
@@ -30,7 +30,7 @@ def test_every_format_gives_the_same_rewards(name: str, tmp_path: Path) -> None:
 
 
 def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None:
-    """The file in a run's folder is found, and its unfinished end is left out."""
+    """The file in a run's folder is found, and its incomplete end is ignored."""
     (tmp_path / "events.out.tfevents.1.node.2.0").write_bytes(events(ROWS)[:-30])
     log = read_log(tmp_path)
     assert log.format == "TensorBoard events"
@@ -38,7 +38,7 @@ def test_tensorboard_events_are_read_without_tensorboard(tmp_path: Path) -> None
 
 
 def test_an_offline_run_of_wandb_is_read_without_wandb(tmp_path: Path) -> None:
-    """Records lie over the borders of blocks; the last one may be cut."""
+    """Records cross the borders of blocks, and the last one may be incomplete."""
     (tmp_path / "offline-run-1").mkdir()
     (tmp_path / "offline-run-1" / "run-1.wandb").write_bytes(wandb(ROWS)[:-30])
     log = read_log(tmp_path)
@@ -46,15 +46,15 @@ def test_an_offline_run_of_wandb_is_read_without_wandb(tmp_path: Path) -> None:
     assert log.series("reward") == [(i, row["reward"]) for i, row in enumerate(ROWS[:-1], 1)]
 
 
-def test_lines_of_a_finished_console_share_its_steps(tmp_path: Path) -> None:
-    """logging_steps=10, and the progress bars are in another file."""
+def test_lines_of_a_finished_console_are_spread_over_its_steps(tmp_path: Path) -> None:
+    """With logging_steps=10 and the progress bars in another file."""
     path = tmp_path / "log"
     path.write_text("\n".join(line.rpartition("]")[2] for line in console(ROWS).split("\n")))
     log = read_log(path)
     assert (log.steps[:2], log.end, log.total) == ([10, 20], 400, 400)
 
 
-def test_a_later_line_of_a_step_counts(tmp_path: Path) -> None:
+def test_a_later_line_of_a_step_wins(tmp_path: Path) -> None:
     """An attempt that resumed from a checkpoint logs steps again."""
     log = Log.build("x", "x", [{"step": 1, "reward": 0.0}, {"step": 2, "reward": 9.0}, {"step": 2, "reward": 1.0}])
     assert log.series("reward") == [(1, 0.0), (2, 1.0)]
@@ -68,7 +68,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     assert (len(log.rows), log.skipped) == (40, 2)
 
 
-def test_a_checkpoint_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_read_up_to_its_end(tmp_path: Path) -> None:
     """trainer_state.json without its end."""
     path = tmp_path / "trainer_state.json"
     path.write_text(state(ROWS)[:-100])
@@ -78,16 +78,16 @@ def test_a_checkpoint_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no line in it is one of a training log"),
-        ("[" * 100_000, "no line in it is one of a training log"),
-        ("{'a" * 100_000, "no line in it is one of a training log"),
-        ("hello\n" * 10, "no line in it is one of a training log"),
+        ("", "no line has metrics of a training"),
+        ("[" * 100_000, "no line has metrics of a training"),
+        ("{'a" * 100_000, "no line has metrics of a training"),
+        ("hello\n" * 10, "no line has metrics of a training"),
         (json.dumps({"log_history": [{"step": 1, "loss": 2.0}]}), "it has no reward"),
-        (":W&B" + "x" * 100, "no line in it is one of a training log"),
+        (":W&B" + "x" * 100, "no line has metrics of a training"),
     ],
 )  # fmt: skip
-def test_what_is_no_grpo_log_gets_one_message(content: str, said: str, tmp_path: Path) -> None:
-    """No traceback, and what can be named instead."""
+def test_a_file_that_is_no_grpo_log_gets_one_message(content: str, said: str, tmp_path: Path) -> None:
+    """There is no traceback, and the message lists the supported logs."""
     path = tmp_path / "log"
     path.write_text(content)
     with pytest.raises(UserError, match=said):
@@ -95,14 +95,14 @@ def test_what_is_no_grpo_log_gets_one_message(content: str, said: str, tmp_path:
 
 
 def test_a_folder_without_a_log_and_a_missing_file_get_one_message(tmp_path: Path) -> None:
-    """So does a name that is none."""
+    """A name that no file can have gets one too."""
     for path in (tmp_path, tmp_path / "none.log"):
         with pytest.raises(UserError, match=r"no training log|cannot be read"):
             read_log(path)
 
 
 def test_a_rate_that_verl_rounded_to_zero_is_unknown(tmp_path: Path) -> None:
-    """Its console had three decimals, too few for a learning rate."""
+    """verl's console printed three decimals, too few for a learning rate."""
     path = tmp_path / "log"
     path.write_text("".join(f"step:{i} - actor/lr:0.000 - critic/score/mean:0.1\n" for i in range(9)))
     assert not read_log(path).has("learning_rate")

@@ -1,5 +1,6 @@
 """The pages of docs/: links lead somewhere, commands exist, and following them gives what they show."""
 
+import html
 import importlib.util
 import re
 import shlex
@@ -22,6 +23,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\((?!\w+://)([^)#\s]*)#([^)\s]+)\)")
 NUMBER = re.compile(r"-?\b[0-9a-f]{6,}\b|[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # identities among them
 
 SHORTER = (
@@ -30,7 +32,7 @@ SHORTER = (
 )  # a fifth of the page's; `make docs` trains it all
 PROMISES = (  # of the tutorial, on any machine
     "GB101 batch.num_generations=7",
-    "2 of 6 points are invalid and will cost nothing",
+    "2 of 6 points invalid: they are not started",
     "every number of metrics.jsonl is the same",
     "wrote best.yaml (--as hydra)",
     "Welch's t-test over 2 and 2 seeds",
@@ -75,8 +77,56 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    shown = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE)
+    ]
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in shown}
+
+
+def printed(svg: str) -> list[str]:
+    """The texts of a terminal's picture."""
+    return [html.unescape(text) for text in re.findall(r"<text [^>]*-line-[^>]*>(.*?)</text>", svg)]
+
+
+def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
+    """Today; make it again with: python docs/pictures.py --recording."""
+    now = load("pictures").record(tmp_path)
+    assert printed(now) == printed((DOCS / "lint.svg").read_text())
+    assert len(set(re.findall(r"animation-delay: ([\d.]+)s", now))) == 6  # three commands, and when each was answered
+
+
+def test_the_example_recipe_is_the_one_that_the_guide_lints() -> None:
+    """But for its first line."""
+    _, _, recipe = (DOCS / "recipe.yaml").read_text().partition("\n")
+    assert f"# recipe.yaml\n{recipe}```" in (DOCS / "guides" / "lint.md").read_text()
+
+
+@pytest.mark.parametrize("page", [*PAGES, *PROJECT.glob("*.md")], ids=lambda page: page.name)
+def test_every_anchor_of_a_page_is_a_heading(page: Path) -> None:
+    """Of the same page, or of the one that the link names."""
+    links = [(page.parent / file if file else page, anchor) for file, anchor in ANCHOR.findall(page.read_text())]
+    assert [(file.name, anchor) for file, anchor in links if file.suffix == ".md" and anchor not in anchors(file)] == []
+
+
+def test_a_missing_heading_is_found(tmp_path: Path) -> None:
+    """Symbols are left out, blanks are hyphens; a comment in a block of code is no heading."""
+    (tmp_path / "a.md").write_text("# A `b` & c\n\n```sh\n# no\n```\n## [D](x.md)!\n")
+    assert anchors(tmp_path / "a.md") == {"a-b--c", "d"}
+
+
+def test_the_chinese_readme_links_every_guide() -> None:
+    """With a title in Chinese."""
+    linked = re.findall(
+        r"\[[^\]]*[\u4e00-\u9fff][^\]]*\]\(docs/guides/([\w.]+)\)", (PROJECT / "README.zh.md").read_text()
+    )
+    assert {path.name for path in (DOCS / "guides").glob("*.md")} - set(linked) == set()
+
+
 def test_the_index_leads_to_every_page() -> None:
-    """By one click, but for itself."""
+    """By one click; the index itself is left out."""
     index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
     assert [named(page) for page in PAGES if page.resolve() not in index and page.name != "README.md"] == []
 

@@ -28,7 +28,7 @@ CASES = {
     "a coefficient for a group": (["kl=0.04"], ["kl=0.04", "kl.beta"]),
     "numbers for a group in a sweep": (["-m", "batch=8,16"], ["batch=8", "batch.prompts_per_step"]),
     "a wrong type": (["lr=fast"], ["lr=fast is not a number"]),
-    "null for a number": (["lr=null"], ["lr=null", "cannot do without a value"]),
+    "null for a number": (["lr=null"], ["lr=null", "needs a value"]),
     "one word for a list": (["task.rewards=my_rewards.py:closeness"], ["Write 'task.rewards=[my_rewards.py:closeness]'"]),
     "a word for a size": (["batch.per_device_train_batch_size=many"], ["many", "auto"]),
     "an unknown word": (["trainer.keep=some"], ["trainer.keep=some", "last, best, all, none"]),
@@ -39,6 +39,8 @@ CASES = {
     "a logarithm of zero": (["-m", "lr=tag(log,interval(0,1))"], ["logarithm", "above 0"]),
     "an empty space": (["-m", "lr=choice()"], ["lr=choice()"]),
     "a grid over an interval": (["-m", "lr=interval(1e-5,1e-3)", "search=grid"], ["search=grid", "search=tpe"]),
+    "several samplers": (["-m", "search=tpe,random"], ["search: all trials of a sweep share it", "a name of its own"]),
+    "several trackers": (["-m", "lr=1e-3,1e-4", "tracker.kind=none,wandb"], ["tracker.kind: all trials", "one value"]),
     "an invalid run": (["batch=open_r1_medium"], ["GB101", "batch.gradient_accumulation_steps=4"]),
     "two contradictions at once": (["kl.beta=0.1", "batch.num_generations=7"], ["GK101", "GB101", "kl.enabled=true"]),
     "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
@@ -105,7 +107,7 @@ def test_a_folder_of_another_space_is_left_alone(run: Run) -> None:
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(run: Run, here: Path) -> None:
-    """A person's own files under outputs/s."""
+    """A user's own files under outputs/s."""
     (here / "outputs" / "s").mkdir(parents=True)
     (here / "outputs" / "s" / "thesis.tex").write_text("mine")
     ended = run("trainer=fake", "name=s")

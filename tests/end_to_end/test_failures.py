@@ -37,7 +37,7 @@ def test_the_same_crash_three_times_in_a_row_stops_the_sweep(run: Run) -> None:
     assert {failure(trial)["class"] for trial in trials(ended.sweep)} == {"crash"}
 
 
-def test_an_attempt_out_of_gpu_memory_goes_on_in_smaller_micro_batches(run: Run) -> None:
+def test_an_attempt_out_of_gpu_memory_continues_in_smaller_micro_batches(run: Run) -> None:
     """Once: half the per-device size, twice the accumulation; the trial stays the same one."""
     ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     assert ended.code == 0, ended.out + ended.err
@@ -50,7 +50,7 @@ def test_an_attempt_out_of_gpu_memory_goes_on_in_smaller_micro_batches(run: Run)
 
 @pytest.mark.slow
 def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> None:
-    """It is not halved for ever."""
+    """It is not halved forever."""
     ended = run(*FAKE, "trainer.fake.oom_above=4", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)

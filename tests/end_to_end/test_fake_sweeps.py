@@ -21,7 +21,7 @@ SLOW = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max
 def study(sweep: Path) -> optuna.Study:
     """The study as any Optuna user opens it."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return optuna.load_study(study_name="grposweep", storage=storage)
+    return optuna.load_study(study_name=sweep.name, storage=storage)
 
 
 def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:
@@ -80,7 +80,7 @@ def test_a_larger_number_of_trials_extends_a_finished_sweep(run: Run) -> None:
     assert [(folder / "result.json").stat().st_mtime_ns for folder in trials(after.sweep)][:3] == kept
 
 
-def test_a_crash_in_one_trial_is_recorded_and_the_sweep_goes_on(run: Run) -> None:
+def test_a_crash_in_one_trial_is_recorded_and_the_sweep_continues(run: Run) -> None:
     """The learning rate above the threshold crashes; its last lines are kept."""
     ended = run(*FAKE, "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3,1e-4")
     assert ended.code == 0
@@ -135,7 +135,7 @@ def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run,
 def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
     run: Run, start: Callable, here: Path
 ) -> None:
-    """Kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one goes on."""
+    """Kill -9 in the middle: the attempts die with it, finished trials are kept, the unfinished one continues."""
     arguments = (*SLOW, "schedule.max_steps=50", "-m", "lr=1e-4,3e-4,1e-3")
     process = start(*arguments)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/0001*/heartbeat"))) == 1)
@@ -153,7 +153,7 @@ def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_a_boundary_and_the_same_command_goes_on(run: Run, start: Callable, here: Path) -> None:
+def test_ctrl_c_stops_at_a_boundary_and_the_same_command_continues(run: Run, start: Callable, here: Path) -> None:
     """The stopped trial has a checkpoint, the lease is free, exit code 130, and the resumed one repeats no step."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
@@ -265,10 +265,14 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_goes_on(run: Run) -> None:
-    """A trial takes a second at the least, and the budget is a second and a half: a second trial would not fit."""
+def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_continues(run: Run) -> None:
+    """A trial takes a second at the least, and the budget is a second and a half: a second trial would not fit.
+
+    The user's command is told once.
+    """
     sweep = (
         *FAKE,
+        "search.on_event='echo $GRPOSWEEP_EVENT >> told'",
         "trainer.fake.step_seconds=0.02",
         "schedule=steps",
         "schedule.max_steps=50",
@@ -278,6 +282,9 @@ def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_go
     first = run(*sweep, "search.budget_gpu_hours=0.0004")
     assert first.code == 0, first.err
     assert len(trials(first.sweep)) == 1
+    assert (first.sweep.parents[1] / "told").read_text().split() == ["best", "budget"]
+    run(*sweep, "search.budget_gpu_hours=0.0004")
+    assert (first.sweep.parents[1] / "told").read_text().split() == ["best", "budget"]
     assert "less than the 0.00" in first.out
     assert "with 3 trials to go; to continue, run the same command with a higher budget" in " ".join(first.out.split())
     then = run(*sweep, "search.budget_gpu_hours=1")

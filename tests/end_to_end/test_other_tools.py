@@ -21,7 +21,7 @@ Run = Callable[..., Ended]
 
 @contextmanager
 def dashboard(journal: Path) -> Iterator[str]:
-    """``optuna-dashboard study.journal`` as anybody starts it; its address."""
+    """Start ``optuna-dashboard study.journal`` as a user does; return its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -57,6 +57,7 @@ def test_optunas_dashboard_opens_the_study_as_it_is(run: Run) -> None:
         assert b"<title>Optuna Dashboard" in get(f"{url}/dashboard")
         (study,) = json.loads(get(f"{url}/api/studies"))["study_summaries"]
         detail = json.loads(get(f"{url}/api/studies/{study['study_id']}?after=0"))
+    assert study["study_name"] == "s"
     assert sorted(trial["state"] for trial in detail["trials"]) == ["Complete", "Complete", "Pruned", "Pruned"]
     done = [trial for trial in detail["trials"] if trial["state"] == "Complete"]
     assert {param["name"] for param in done[0]["params"]} == {"lr", "batch"}

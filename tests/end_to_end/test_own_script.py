@@ -40,7 +40,7 @@ def sweep(folder: Path, name: str) -> Path:
     return found
 
 
-def test_the_unchanged_script_is_swept_and_impossible_points_cost_nothing(followed: Path) -> None:
+def test_the_unchanged_script_is_swept_and_invalid_points_never_start(followed: Path) -> None:
     """Two of four points train; each with its own learning rate, the rest of the recipe as it was."""
     done = trials(sweep(followed, "train-recipe"))
     assert [read(folder / "result.json")["status"] for folder in done] == ["finished"] * 2
@@ -76,7 +76,7 @@ def test_two_processes_really_train(followed: Path) -> None:
     assert "torch.distributed.run --nproc_per_node 2" in (trial / "program.sh").read_text()
 
 
-def test_a_job_has_one_task_a_node_with_all_of_its_gpus(followed: Path) -> None:
+def test_a_job_has_one_task_per_node_with_all_of_its_gpus(followed: Path) -> None:
     """Two nodes of four GPUs: eight ranks, which accelerate or torchrun starts."""
     first, second = trials(sweep(followed, "jobs"))
     script = next(first.glob("job-*.sbatch")).read_text()

@@ -35,8 +35,3 @@ def test_the_demo_is_the_study_that_the_readme_shows() -> None:
     study = asked.stdout.split("sweeps=")[1].split()[0]
     assert f"sweeps/{study}.yaml" in (PROJECT / "README.md").read_text()
     assert (PROJECT / "sweeps" / f"{study}.yaml").exists()
-
-
-def test_the_readme_is_short() -> None:
-    """Ten kilobytes at most; the rest is in docs/."""
-    assert len((PROJECT / "README.md").read_bytes()) < 10_000

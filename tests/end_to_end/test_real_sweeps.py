@@ -53,7 +53,7 @@ def test_the_demos_winner_beats_the_untrained_model(run: Run) -> None:
     prepared = read(ended.sweep / "prepared.json")["entries"].values()
     assert all(entry["eval_prompts"] >= 256 for entry in prepared)
     assert len(results) == 12
-    assert "are invalid and will cost nothing" in ended.out
+    assert "points invalid: they are not started" in ended.out
 
 
 def test_a_trial_repeats_bit_for_bit_warm_or_fresh_and_by_its_own_command(run: Run, here: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(run: Run
     assert {line["attempt"] for line in lines(resumed / "metrics.jsonl")} == {0, 1}
 
 
-def test_ctrl_c_stops_two_ranks_together_and_they_go_on_together(run: Run, start: Callable, here: Path) -> None:
+def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(run: Run, start: Callable, here: Path) -> None:
     """All ranks leave at one boundary; the resumed run equals the undisturbed one."""
     two = ("cluster=local_ddp", "batch=auto", "schedule=steps", "schedule.max_steps=40", "schedule.evaluations=2")
     undisturbed = only_trial(run(*two, "name=undisturbed").sweep)
@@ -103,7 +103,7 @@ def test_ctrl_c_stops_two_ranks_together_and_they_go_on_together(run: Run, start
 
 
 def test_a_reward_that_crashes_on_some_data_fails_its_trial_only(run: Run, here: Path) -> None:
-    """It passes preparation, fails in the middle of the first trial's training, and the sweep goes on."""
+    """It passes preparation, fails in the middle of the first trial's training, and the sweep continues."""
     (here / "moody.py").write_text(
         "import os\n"
         "calls = 0\n"
@@ -134,8 +134,8 @@ def test_a_reward_of_the_wrong_length_is_found_before_the_first_trial(run: Run, 
     assert not list(here.glob("outputs/*/trials/*"))
 
 
-def test_wandb_gets_one_offline_run_a_trial_with_the_sweep_as_group(run: Run) -> None:
-    """Real offline files; metrics.jsonl is written all the same."""
+def test_wandb_gets_one_offline_run_per_trial_grouped_by_sweep(run: Run) -> None:
+    """Real offline files; metrics.jsonl is still written."""
     ended = run(*SHORT, "tracker=wandb", "tracker.tags=[first]", "-m", "lr=1e-4,3e-4")
     assert ended.code == 0, ended.err
     for folder in trials(ended.sweep):
@@ -145,7 +145,7 @@ def test_wandb_gets_one_offline_run_a_trial_with_the_sweep_as_group(run: Run) ->
         assert lines(folder / "metrics.jsonl")
 
 
-def test_a_persons_own_prompts_and_a_local_model_train(run: Run, here: Path) -> None:
+def test_a_users_own_prompts_and_a_local_model_train(run: Run, here: Path) -> None:
     """task=jsonl over sums, with a model folder that save_pretrained wrote (the tiny one, copied), and LoRA."""
     from grposweep.train.tiny import tiny_folder
 

@@ -28,7 +28,7 @@ def write(folder: Path, *steps: int, kind: str = "reward", start: int = 0) -> No
 
 
 def test_the_command_is_ms_swifts_own_with_its_variables(tmp_path: Path) -> None:
-    """It starts its ranks itself, goes on from a checkpoint, and a person's arguments come last."""
+    """It starts its ranks itself, continues from a checkpoint, and a user's arguments come last."""
     trainer = Trainer(kind="ms-swift", python="/else/python", arguments=["--logging_steps", "1"])
     place = NodeContext(processes=16, node=1, nodes=2, address="10.0.0.1", port=29500)
     program = build(Trial(trainer, tmp_path, {}, place, tmp_path / "model" / "checkpoint-20"))
@@ -53,7 +53,7 @@ def test_one_node_needs_no_address(tmp_path: Path) -> None:
 
 
 def test_our_callback_is_added_to_the_recipes_own_plugins(tmp_path: Path) -> None:
-    """Where a person's arguments name plugins, theirs count alone."""
+    """Where a user's arguments name plugins, theirs count alone."""
     recipe = {"external_plugins": ["rewards.py"], "callbacks": "early_stop"}
     command = build(Trial(Trainer(kind="ms-swift"), tmp_path, recipe)).command
     at = command.index("--external_plugins")

@@ -70,7 +70,7 @@ def test_a_script_with_our_callback_ends_at_a_rollout_boundary_when_it_is_pruned
     assert pruned["step"] % 2 == 0
 
 
-def test_a_script_without_it_is_ended_and_goes_on_from_its_newest_checkpoint(sweep: Sweep) -> None:
+def test_a_script_without_it_is_ended_and_continues_from_its_newest_checkpoint(sweep: Sweep) -> None:
     """Its log comes with its checkpoints, so it is asked right after one."""
     seen: list[list[str]] = []
     folder = sweep(*SCRIPT, stopping=Waits(lambda _: seen.append(checkpoints(trials(folder_of())[0]))))

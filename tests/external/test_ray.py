@@ -108,7 +108,7 @@ def test_the_same_parameters_are_verls_own_keys(made: Made) -> None:
 
 
 def test_sizes_that_are_no_whole_prompts_are_pruned(points: Callable[..., Points]) -> None:
-    """512 completions a rollout hold no whole groups of seven."""
+    """512 completions per rollout hold no whole groups of seven."""
     assert Validator(Space(), points("easyr1")).validate({}).is_valid
     verdict = Validator(Space(), points("easyr1", "batch.num_generations=7")).validate({})
     assert "GB312" in {problem.code for problem in verdict.problems}

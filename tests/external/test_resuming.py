@@ -1,4 +1,4 @@
-"""Which checkpoint another program goes on from: of any kind that is known, and the same on every node."""
+"""Which checkpoint another program continues from: of any kind that is known, and the same on every node."""
 
 import threading
 from dataclasses import replace

@@ -112,7 +112,7 @@ def test_nothing_is_left_of_a_script_whose_controller_was_killed(start: Callable
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_script_and_the_same_command_goes_on(
+def test_ctrl_c_ends_a_script_and_the_same_command_continues(
     start: Callable, run: Run, script: Script, here: Path
 ) -> None:
     """Without our callback it is a SIGTERM; the trial is stopped, not failed."""

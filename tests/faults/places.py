@@ -1,4 +1,4 @@
-"""Two places where attempts run, both forks of this process: one whose attempts end with it, one where they go on.
+"""Two places where attempts run, both forks of this process: one whose attempts end with it, one where they continue.
 
 Each attempt notes in a ledger outside the sweep that it begins and how it ends, and what should never be when it begins:
 that its trial has finished, or that another attempt of it still runs.
@@ -68,7 +68,7 @@ def _end(work: Callable[[], int]) -> NoReturn:
         code = work()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the caller's stack is not this process's to go on with
+    except BaseException:  # noqa: BLE001 - the caller's stack is not this process's to continue with
         import traceback
 
         traceback.print_exc()
@@ -114,7 +114,7 @@ class Forks:
 
 
 class Elsewhere(Launcher):
-    """A place as Slurm is one: jobs are found again by their attempt, and go on without their controller.
+    """A place as Slurm is one: jobs are found again by their attempt, and continue without their controller.
 
     ``taken`` names attempts that it takes away as soon as they run: ``{"0001": 1}`` the first one of trial 1; ``deaf`` those
     that hang until they are cancelled.

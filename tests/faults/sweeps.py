@@ -129,7 +129,7 @@ class EarlyTpe(optuna.samplers.TPESampler):
 
 
 class ByRate(NoStopping):
-    """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 goes on, 2e-3 is paused and
+    """A way of stopping that decides by the learning rate alone, at the first evaluation: 1e-3 continues, 2e-3 is paused and
     promoted at the end, 3e-3 is stopped, 4e-3 is paused and never promoted.
     """
 
@@ -197,7 +197,7 @@ def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
 def known(sweep: Path) -> list[tuple[Any, ...]]:
     """All that the study knows of each trial, but the times."""
     backend = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
-    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(backend))
+    study = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
     return [
         (t.number, t.state.name, t.values, t.params, t.user_attrs, t.intermediate_values)
         for t in study.get_trials(deepcopy=False)
@@ -251,7 +251,7 @@ def survive(stage: Stage, fatal: int, undisturbed: list[tuple[Any, ...]], code: 
         return [LATE] if first == code else [f"exit code {first} before the fatal moment"]
     last = stage.controller()
     if last != code:
-        return [f"exit code {last} after going on: {(stage.here / 'log').read_text()[-600:]}"]
+        return [f"exit code {last} after continuing: {(stage.here / 'log').read_text()[-600:]}"]
     return wrong(stage, undisturbed)
 
 

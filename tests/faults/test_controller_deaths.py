@@ -26,7 +26,7 @@ SCENARIOS = {
     "leaders again on fresh seeds": Scenario((*ADAPTIVE, *RACED, "search.trials=3")),
     "trials that pause, are promoted and stopped": Scenario(STOPPED_EARLY, slots=2, stopping=ByRate()),
     "jobs that pause, are promoted and stopped": Scenario(STOPPED_EARLY, outlives=True, slots=2, stopping=ByRate()),
-    "jobs that go on alone, one taken away": Scenario((*EASY, "lr=1e-3,2e-3,3e-3"), outlives=True, slots=2, taken={"0001": 1}),
+    "jobs that continue alone, one taken away": Scenario((*EASY, "lr=1e-3,2e-3,3e-3"), outlives=True, slots=2, taken={"0001": 1}),
     "an adaptive search of jobs": Scenario((*ADAPTIVE, "search.trials=4"), outlives=True, taken={"0001": 1}),
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ def losses(report: dict[int, list[str]], calls: Sequence[str]) -> dict[str, list
     "name",
     [
         "attempts that are healed, two at once",
-        pytest.param("jobs that go on alone, one taken away", marks=pytest.mark.slow),
+        pytest.param("jobs that continue alone, one taken away", marks=pytest.mark.slow),
     ],
 )
 def test_a_sweep_survives_deaths_at_its_riskiest_moments(name: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_sweep_survives_a_death_at_any_moment(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_sweep_survives_deaths_while_it_ends_a_job_that_hangs(tmp_path: Path) -> None:
-    """The job is ended once, and its trial goes on in another one."""
+    """The job is ended once, and its trial continues in another one."""
     hangs = Scenario((*EASY, "lr=1e-3,2e-3", "cluster.stall_min=0.02"), outlives=True, deaf={"0000": 1})
     calls, report = survive_all(hangs, tmp_path, around_a_cancellation)
     assert losses(report, calls) == {}

@@ -56,7 +56,7 @@ class Sweep(RuleBasedStateMachine):
 
     @rule()
     def come_back(self) -> None:
-        """The controller is gone without a word, and another one takes over."""
+        """The controller disappears, and another one takes over."""
         self.jobs.open = True
         self.controller = open_controller(self.folder, self.jobs, Halves(), *GRID)
 
@@ -72,7 +72,7 @@ class Sweep(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs.alive)
     @rule(data=st.data(), how=st.sampled_from(ENDS))
     def job_ends(self, data: st.DataObject, how: str) -> None:
-        """In any way, whether anybody looks or not."""
+        """In any way, with and without a reader."""
         self.jobs.finish(data.draw(st.sampled_from(sorted(self.jobs.alive))), how)
 
     @precondition(lambda self: self.jobs.alive)

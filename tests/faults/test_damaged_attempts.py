@@ -1,4 +1,4 @@
-"""An attempt whose files were lost or torn, with its controller: the trial goes on, and is worth what it was."""
+"""An attempt whose files were lost or torn, with its controller: the trial continues, and is worth what it was."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

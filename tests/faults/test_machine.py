@@ -77,16 +77,21 @@ def check_finished(sweep: Path) -> None:
         )
 
 
+def compiled(source: Path, library: Path) -> Path:
+    """A library to preload."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    words = ["cc", "-shared", "-fPIC", "-D_LARGEFILE64_SOURCE", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(words, check=True)
+    return library
+
+
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that adds the seconds in $CLOCK_OFFSET's file to the time of day; the steady clock stays."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
     folder = tmp_path_factory.mktemp("clock")
     (folder / "clock.c").write_text(CLOCK)
-    words = ["cc", "-shared", "-fPIC", "-o", str(folder / "clock.so"), str(folder / "clock.c"), "-ldl"]
-    subprocess.run(words, check=True)
-    return folder / "clock.so"
+    return compiled(folder / "clock.c", folder / "clock.so")
 
 
 @pytest.mark.parametrize("hours", [5, -5])
@@ -108,7 +113,7 @@ def test_a_clock_that_jumps_by_hours_changes_nothing(start: Start, here: Path, c
     assert status.code == 0, status.err
 
 
-def test_a_suspended_controller_goes_on_when_it_is_continued(start: Start, here: Path) -> None:
+def test_a_suspended_controller_continues_when_it_is_continued(start: Start, here: Path) -> None:
     """Its trial ends meanwhile."""
     process = start()
     wait_for(lambda: is_midway(here), 180)
@@ -120,7 +125,7 @@ def test_a_suspended_controller_goes_on_when_it_is_continued(start: Start, here:
     check_finished(here / "outputs" / "s")
 
 
-def test_a_folder_that_was_moved_while_its_sweep_rested_goes_on(start: Start, here: Path) -> None:
+def test_a_folder_that_was_moved_while_its_sweep_rested_continues(start: Start, here: Path) -> None:
     """After Ctrl-C, with all that it holds, at another path."""
     process = start()
     wait_for(lambda: is_midway(here), 180)
@@ -144,7 +149,7 @@ def test_few_open_files_are_enough(start: Start, here: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [300, 6000])
-def test_where_no_file_may_grow_the_sweep_says_so_and_goes_on_later(start: Start, here: Path, size: int) -> None:
+def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(start: Start, here: Path, size: int) -> None:
     """A quota on the size of files, in bytes; without it the same command finishes."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
     out, err = process.communicate(timeout=300)
@@ -154,6 +159,86 @@ def test_where_no_file_may_grow_the_sweep_says_so_and_goes_on_later(start: Start
     again = run_in(here, *WORDS)
     assert again.code == 0, again.out + again.err
     check_finished(here / "outputs" / "s")
+
+
+@pytest.mark.parametrize("rule", ["fsync study.journal", "stat heartbeat"])
+def test_a_file_system_that_stalls_under_a_controller_loses_nothing(start: Start, here: Path, rule: str) -> None:
+    """One call does not return for as long as the test wants (a process as on a hard NFS mount: only SIGKILL ends it).
+
+    Ctrl-C is answered, another controller is refused, the sweep can be looked at, and it continues where it was.
+    """
+    rules = here / "rules"
+    rules.write_text(f"{rule} 600 1\n")
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+    slow = {"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(rules)}
+    process = start(variables=slow)
+    wait_for(lambda: (here / "rules.0.0").exists() or process.poll() is not None, 180)
+    for words in (("status", "s", "--json"), ("doctor", "s"), ("list",)):
+        looked = grposweep(here, *words)
+        assert looked.code == 0, looked.out + looked.err
+    other = run_in(here, *WORDS)
+    assert (other.code, other.err.count("another controller")) == (2, 1), other.out + other.err
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "does not return" not in (line := process.stderr.readline()):  # the answer; without it the test never ends
+        assert line, "it ended without an answer"
+    rules.unlink()
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 130, out + err
+    again = run_in(here, *WORDS)
+    assert again.code == 0, again.out + again.err
+    check_finished(here / "outputs" / "s")
+    assert grposweep(here, "doctor", "s").code == 0
+
+
+def test_a_file_system_that_is_slow_under_trials_changes_nothing(start: Start, here: Path) -> None:
+    """Some calls take two seconds, and each one of controller and trials 5 ms."""
+    slow_calls = ("write metrics.jsonl", "rename heartbeat", "rename result.json", "mkdir checkpoint-")
+    (here / "rules").write_text("".join(f"{call} 2 1\n" for call in slow_calls) + "any / 0.005 -1\n")
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+    slow = {"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(here / "rules")}
+    out, err = start(variables=slow).communicate(timeout=300)
+    assert {path.name for path in here.glob("rules.*")} == {f"rules.{number}.0" for number in range(4)}, out + err
+    check_finished(here / "outputs" / "s")
+    for trial in trials(here / "outputs" / "s"):
+        assert [line["attempt"] for line in lines(trial / "attempts.jsonl") if line["event"] == "intent"] == [0]
+
+
+@pytest.mark.parametrize("times", [3, 20])
+def test_a_lease_that_is_stale_for_a_moment_does_not_end_its_sweep(start: Start, here: Path, times: int) -> None:
+    """On NFS a file that is replaced while it is read is stale (ESTALE, 116); the lease is replaced every second."""
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+    rules = here / "rules"
+    process = start(
+        variables={"LD_PRELOAD": str(library), "SLOW_BELOW": str(here / "outputs"), "SLOW_RULES": str(rules)}
+    )
+    wait_for(lambda: is_midway(here) or process.poll() is not None, 180)
+    rules.write_text(f"read lease.json -116 {times}\n")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    assert (here / f"rules.0.{times - 1}").exists()
+    assert ("Stale" in (here / "outputs" / "s" / "controller.log").read_text()) is (times == 20)  # it reads five times
+    check_finished(here / "outputs" / "s")
+
+
+@pytest.mark.parametrize("where", ["", "/s/study.journal", "/s/trials"])
+def test_a_disk_that_becomes_read_only_ends_a_sweep_that_continues_later(start: Start, here: Path, where: str) -> None:
+    """The whole disk, or what the controller or the trials write; one message, and once it can be written nothing is lost."""
+    library = compiled(Path(__file__).with_name("slow_disk.c"), here.parent / "slow.so")  # LD_PRELOAD takes no space
+    below, read_only = here / "outputs", here / "read-only"
+    process = start(
+        variables={"LD_PRELOAD": str(library), "SLOW_BELOW": f"{below}{where}", "READ_ONLY": str(read_only)}
+    )
+    wait_for(lambda: is_midway(here) or process.poll() is not None, 180)
+    read_only.touch()
+    out, err = process.communicate(timeout=300)
+    assert "Traceback" not in out + err
+    assert (process.returncode, (out + err).count("Read-only file system")) == (1, 1), out + err
+    read_only.unlink()
+    again = run_in(here, *WORDS)
+    assert again.code == 0, again.out + again.err
+    check_finished(here / "outputs" / "s")
+    assert grposweep(here, "doctor", "s").code == 0
 
 
 @pytest.fixture
@@ -171,7 +256,7 @@ def disk(here: Path) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.parametrize("options", ["size=40k", "nr_inodes=12"])
-def test_where_a_disk_has_no_room_the_sweep_says_so_and_goes_on_later(
+def test_a_full_disk_is_reported_and_the_sweep_continues_later(
     disk: Callable[[str], None], start: Start, here: Path, options: str
 ) -> None:
     """No blocks or no inodes; with room the same command finishes."""

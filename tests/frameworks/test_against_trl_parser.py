@@ -60,7 +60,7 @@ def is_taken(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_trl_takes_a_recipe_exactly_where_the_family_finds_no_error(name: str, tmp_path: Path) -> None:
+def test_trl_takes_a_recipe_exactly_if_the_family_finds_no_error(name: str, tmp_path: Path) -> None:
     """Family GV at the installed release; the batches fit, so that nothing else is refused."""
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**BASE, **RECIPES[name]}), encoding="utf-8")

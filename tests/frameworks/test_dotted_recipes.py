@@ -81,7 +81,7 @@ def test_easyr1_s_own_example_is_known(tmp_path: Path) -> None:
 
 
 def test_a_comment_inside_a_command_ends_it(tmp_path: Path) -> None:
-    """The overrides behind it are lost, which is said, and the setting is without them."""
+    """The overrides behind it are lost, which is reported, and the setting is without them."""
     recipe = script(tmp_path, f"""\
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     actor_rollout_ref.rollout.name=vllm {ACTOR}.ppo_micro_batch_size_per_gpu=1 \\
@@ -94,8 +94,8 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     assert finding.line == 4
 
 
-def test_the_framework_is_told_by_keys_and_programs() -> None:
-    """EasyR1 and verl are imported by the same name, so that cannot tell them apart."""
+def test_the_framework_is_detected_by_keys_and_programs() -> None:
+    """EasyR1 and verl are imported by the same name, so the import does not show which one it is."""
     assert detect({"actor_rollout_ref.rollout.n": 8}) == "verl"
     assert detect({"+actor_rollout_ref.x": 8}) == "verl"
     assert detect({"worker": {"rollout": {"n": 5}}}) == "easyr1"
@@ -104,7 +104,7 @@ def test_the_framework_is_told_by_keys_and_programs() -> None:
 
 
 def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
-    """8 GPUs, 16 prompts a step, 8 completions a prompt; sequences shared by two ranks make it 32."""
+    """8 GPUs, 16 prompts per step, 8 completions per prompt; sequences shared by two ranks make it 32."""
     config = {"data.rollout_batch_size": 32, "worker.actor.global_batch_size": 16, "worker.rollout.n": 8,
               "worker.actor.micro_batch_size_per_device_for_update": 16}  # fmt: skip
     one, two = setting(config), setting({**config, "worker.actor.ulysses_size": 2})
@@ -116,7 +116,7 @@ def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
 
 
 def test_what_easyr1_rounds_down_is_planned_as_it_runs() -> None:
-    """Two GPUs, one prompt a step, five completions: five steps of 4 and not four of 5."""
+    """Two GPUs, one prompt per step, five completions: five steps of 4 and not four of 5."""
     s = setting({"data.rollout_batch_size": 4, "worker.actor.global_batch_size": 1, "worker.rollout.n": 5,
                  "worker.actor.micro_batch_size_per_device_for_update": 1, "trainer.n_gpus_per_node": 2})  # fmt: skip
     assert planning.completions_per_rollout(s) == 20
@@ -155,7 +155,7 @@ def test_dynamic_micro_batches_are_bounded_by_their_tokens() -> None:
     ({"algorithm.kl_coef": 0.0, "worker.actor.kl_loss_coef": 0.1}, "0.2", "loss", 0.1, 0.0),
     ({"algorithm.kl_coef": 0.2, "worker.actor.use_kl_loss": False}, "0.2", "reward", 0.0, 0.2),
 ])  # fmt: skip
-def test_easyr1_s_kl_is_where_its_release_puts_it(
+def test_easyr1_s_kl_is_in_the_place_of_its_release(
     config: dict[str, Any], version: str | None, place: str, loss: float, reward: float
 ) -> None:
     """Until 0.2 the actor has a coefficient of its own; since 0.3.0 there is one for either place."""
@@ -172,7 +172,7 @@ def test_megatron_s_data_ranks_are_what_its_models_leave() -> None:
     assert (s.processes, s.data_processes, s.engine) == (16, 4, "megatron")
 
 
-def test_what_only_a_running_shell_knows_is_left_open(tmp_path: Path) -> None:
+def test_values_known_only_to_a_running_shell_are_not_judged(tmp_path: Path) -> None:
     """The plan has no number that depends on it, and no rule that does is judged."""
     recipe = script(tmp_path, "python3 -m verl.trainer.main_ppo trainer.nnodes=$NODES actor_rollout_ref.rollout.n=8\n")
     reading = read(recipe)

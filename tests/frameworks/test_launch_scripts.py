@@ -13,7 +13,7 @@ from grposweep.recipe import Recipe
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where scripts and the files they name lie."""
+    """Return the folder with scripts and the files that they name."""
     return tmp_path
 
 
@@ -59,7 +59,7 @@ def test_words_are_bash_s_own(name: str) -> None:
     "a $N", "a ${N}", "a $(nproc)", "a `nproc`", "a $1", "a $((N * 2))", "for n in $X; do a $n; done",
     "if x; then N=1; fi\na $N", "N=1\nif x; then N=2; fi\na $N", "N=$(nproc)\na $N",
 ])  # fmt: skip
-def test_what_only_a_running_shell_knows_is_unknown(script: str) -> None:
+def test_values_known_only_to_a_running_shell_are_unknown(script: str) -> None:
     """Environment, commands, branches and loops: no guess."""
     last = parse_script(script)[-1]
     assert [word.unknown for word in last.words] == [False, True]
@@ -157,7 +157,7 @@ def test_the_command_line_wins_over_the_yaml_it_names(folder: Path) -> None:
 def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
     nodes: int, use_vllm: str, processes: int | None, folder: Path
 ) -> None:
-    """By ``sbatch slurm/train.slurm``: 8 GPUs a node, and the recipe by model and suffix."""
+    """By ``sbatch slurm/train.slurm``: 8 GPUs per node, and the recipe by model and suffix."""
     recipes = folder / "recipes" / "Qwen" / "grpo"
     recipes.mkdir(parents=True)
     (recipes / "config_demo.yaml").write_text(f"use_vllm: {use_vllm}\nnum_generations: 16\n", encoding="utf-8")
@@ -168,7 +168,7 @@ def test_open_r1_s_slurm_script_gives_its_last_node_to_vllm(
 
 
 def test_an_unknown_word_behind_a_value_may_hold_options(folder: Path) -> None:
-    """``$FLAGS`` is said, and is not part of the value before it."""
+    """``$FLAGS`` is reported, and is not part of the value before it."""
     recipe = load(
         folder, 'FLAGS=""\nif x; then FLAGS="--beta 1"; fi\npython grpo.py --loss_type grpo $FLAGS "$@" --seed 1\n'
     )
@@ -183,7 +183,7 @@ def test_a_server_s_script_is_no_recipe(folder: Path) -> None:
 
 
 def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
-    """Where it is found; what it is about is said where not."""
+    """A missing file is reported with the keys that it would set."""
     (folder / "zero2.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 6\n", encoding="utf-8")
     assert load(folder, "accelerate launch --config_file zero2.yaml grpo.py --beta 0.1").processes == 6
     recipe = load(folder, "accelerate launch --config_file zero9.yaml grpo.py --beta 0.1")
@@ -242,7 +242,7 @@ def test_a_comment_at_the_end_cuts_nothing(folder: Path) -> None:
     ],
 )
 def test_a_single_process_that_is_shown_several_gpus_is_noticed(tmp_path: Path, text: str, codes: set[str]) -> None:
-    """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process a GPU, is as it should be."""
+    """TRL refuses DataParallel, ms-swift spreads the layers; one GPU, or a process per GPU, is as it should be."""
     path = tmp_path / "train.sh"
     path.write_text(text)
     verdict = lint_recipe(load_recipe(path, Options()))

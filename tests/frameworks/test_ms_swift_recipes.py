@@ -148,7 +148,7 @@ def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
 
 
 def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> None:
-    """Two steps of 16 completions a rollout; four data ranks of 8 GPUs in micro-batches of 2."""
+    """Two steps of 16 completions per rollout; four data ranks of 8 GPUs in micro-batches of 2."""
     text = (
         "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --micro_batch_size 2 --global_batch_size 16 \\\n"
         "--steps_per_generation 2 --num_generations 4 --tensor_model_parallel_size 2 --train_iters 100 --lr 1e-6\n"
@@ -165,7 +165,7 @@ def test_megatrons_steps_a_generation_are_optimizer_steps(tmp_path: Path) -> Non
 
 
 def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
-    """2 prompts a rollout for 8 data ranks; with model parallelism they are fewer."""
+    """2 prompts per rollout for 8 data ranks; with model parallelism they are fewer."""
     command = "NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --train_iters 10"
     codes = [
         {finding.code for finding in of_script(tmp_path, f"{command}{more}\n").diagnostics}

@@ -65,8 +65,8 @@ def test_every_default_that_differs_is_explicit() -> None:
     assert (written["rlhf_type"], written["tuner_type"]) == ("grpo", "full")
 
 
-def test_what_ms_swift_cannot_do_is_said() -> None:
-    """Each with what it does instead."""
+def test_what_ms_swift_cannot_do_is_reported() -> None:
+    """Each loss names what ms-swift does instead."""
     s = Setting(processes=8, beta=0.1, use_bias_correction_kl=True, loss_type="vespo", kl_controller="adaptive")
     losses = " ".join(frameworks.write(s, "ms-swift").losses)
     assert all(word in losses for word in ("use_bias_correction_kl", "vespo", "adaptive", "reward_funcs"))

@@ -75,7 +75,7 @@ def config(world: int, ring: int, prompts: int, group: int, step: int, micro: in
     }  # fmt: skip
 
 
-def test_sizes_are_refused_where_openrlhf_and_deepspeed_assert() -> None:
+def test_sizes_are_refused_if_openrlhf_or_deepspeed_asserts() -> None:
     """train_ppo_ray.py lines 612 and 711, deepspeed.py 456 with DeepSpeed's train = micro x accumulation x world."""
     checked = 0
     for sizes in product((4, 8), (1, 2), (4, 16), (1, 4), (16, 24, 64), (1, 2, 4), (1, 8)):
@@ -100,7 +100,7 @@ def test_sizes_are_refused_where_openrlhf_and_deepspeed_assert() -> None:
     ("--packing_samples", "--packing_sample", "GV601"),
     ("--num_episodes 2", "--num_episodes two", "GV602"),
 ])  # fmt: skip
-def test_what_stops_at_start_is_an_error(old: str, new: str, code: str, tmp_path: Path) -> None:
+def test_a_stop_at_start_is_an_error(old: str, new: str, code: str, tmp_path: Path) -> None:
     """And nothing else is."""
     assert errors(linted(tmp_path, FLAT.replace(old, new))) == {code}
     assert errors(linted(tmp_path, dotted(FLAT.replace(old, new)))) == {code}
@@ -111,10 +111,8 @@ def test_what_stops_at_start_is_an_error(old: str, new: str, code: str, tmp_path
     ("--train_batch_size 256", "--train_batch_size 384", "0.9.0", "GB603"),
     ("--kl_estimator k3", "--kl_estimator k1", "0.9.0", "GK601"),
 ])  # fmt: skip
-def test_what_a_release_refuses_or_trains_otherwise_is_found_in_it(
-    old: str, new: str, release: str, code: str, tmp_path: Path
-) -> None:
-    """Nothing of it is there before the change."""
+def test_findings_follow_the_checks_of_the_release(old: str, new: str, release: str, code: str, tmp_path: Path) -> None:
+    """The recipe has none of them before the change."""
     before, after = (linted(tmp_path, text, own_version=release) for text in (FLAT, FLAT.replace(old, new)))
     assert code not in {found.code for found in before.diagnostics}
     assert code in {found.code for found in after.diagnostics}

@@ -1,4 +1,4 @@
-"""Options of the loss and of sampling: kept where the other framework has them, said to be lost where it does not."""
+"""Options of the loss and of sampling are kept if the other framework has them, and reported as lost if not."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def read(config: dict[str, Any]) -> Setting:
 
 
 @pytest.mark.parametrize("target", CASES)
-def test_options_are_kept_or_said_to_be_lost(target: str) -> None:
+def test_options_are_kept_or_reported_as_lost(target: str) -> None:
     """By the target's own key, with the same value."""
     config, kept, lost = CASES[target]
     done = translate(read(config), target)

@@ -161,7 +161,7 @@ def test_keys_of_a_class_of_its_own_are_known(tmp_path: Path) -> None:
 
 
 def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
-    """Unless another one is asked for."""
+    """Unless the command names another one."""
     path = notebook(
         tmp_path, "!pip install --no-deps trl==0.22.2 peft", HEAD + "GRPOConfig(warmup_ratio=0.1, seed=args.seed)"
     )

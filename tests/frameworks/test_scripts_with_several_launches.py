@@ -64,7 +64,7 @@ def test_the_text_of_a_program_is_a_sign_of_grpo(tmp_path: Path) -> None:
 
 
 def test_one_unknown_word_leaves_the_rest_of_a_string_known(tmp_path: Path) -> None:
-    """Strings are split before a word counts as unknown; nothing is said of keys that may be set elsewhere."""
+    """Strings are split before a word counts as unknown; nothing is reported of keys that may be set elsewhere."""
     script = 'A="data.train_batch_size=64 data.val_files=${X} $MORE algorithm.adv_estimator=grpo"\n'
     (recipe,) = load(tmp_path, f"{script}python -m verl.trainer.main_ppo $A\n")
     assert recipe.config["data.train_batch_size"] == 64
@@ -73,7 +73,7 @@ def test_one_unknown_word_leaves_the_rest_of_a_string_known(tmp_path: Path) -> N
 
 
 def test_a_recipe_next_to_the_script_is_found_by_the_script_s_folder(tmp_path: Path) -> None:
-    """And a recipe that is not at hand is said, and nothing of its keys."""
+    """A missing recipe is reported, and none of its keys."""
     (tmp_path / "x.yaml").write_text("num_generations: 16\nbeta: 0.1\n")
     here = 'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
     (recipe,) = load(tmp_path, f"{here}python train_grpo.py --config $HERE/x.yaml\n")

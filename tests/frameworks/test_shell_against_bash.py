@@ -25,7 +25,7 @@ SCRIPTS = {
     "a loop over words": "for lr in 1e-5 '1 e'; do a --lr $lr --x \"$lr\"; done",
     "a loop over a range": "for i in {1..3} {a,b}; do a $i; done",
     "a loop that is left": "for i in 1 2 3; do if [ $i = 2 ]; then break; fi; a $i; done",
-    "a loop that goes on": "for i in 1 2 3; do [ $i -eq 2 ] && continue; a $i; done",
+    "a loop that continues": "for i in 1 2 3; do [ $i -eq 2 ] && continue; a $i; done",
     "a loop that counts": "i=0\nwhile [ $i -lt 3 ]; do a $i; i=$((i + 1)); done\nuntil (( i == 0 )); do ((i--)); done; a $i",
     "a function": 'train() { local n=$1; shift; a $n "$@" $#; }\nn=9\ntrain 1 "b c" d\ntrain 2\na $n',
     "a function with a keyword": "function go {\n a $1\n return 1\n a never\n}\ngo x || a failed",

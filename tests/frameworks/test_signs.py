@@ -1,4 +1,4 @@
-"""What is no GRPO recipe of a framework that is read is refused in one line, which names it."""
+"""A file that is no GRPO recipe of a supported framework is refused in one line that names its kind."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ OTHERS = {
 
 
 def refusal(path: Path, text: str) -> str:
-    """Return what is said of a file."""
+    """Return what is reported of a file."""
     path.write_text(text)
     with pytest.raises(NotARecipe) as refused:
         load_recipe(path, Options())
@@ -84,7 +84,7 @@ def test_a_launch_of_another_framework_is_named(name: str, tmp_path: Path) -> No
     assert refusal(tmp_path / "run.sh", LAUNCHES[name]) == f"it launches {name}, which grposweep does not read."
 
 
-def test_every_framework_that_is_not_read_is_told_by_its_imports() -> None:
+def test_every_unsupported_framework_is_detected_by_its_imports() -> None:
     """And its row has a launch."""
     assert all(row.modules and row.launch for row in SIGNATURES)
     assert imported(["os", "axolotl.cli.train"]) == "axolotl"

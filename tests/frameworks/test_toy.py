@@ -59,7 +59,7 @@ def test_its_command_line_is_detected_and_read(tmp_path: Path) -> None:
     s = read(recipe).setting
     assert (recipe.framework, recipe.processes, s.framework) == ("toy", 4, FRAMEWORKS["toy"].traits)
     assert (s.prompts_per_rollout, s.prompts_per_step, s.num_generations, s.learning_rate) == (64, 32, 8, 1e-5)
-    assert s.max_steps == 100 * 2  # two optimizer steps a rollout
+    assert s.max_steps == 100 * 2  # two optimizer steps per rollout
     assert s.lines["prompts_per_step"] == 3
 
 

@@ -1,4 +1,4 @@
-"""LoRA, data and keys without a counterpart: kept, copied or listed by ``translate``, never dropped in silence."""
+"""LoRA, data and keys without a counterpart: kept, copied or listed by ``translate``, never dropped silently."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -24,7 +24,7 @@ Compose = Callable[[list[str]], DictConfig]
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}
 LORA = ("lora", "lora_rank", "lora_alpha", "lora_targets")
 OPTIM = "actor_rollout_ref.actor.optim"
-LISTED = "not translated, so set what you need of it: "
+LISTED = "not translated, so set it yourself if you need it: "
 
 
 def read(config: dict[str, Any], name: str = "trl") -> Setting:

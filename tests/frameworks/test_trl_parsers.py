@@ -29,5 +29,5 @@ def test_a_key_is_dropped_by_the_releases_whose_parser_drops_it(way: str, kind: 
 
 
 def test_the_verdicts_cover_the_releases() -> None:
-    """Every one up to 1.9, which the tags that were at hand end with."""
+    """Every one up to 1.9, the last release with a tag."""
     assert {parse_version(json.loads(line)["version"]) for line in LINES} >= {v for v in releases() if v < (1, 9, 1)}

@@ -53,7 +53,7 @@ def test_open_r1_has_the_defaults_of_the_release_it_pins() -> None:
     )
 
 
-def test_what_a_person_set_is_given_with_its_line() -> None:
+def test_what_a_user_set_is_given_with_its_line() -> None:
     """Under the names of the setting."""
     found = reading({"num_train_epochs": 2, "beta": 0.1}, lines={"num_train_epochs": 3, "beta": 4}).setting
     assert found.given == {"framework", "epochs", "beta"}
@@ -110,7 +110,7 @@ def test_warmup_shares_are_steps_before_transformers_5() -> None:
     ({}, ("run.sh", "src/open_r1/grpo.py"), "open-r1"),
     ({"system_prompt": "hi"}, ("recipes/grpo.yaml",), "trl"),
 ])  # fmt: skip
-def test_the_framework_is_told_by_keys_and_paths(
+def test_the_framework_is_detected_by_keys_and_paths(
     config: dict[str, Any], paths: tuple[str, ...], framework: str
 ) -> None:
     """Never by what is installed here."""

@@ -42,7 +42,7 @@ def found(result: LintResult, severity: str) -> set[str]:
 
 
 def test_a_python_file_that_imports_it_is_its_recipe(tmp_path: Path) -> None:
-    """TRL would refuse one completion a step for groups of six; Unsloth takes six."""
+    """TRL would refuse one completion per step for groups of six; Unsloth takes six."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     (recipe,) = load_recipes(path, Options(processes=1))
@@ -70,7 +70,7 @@ def test_defaults_are_unsloths() -> None:
     assert {name: default[name] for name in wanted} == wanted
 
 
-def test_the_batch_is_corrected_where_unsloth_corrects_it() -> None:
+def test_the_batch_is_corrected_if_unsloth_corrects_it() -> None:
     """rl.py: ``if (ga * world_size * per_device_train_batch_size) % num_generations != 0``, without sizes of a rollout."""
     for size, accumulation, world, group in product((1, 2, 3, 8), (1, 2, 3), (1, 2), (2, 4, 6)):
         wanted = group if (accumulation * world * size) % group != 0 else size
@@ -96,7 +96,7 @@ def test_the_batch_is_corrected_where_unsloth_corrects_it() -> None:
     ({"learnign_rate": 1e-5}, "GV102", "warning"),
     ({"use_bias_correction_kl": True}, "GV101", "warning"),
 ])  # fmt: skip
-def test_its_own_checks_are_said(config: dict[str, Any], code: str, severity: str) -> None:
+def test_its_own_checks_are_reported(config: dict[str, Any], code: str, severity: str) -> None:
     """Keys that TRL does not take are dropped with a line of its log."""
     result = linted({"num_generations": 4, **config})
     assert code in found(result, severity)

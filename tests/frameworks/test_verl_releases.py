@@ -80,7 +80,7 @@ def test_every_release_and_engine_is_known() -> None:
     assert verl.known((0, 2, 0), "veomni") == verl.known((0, 2, 0))
 
 
-def test_before_0_4_kl_is_in_the_reward_where_it_is_not_in_the_loss() -> None:
+def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
     """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's is not."""
     config = {**RECIPE, "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.kl_loss_coef": 0.01}
     assert frameworks.read(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
@@ -247,7 +247,7 @@ def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_li
 
 
 @pytest.mark.parametrize("sign", sorted(set(string.punctuation) - set("\\'\"()[]{},$")))
-def test_a_sign_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Path) -> None:
+def test_a_character_that_hydra_cannot_parse_is_an_error(sign: str, tmp_path: Path) -> None:
     """And no other: asked of Hydra's own parser."""
     script = tmp_path / "run.sh"
     script.write_text(f"python3 -m verl.trainer.main_ppo 'actor_rollout_ref.model.path=a{sign}b'\n")
@@ -276,7 +276,7 @@ def test_a_launch_of_sac_is_no_grpo(tmp_path: Path) -> None:
         load_recipe(tmp_path / "run.sh", Options())
 
 
-def test_groups_that_prime_samples_by_a_key_of_its_own_are_none_of_one(tmp_path: Path) -> None:
+def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(tmp_path: Path) -> None:
     """``data.n_samples`` of its fork sizes the group, and ``rollout.n`` stays 1."""
     launch = (
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo data.train_batch_size=256 data.n_samples={}\n"

@@ -1,4 +1,4 @@
-"""Which version a recipe is judged by: options, settings, requirements, the framework's own source, keys."""
+"""The version that a recipe is judged by comes from options, settings, requirements, the framework's source, or keys."""
 
 import json
 from collections.abc import Callable
@@ -109,13 +109,13 @@ def test_every_kind_of_requirement_is_read(name: str, tree: Tree) -> None:
     assert pin.exact == (0, 18, 0)
 
 
-def test_a_range_is_a_version_where_all_of_it_takes_the_same_keys(tree: Tree) -> None:
+def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree) -> None:
     """So the newest of them is judged by."""
     tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl>=0.14,<0.16\n"})
     assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "pinned")
 
 
-def test_a_range_whose_releases_differ_bounds_those_that_are_asked_for_the_keys(tree: Tree) -> None:
+def test_a_range_whose_releases_differ_bounds_the_releases_that_are_tried(tree: Tree) -> None:
     """The newest of them that takes all."""
     tree(**{"recipes/r.yaml": OLD, "requirements.txt": "trl>=0.20\n"})
     found = loaded()
@@ -135,7 +135,7 @@ def test_a_commit_is_no_version(tree: Tree) -> None:
 
 
 def test_a_recipe_alone_is_judged_by_the_newest_release_with_its_keys(tree: Tree) -> None:
-    """And a typo is an error all the same; of TRL 1.16 the older key was one too."""
+    """A typo is still an error. For TRL 1.16 the older key was one too."""
     tree(**{"recipes/r.yaml": OLD + "num_generatons: 4\n"})
     result = linted()
     assert result.recipe.version == (0, 27, 2)
@@ -267,7 +267,7 @@ def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree
     assert loaded().version_source.text == f'framework-version = "9.9", {newest}'
 
 
-def test_the_version_of_verl_s_source_counts_where_its_configuration_is_not_at_hand(tree: Tree) -> None:
+def test_the_version_of_verl_s_source_is_used_if_its_configuration_is_missing(tree: Tree) -> None:
     """A configuration behind a variable was judged by the newest release, which refuses words of older ones."""
     launch = "python3 -m verl.trainer.main_ppo --config-path=$WHERE --config-name=own algorithm.adv_estimator=grpo \\\n"
     tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "verl/version/version": "0.6.0\n",
@@ -277,7 +277,7 @@ def test_the_version_of_verl_s_source_counts_where_its_configuration_is_not_at_h
 
 
 def test_a_requirement_that_changes_is_read_again(tree: Tree) -> None:
-    """A program that judges twice saw the first text for ever."""
+    """A program that judges twice saw the first text forever."""
     folder = tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl==0.14.0\n"})
     assert loaded().version == (0, 14, 0)
     (folder / "requirements.txt").write_text("trl==0.18.0 # newer\n", encoding="utf-8")
@@ -287,7 +287,7 @@ def test_a_requirement_that_changes_is_read_again(tree: Tree) -> None:
 def test_a_repository_of_the_home_folder_pins_nothing_for_projects_in_it(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some keep their settings there under git; what another project requires is none of this one's."""
+    """Some users keep their settings there under git. Another project's requirements do not apply to this one."""
     home = tree(**{".git/HEAD": "", "other/requirements.txt": "trl==0.14.0\n", "mine/r.yaml": RECIPE})
     monkeypatch.setenv("HOME", str(home))
     assert loaded("mine/r.yaml").version_source.kind == "keys"

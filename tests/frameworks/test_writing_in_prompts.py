@@ -1,4 +1,4 @@
-"""What is written for EasyR1 and verl reads back as the same plan, breaks no rule, and says what it lost."""
+"""A recipe written for EasyR1 and verl reads back as the same plan, breaks no rule, and lists its losses."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000)
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)
 def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
-    """4 processes of 8 completions, four micro-steps a rollout, two a step: 16 prompts, and 8 a step."""
+    """4 processes of 8 completions, four micro-steps per rollout, two a step: 16 prompts, and 8 a step."""
     found = again(write(PLAIN, framework), framework)
     assert found.ok
     sizes = SIZED[:-1] if framework == "openrlhf" else SIZED  # it has no number of steps
@@ -51,7 +51,7 @@ def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
     passes=st.integers(1, 2), steps=st.sampled_from([None, 60, 240]), level=st.sampled_from(["token", "sequence"]),
     loss=st.sampled_from(["dapo", "grpo", "bnpo", "dr_grpo", "cispo"]), beta=st.sampled_from([0.0, 0.04]),
 )  # fmt: skip
-def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes: int, group: int, size: int,
+def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes: int, group: int, size: int,
     accumulation: int, factor: int, passes: int, steps: int | None, level: str, loss: str, beta: float,
 ) -> None:  # fmt: skip
     """Over settings that TRL accepts; even if something is lost, the written recipe is valid."""
@@ -78,24 +78,24 @@ def test_a_plan_is_kept_up_to_what_is_said_to_be_lost(framework: str, processes:
     ({"num_generations": 16, "per_device_train_batch_size": 3}, "verl", "not whole groups"),
     ({"steps_per_generation": 1, "per_device_train_batch_size": 16}, "easyr1", "steps have"),
     ({"lr_scheduler_type": "linear"}, "verl", "only constant and cosine"),
-    ({"sync_ref_model": True}, "easyr1", "the reference never moves"),
+    ({"sync_ref_model": True}, "easyr1", "the reference is never updated"),
     ({"delta": None}, "verl", "cannot be switched off"),
     ({"scale_rewards": "none"}, "easyr1", "always divides by the deviation"),
     ({"loss_type": "dr_grpo"}, "easyr1", "no such loss"),
     ({"kl_placement": "both", "kl_reward_coefficient": 0.1}, "easyr1", "in the loss or in the reward"),
     ({"use_bias_correction_kl": True}, "verl", "low_var_kl+"),
-    ({"warmup_steps": 10}, "verl", "moves once a rollout"),
+    ({"warmup_steps": 10}, "verl", "changes once per rollout"),
     ({"processes": None}, "easyr1", "number of GPUs is not known"),
     ({"max_steps": 401}, "verl", "401 optimizer steps are 201 rollouts of 2: 1 more"),
 ])  # fmt: skip
-def test_what_is_lost_is_said(changes: dict[str, Any], framework: str, words: str) -> None:
+def test_what_is_lost_is_reported(changes: dict[str, Any], framework: str, words: str) -> None:
     """One sentence each."""
     assert any(words in loss for loss in write(PLAIN.replace(changes), framework).losses)
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)
 def test_writing_what_was_written_changes_nothing(framework: str, tmp_path: Path) -> None:
-    """The first recipe leaves to the framework what it was not told; from the second on all stays as it is."""
+    """The first recipe leaves unset values to the framework. From the second one on nothing changes."""
     texts, setting = [], PLAIN
     for _ in range(3):
         written = write(setting, framework)

@@ -96,7 +96,7 @@ def _train(job: Job, steps: range) -> None:
 
 @dataclass
 class Base:
-    """A sound sweep, and the command that goes on with it."""
+    """A sound sweep, and the command that continues with it."""
 
     kind: str
     path: Path
@@ -324,7 +324,7 @@ class Outcome:
 
 
 def try_damaged(base: Base, here: Path, seed: int) -> Outcome:
-    """Damage a copy of a sweep, give every command, then repair it, then go on with it."""
+    """Damage a copy of a sweep, give every command, then repair it, then continue with it."""
     rng = random.Random(f"{base.kind} {seed}")
     shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(base.path.parent, here / "outputs")
@@ -352,7 +352,7 @@ def try_damaged(base: Base, here: Path, seed: int) -> Outcome:
 
 
 def _content(trial: Path) -> list[bytes | None]:
-    """What a trial is; nothing of one that was stopped early, whose promotion goes on with it."""
+    """What a trial is; nothing of one that was stopped early, whose promotion continues with it."""
     if not trial.is_dir() or TrialResult.read(trial).status is not TrialStatus.FINISHED:
         return []
     return [(trial / name).read_bytes() if (trial / name).is_file() else None for name in KEPT]

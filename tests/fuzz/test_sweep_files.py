@@ -125,7 +125,7 @@ def test_a_study_is_made_again_from_damaged_files(examples: int, name: str, swee
 
 
 @LENGTHS
-def test_a_damaged_description_is_said_in_one_message(examples: int, sweep: SweepFolder) -> None:
+def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFolder) -> None:
     """By the sweep's own command, and by the doctor."""
 
     def check(text: str) -> None:
@@ -177,7 +177,7 @@ def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: 
 
 
 @LENGTHS
-def test_an_attempt_goes_on_from_damaged_metrics(examples: int, tmp_path: Path) -> None:
+def test_an_attempt_continues_from_damaged_metrics(examples: int, tmp_path: Path) -> None:
     """Rewinding leaves whole lines up to the checkpoint, and the objective is a number or none."""
     metrics = MetricsFile(tmp_path, attempt=1)
 

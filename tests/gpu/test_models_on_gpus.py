@@ -67,7 +67,7 @@ def test_trials_fork_from_a_server_that_has_not_started_cuda(run: Run) -> None:
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed here")
 def test_bitsandbytes_starts_cuda_at_import_and_trials_still_train(run: Run) -> None:
-    """In new processes, which is said once."""
+    """In new processes, which is reported once."""
     ended = run("-m", *SHORT, "model.dtype=float32", "lr=1e-4,1e-3", "optimizer.optim=adamw_bnb_8bit", timeout=900)
     assert (ended.out + ended.err).count("starts CUDA") == 1
     assert len(train_lines(ended, 1)) == STEPS

@@ -42,7 +42,7 @@ def test_two_real_steps_in_bfloat16(run: Callable[..., Ended], here: Path) -> No
     assert all(math.isfinite(line["loss"]) and 0 < line["memory/peak"] < 4 for line in found)
 
 
-def test_a_stopped_trial_goes_on_from_its_checkpoint(
+def test_a_stopped_trial_continues_from_its_checkpoint(
     start: Callable[..., "subprocess.Popen[str]"], run: Callable[..., Ended], here: Path
 ) -> None:
     """Ctrl-C stops it at a rollout boundary; the same command does the other steps, and none twice."""
@@ -62,7 +62,7 @@ def test_a_stopped_trial_goes_on_from_its_checkpoint(
 
 
 def test_two_trials_take_turns_on_one_gpu(run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One slot, however many are asked for; the sweep says how many run at once."""
+    """One slot for any number of requested ones; the sweep prints how many run at once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     ended = run("-m", *SHORT, "lr=1e-4,1e-3", "search.parallel=2", timeout=900)
     assert ended.code == 0
@@ -76,5 +76,5 @@ def test_two_ranks_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     """With what to set instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     experiment = to_experiment(OmegaConf.from_dotlist(["cluster.processes=2"]))
-    with pytest.raises(UserError, match="a trial needs a GPU a process, and this machine has 1"):
+    with pytest.raises(UserError, match="a trial needs a GPU per process, and this machine has 1"):
         Local.build(experiment, Path()).admit(experiment)

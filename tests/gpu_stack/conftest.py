@@ -90,8 +90,8 @@ def log_of(folder: Path) -> str:
     return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted((folder / "logs").glob("*.log")))
 
 
-# TRL's mean difference of log-probabilities between trainer and engine, in nats a token. Measured in sync: 3e-7 to 2e-6 in
-# float32. A test of vLLM without it proves nothing: an engine that gets no weights trains all the same.
+# TRL's mean difference of log-probabilities between trainer and engine, in nats per token. Measured in sync: 3e-7 to 2e-6 in
+# float32. A test of vLLM without it proves nothing: an engine that gets no weights trains as well.
 ROUNDING = 1e-5
 
 

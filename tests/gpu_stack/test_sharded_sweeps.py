@@ -1,4 +1,4 @@
-"""Sharded sweeps from the command line: Ctrl-C in the middle, and the same command goes on from the checkpoint."""
+"""Sharded sweeps from the command line: Ctrl-C in the middle, and the same command continues from the checkpoint."""
 
 import json
 import signal
@@ -129,7 +129,7 @@ def check_resumed(stopped: Path, straight: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize(("sharding", "type_name"), [("zero2", "DeepSpeedEngine"), ("fsdp", "FSDP")])
-def test_an_interrupted_sharded_sweep_goes_on_from_its_checkpoint(
+def test_an_interrupted_sharded_sweep_continues_from_its_checkpoint(
     commands: Commands, sharding: str, type_name: str
 ) -> None:
     """As if there had been no Ctrl-C."""
@@ -145,7 +145,7 @@ def test_an_interrupted_sharded_sweep_goes_on_from_its_checkpoint(
     assert read(straight / "result.json")["status"] == "finished"
 
 
-def test_a_script_under_zero2_goes_on_from_its_checkpoint(commands: Commands, here: Path) -> None:
+def test_a_script_under_zero2_continues_from_its_checkpoint(commands: Commands, here: Path) -> None:
     """Open-R1's default; the program is started again with the checkpoint that it wrote when it was stopped."""
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)

@@ -40,7 +40,7 @@ def shared_memory() -> None:
 def test_a_colocated_engine_samples_from_the_weights_that_are_trained(
     make_trial: MakeTrial, ranks: Ranks, shape: str
 ) -> None:
-    """In all twelve steps, while the weights move."""
+    """In all twelve steps, while the weights change."""
     folder = make_trial(*COLOCATED, *SHAPES[shape])
     assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)
     found = differences(folder)

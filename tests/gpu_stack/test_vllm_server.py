@@ -84,7 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_server_samples_from_the_weights_that_are_trained(
     make_trial: MakeTrial, ranks: Ranks, server: str, kind: str
 ) -> None:
-    """In all twelve steps, while the weights move."""
+    """In all twelve steps, while the weights change."""
     overrides, type_name = KINDS[kind]
     folder = make_trial(*SERVED, f"generation.vllm_server_base_url={server}", *overrides)
     assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)

@@ -1,4 +1,4 @@
-"""sbatch, squeue, sacct, scancel, scontrol and srun on PATH, speaking the tools' own text; one process a job, no daemons.
+"""sbatch, squeue, sacct, scancel, scontrol and srun on PATH, speaking the tools' own text; one process per job, no daemons.
 
 State is a folder, $FAKE_SLURM: ``refuse`` holds what sbatch answers instead of submitting, ``silent`` makes squeue fail,
 ``<id>.state`` overrides a job's state, ``<id>.gone`` hides it from the queue, ``accounts`` switches sacct on, ``calls``

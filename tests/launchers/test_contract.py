@@ -106,7 +106,7 @@ def test_an_attempt_ends_with_the_code_of_its_worker(place: Place) -> None:
 
 
 def test_a_cancelled_attempt_ends_alone(place: Place) -> None:
-    """It hangs and is killed; the other one goes on to its end, and cancelling what has ended is no error."""
+    """It hangs and is killed; the other one continues to its end, and cancelling what has ended is no error."""
     launcher = place.controller()
     hanging, other = place.start(launcher, place.job(0, hang_at=2)), place.start(launcher, place.job(1))
     assert launcher.poll(hanging) is None
@@ -186,7 +186,7 @@ def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
         check_words(broken)
 
 
-def test_detaching_says_what_goes_on(place: Place) -> None:
+def test_detaching_says_what_continues(place: Place) -> None:
     """With the command that ends it; what ends with its controller leaves nothing to say."""
     message, ids = place.controller().detach_message(["toy-3", "toy-4"]), "toy-3 toy-4"
     assert (ids in message and "detached" in message) is launcher_class(place.kind).outlives

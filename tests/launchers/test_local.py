@@ -52,7 +52,7 @@ def ended(local: Local, job_id: str) -> int:
 
 
 def test_a_copy_of_the_code_without_the_warm_server_starts_fresh_processes(tmp_path: Path) -> None:
-    """A rerun's copy may be of an earlier release; only ``python -m grposweep.train`` is promised for ever."""
+    """A rerun's copy may be of an earlier release; only ``python -m grposweep.train`` is promised forever."""
     experiment = Experiment()
     assert isinstance(build_processes(experiment), ForkServer)
     experiment.cluster.code = str(tmp_path)
@@ -401,7 +401,7 @@ TWO = ("0, GPU-a, 5, 81559", "1, GPU-b, 5, 81559")
 def test_a_gpu_on_which_another_process_holds_memory_is_left_out(
     machine: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And the user is told which, and how to have it all the same; neither our own processes nor desktop programs count."""
+    """The message names them and says how to use them anyway; neither our own processes nor desktop programs count."""
     machine(*TWO, processes=f"GPU-a, 999999, 900\nGPU-b, {os.getppid()}, 900\nGPU-b, 999998, 100")
     assert visible_gpus("auto") == ["1"]
     assert gpu_order() == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -437,7 +437,7 @@ def test_more_free_gpus_than_there_are_cannot_be_had(machine: Callable[..., None
 def test_a_driver_that_fails_is_no_silent_training_on_the_cpu(
     machine: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """GPUs that were asked for are an error, others one line. A driver without GPUs is a machine without."""
+    """Missing GPUs are an error if they are required, else one line. A driver without GPUs is a machine without."""
     machine()
     tool = tmp_path / "tools" / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")

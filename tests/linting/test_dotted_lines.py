@@ -51,7 +51,7 @@ def test_no_mapping_crashes_the_linter(data: st.DataObject) -> None:
 
 
 def test_a_line_may_be_nested_and_name_its_release() -> None:
-    """The framework is told by the keys where the line does not say it."""
+    """The keys show the framework if the line does not name it."""
     config = {"worker": {"actor": {"kl_loss_coef": 0.1}, "rollout": {"n": 5}}}
     _, new = ask({"config": config})
     _, old = ask({"config": config, "framework_version": "0.2"})

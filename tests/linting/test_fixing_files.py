@@ -96,14 +96,14 @@ def test_an_evaluation_size_is_a_safe_fix(lint: Lint, recipe: Write) -> None:
     assert "per_device_eval_batch_size: 8\n" in path.read_text()
 
 
-def test_duplicates_lose_those_that_do_not_count(lint: Lint, recipe: Write) -> None:
+def test_duplicate_keys_without_effect_are_removed(lint: Lint, recipe: Write) -> None:
     """The last line stays as it is."""
     path = recipe("beta: 0.1 # first\nepsilon: 0.3\nbeta: 0.0 # last\n")
     assert lint("recipe.yaml", "--processes", "8", "--fix", "--select", "GV", *NEWEST).code == 0
     assert path.read_text().endswith("save_steps: 100\nepsilon: 0.3\nbeta: 0.0 # last\n")
 
 
-def test_scripts_are_not_rewritten_and_that_is_said(lint: Lint, here: Path) -> None:
+def test_scripts_are_not_rewritten_and_that_is_reported(lint: Lint, here: Path) -> None:
     """Bash is not YAML."""
     script = "accelerate launch --num_processes 8 train_grpo.py --torch_dtype bfloat16\n"
     (here / "run.sh").write_text(script)
@@ -124,7 +124,7 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
 
 
 def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> None:
-    """One object a file, as without --fix."""
+    """One object per file, as without --fix."""
     recipe("torch_dtype: auto\n")
     answer = json.loads(lint("recipe.yaml", "--processes", "8", "--fix", "--format", "json", *NEWEST).out)
     assert answer["ok"] is True
@@ -143,7 +143,7 @@ LINES = st.lists(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(lines=LINES, unsafe=st.booleans(), processes=st.sampled_from([None, 1, 7, 8]))
-def test_any_file_is_no_worse_after_and_stays_as_it_is_then(
+def test_fixes_make_no_file_worse_and_a_second_run_changes_nothing(
     lines: list[str], unsafe: bool, processes: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """No new error, comments in place, and nothing left for a second run."""

@@ -33,15 +33,15 @@ worker:
     ({"worker.rollout.val_override_config.n": 1}, "    n: 8\n", "    n: 8\n    val_override_config:\n      n: 1\n"),
     ({"algorithm.disable_kl": True}, "    n: 8\n", "    n: 8\nalgorithm:\n  disable_kl: true\n"),
 ])  # fmt: skip
-def test_a_dotted_key_is_set_where_it_stands(change: dict[str, Any], old: str, new: str) -> None:
-    """Or at the end of the deepest section that is there."""
+def test_a_dotted_key_is_set_in_place(change: dict[str, Any], old: str, new: str) -> None:
+    """A missing one is added at the end of the deepest existing section."""
     assert edit(TEXT, change, nested=True) == TEXT.replace(old, new)
 
 
 @pytest.mark.parametrize("change", [
     {"worker.rollout.n": None}, {"worker.actor.optim.lr": None}, {"data.rollout_batch_size.x": 1}, {"worker.actor.optim.x": 1},
 ])  # fmt: skip
-def test_what_would_touch_more_is_left_alone(change: dict[str, Any]) -> None:
+def test_an_edit_that_would_touch_more_is_not_made(change: dict[str, Any]) -> None:
     """The only key of a section, and keys that share a line."""
     assert edit(TEXT, change, nested=True) is None
 

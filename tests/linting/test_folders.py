@@ -1,4 +1,4 @@
-"""``grposweep lint FOLDER``: which files it judges, which it leaves out, and what it says of them."""
+"""``grposweep lint FOLDER``: the files that it judges, those that it leaves out, and its messages about them."""
 
 import io
 import os
@@ -63,7 +63,7 @@ def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) ->
 
 
 def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here: Path) -> None:
-    """Exit code by the recipes alone; one that speaks of GRPO and cannot be judged is named."""
+    """Only recipes decide the exit code. A file that mentions GRPO and cannot be judged is named."""
     put("a.yaml")
     put("list.yaml", "- 1\n")
     put("setup.sh", "pip install trl\n")
@@ -107,7 +107,7 @@ def test_wrong_settings_of_a_project_are_one_error_in_a_folder_too(put: Write, h
 
 
 def test_a_named_pipe_in_a_folder_is_left_out(put: Write, here: Path) -> None:
-    """Reading it waited for ever."""
+    """Reading it waited forever."""
     put("a.yaml")
     os.mkfifo(here / "b.yaml")
     os.mkfifo(here / "c.py")

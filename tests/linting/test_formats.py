@@ -36,7 +36,9 @@ def test_github_gets_an_annotation_a_problem(
     assert "Fix: " in line
 
 
-def test_github_is_told_of_a_file_that_cannot_be_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit code 2."""
     code, out = output(capsys, here / "missing.yaml", format=LintFormat.github)
     assert code == 2

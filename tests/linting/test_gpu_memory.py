@@ -43,7 +43,7 @@ def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recip
 
 
 def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write) -> None:
-    """Both say the same of the largest micro-batch that fits by the estimate, of the next one, and of one far beyond."""
+    """Both have the same verdict on the largest micro-batch that fits by the estimate, of the next one, and of one far beyond."""
     recipe(start=json.dumps(CONFIG))
     fitted = json.loads(
         lint("recipe.yaml", "--gpu", "a100-40gb", "--processes", "8", "--format", "json", command="fit").out
@@ -72,8 +72,8 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
         ),
     ],
 )
-def test_what_cannot_be_judged_is_said(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
-    """Silence would read as: it fits."""
+def test_what_cannot_be_judged_is_reported(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
+    """Without a message it would look as if it fits."""
     asked = json.dumps({"framework": framework, "config": config, "gpu": "H100"})
     (problem,) = json.loads(lint("--stdin-jsonl", "--select", "GM203", stdin=asked).out)["problems"]
     assert (problem["code"], problem["severity"]) == ("GM203", "warning")
@@ -81,8 +81,8 @@ def test_what_cannot_be_judged_is_said(lint: Lint, framework: str, config: dict[
 
 
 @pytest.mark.parametrize("gpu", ["Voodoo 2", -1, True, [80]])
-def test_a_gpu_that_is_none_is_bad_input(lint: Lint, gpu: Any) -> None:
-    """One sentence that says what may be named."""
+def test_an_unknown_gpu_is_bad_input(lint: Lint, gpu: Any) -> None:
+    """One sentence lists the known GPUs."""
     ended = lint("--stdin-jsonl", stdin=json.dumps({"config": CONFIG, "gpu": gpu}))
     assert ended.code == 2
     assert '"gpu"' in json.loads(ended.out)["error"]

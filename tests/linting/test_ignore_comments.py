@@ -54,12 +54,12 @@ def test_a_comment_counts_for_its_own_line_and_the_next_only() -> None:
 @pytest.mark.parametrize("text", [COMMAND.format("# grposweep: ignore[GB101]\n", ""),
                                   COMMAND.format("", "  # grposweep: ignore[GB101]")])  # fmt: skip
 def test_in_a_script_a_comment_counts_for_the_whole_command(text: str) -> None:
-    """Between the lines of a command no comment may stand."""
+    """Bash allows no comment between the lines of a command."""
     assert codes(COMMAND.format("", ""), "run.sh") == ["GB101"]
     assert codes(text, "run.sh") == []
 
 
-def test_what_comments_do_is_said(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_comments_do_is_reported(recipe: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """How many problems they hide, codes that no rule has, and with --statistics those that hide nothing."""
     path = recipe("beta: 0.0  # grposweep: ignore[GB]\nseed: 1  # grposweep: ignore[GB999]\n",
                   start=SIZES.format("  # grposweep: ignore[GB101]", ""))  # fmt: skip

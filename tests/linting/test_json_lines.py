@@ -53,7 +53,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_answered_with_its_error(name: str) -> None:
-    """Its id where it is known, ok false, exit code 2; the next line is judged."""
+    """With its id if known, ok false and exit code 2. The next line is judged."""
     line, words = BAD[name]
     code, (bad, good) = ask(line, {"id": 2, "config": {"per_device_train_batch_size": 8}})
     assert code == 2
@@ -63,8 +63,8 @@ def test_a_bad_line_is_answered_with_its_error(name: str) -> None:
     assert good["id"] == 2
 
 
-def test_a_line_may_leave_to_the_command_what_it_does_not_say() -> None:
-    """Version, processes and dataset size come from the options, where the line has none."""
+def test_options_of_the_command_are_the_defaults_of_a_line() -> None:
+    """Version, processes and dataset size come from the options if the line has none."""
     options = Options("open-r1", parse_version("0.17"), 4, 1000)
     _, (a, b) = ask({"config": {}}, {"config": {}, "framework": "trl", "processes": 2}, options=options)
     assert (a["framework"], a["processes"], a["plan"]["rollouts_per_epoch"]) == ("open-r1", 4, 250)

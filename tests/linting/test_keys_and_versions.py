@@ -36,8 +36,8 @@ RENAMED = {  # key: value, what the fix sets, whether it is safe
 
 
 @pytest.mark.parametrize("key", RENAMED)
-def test_keys_that_are_gone_name_their_successor(key: str) -> None:
-    """An error with one fix; safe where the meaning is kept."""
+def test_removed_keys_name_their_successor(key: str) -> None:
+    """An error with one fix, which is safe if the meaning is kept."""
     value, change, safe = RENAMED[key]
     (found,) = findings({key.strip(): value})
     assert (found.code, found.severity, found.keys) == ("GV101", "error", (key.strip(),))
@@ -47,17 +47,17 @@ def test_keys_that_are_gone_name_their_successor(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [("max_prompt_length", "TRL no longer cuts prompts"), ("tp_size", "parallelism_config holds")]
+    ("key", "why"), [("max_prompt_length", "TRL no longer truncates prompts"), ("tp_size", "parallelism_config holds")]
 )
-def test_a_key_that_only_has_to_go_says_why(key: str, why: str) -> None:
-    """The fix that removes it does not."""
+def test_a_key_without_a_successor_has_a_reason(key: str, why: str) -> None:
+    """Its fix, a removal, has none."""
     (found,) = findings({key: 512})
     assert found.fixes[0].change == {key: None}
     assert why in found.message
 
 
-def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
-    """And the older word, where there is one."""
+def test_keys_of_later_releases_name_the_release() -> None:
+    """And the older name, if there is one."""
     (found,) = findings({"steps_per_generation": 4}, "0.17")
     assert found.code == "GV101"
     assert "came with TRL 0.18.0" in found.message
@@ -65,15 +65,15 @@ def test_keys_that_are_not_there_yet_say_when_they_came() -> None:
     assert renamed.fixes[0].change == {"dtype": None, "torch_dtype": "bfloat16"}
 
 
-def test_every_release_takes_what_it_takes() -> None:
-    """The same recipe is right in one release and wrong in another."""
+def test_a_recipe_is_judged_by_the_keys_of_its_release() -> None:
+    """The same recipe is valid in one release and invalid in another."""
     config = {"max_prompt_length": 512, "warmup_ratio": 0.1, "torch_dtype": "auto"}
     assert findings(config, "0.18") == []
     assert len(findings(config, "1.16")) == 3
 
 
 def test_open_r1_takes_its_own_keys_and_trl_does_not() -> None:
-    """They are said to be Open-R1's."""
+    """The message names Open-R1."""
     config = {"dataset_prompt_column": "problem", "system_prompt": "hi", "benchmarks": []}
     assert findings(config, "0.18", "open-r1") == []
     found = findings(config)
@@ -92,7 +92,7 @@ def test_a_typo_names_the_nearest_keys() -> None:
 
 
 def test_what_happens_to_an_unknown_key_depends_on_the_launch() -> None:
-    """trl.scripts.grpo swallows it; a script of one's own may know it."""
+    """trl.scripts.grpo drops it silently, and the user's own script may read it."""
     swallowed = findings({"betta": 1}, launch=LaunchContext("accelerate", "trl.scripts.grpo"))[0]
     assert "trl.scripts.grpo drops it silently" in swallowed.message
     handed_on = findings({"betta": 1}, launch=LaunchContext("trl", "trl.scripts.grpo"))[0]
@@ -136,7 +136,7 @@ def test_a_recipe_alone_is_judged_by_the_parser_of_its_release() -> None:
 
 
 def test_keys_that_the_launched_script_declares_are_known() -> None:
-    """Those of its dataclasses or options; what it does with others, it says."""
+    """They are its dataclasses' fields or its options. The script also shows what happens to other keys."""
     declares = {"max_pixels": KeySpec("int?", None)}
     code = LaunchedCode("train.py", declares, other_keys="stop")
     assert findings({"max_pixels": "400"}, launch=OWN, lines=FLAG, code=code) == []
@@ -192,7 +192,7 @@ def test_a_key_of_the_recipe_that_a_script_names_says_so(tmp_path: Path) -> None
     assert found.message.endswith("(It is set in r.yaml.)")
 
 
-def test_launcher_words_and_environments_are_no_strangers() -> None:
+def test_keys_of_the_launcher_and_the_environment_are_known() -> None:
     """``trl grpo`` takes num_processes from the YAML, and every TRL sets ``env``."""
     assert findings({"num_processes": 4, "env": {"A": "1"}}) == []
     assert findings({"env": "A=1"})[0].code == "GV104"
@@ -217,7 +217,7 @@ def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number:
     ("reward_funcs", "accuracy"), ("max_steps", 1e30),
 ])  # fmt: skip
 def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
-    """And nothing else is said about them."""
+    """And nothing else is reported about them."""
     assert [found.code for found in findings({key: value})] == ["GV104"]
 
 
@@ -246,7 +246,7 @@ def test_duplicates_name_both_lines() -> None:
     assert "lines 3 and 9" in found.message
 
 
-def test_rules_that_rest_on_an_unknown_value_are_silent() -> None:
+def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:
     """``num_generations: $G`` is neither 8 nor wrong."""
     recipe = Recipe("trl", (1, 16, 0), {"num_generations": "$G", "per_device_train_batch_size": 1, "beta": -1.0}, 7,
                     unresolved={"num_generations": "$G"})  # fmt: skip
@@ -258,7 +258,7 @@ def test_rules_that_rest_on_an_unknown_value_are_silent() -> None:
     assert verdict.plan["completions_per_rollout"] is None
 
 
-def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
+def test_unresolved_values_are_reported_if_a_rule_reads_them() -> None:
     """Not for the name of a folder."""
     unresolved = {"num_generations": "$G", "output_dir": "$OUT", "$@": "$@"}
     found = findings({"num_generations": "$G", "output_dir": "$OUT"}, unresolved=unresolved)
@@ -280,10 +280,10 @@ def test_unresolved_values_are_said_where_a_rule_would_read_them() -> None:
     ("trl", (1, 16, 0), "accelerator_config", True),
     ("trl", (1, 16, 0), "run_name", False),
 ])  # fmt: skip
-def test_unresolved_values_are_said_for_keys_that_the_release_reads(
+def test_unresolved_values_are_reported_for_keys_that_the_release_reads(
     framework: str, version: tuple[int, int, int], key: str, is_judged: bool
 ) -> None:
-    """A warning about a key that nothing follows from would be noise."""
+    """A warning about a key that nothing depends on would be noise."""
     config = {key: "$X"} | ({"rlhf_type": "grpo"} if framework == "ms-swift" else {})
     found = lint_recipe(Recipe(framework, version, config, unresolved={key: "$X"}), select_rules(["GV106"])).diagnostics
     assert bool(found) is is_judged
@@ -334,7 +334,7 @@ def test_a_typo_of_a_key_of_all_releases_is_an_error_if_another_key_hides_the_ve
 
 
 @pytest.mark.parametrize(("kind", "severity"), [("asked", "error"), ("default", "warning")])
-def test_an_error_of_one_release_is_a_warning_where_another_may_train(kind: Any, severity: str) -> None:
+def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(kind: Any, severity: str) -> None:
     """The loss cispo came with TRL 0.23: under an assumed 0.18 it may be right. Groups of one are wrong in every release."""
     recipe = Recipe("open-r1", (0, 18, 0), {"loss_type": "cispo"}, 8, version_source=VersionSource(kind))
     (found,) = lint_recipe(recipe, select_rules(["GL101"])).diagnostics

@@ -1,6 +1,7 @@
 """``grposweep lint`` from the outside: exit codes, both forms, hostile files, interrupts and closed pipes."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,18 @@ def test_the_version_that_valid_files_were_judged_by_is_stated_with_their_names(
     assert ended.out.splitlines()[1].startswith("a.yaml, b.yaml: judged by TRL 1.16.0 (")
 
 
+def test_a_version_that_nothing_states_is_said_to_be_assumed_with_the_reason_and_the_option(
+    lint: Lint, recipe: Write
+) -> None:
+    """Which release takes all keys is no statement of the recipe."""
+    recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
+    out = " ".join(lint("recipe.yaml", "--processes", "7").out.split())
+    assert "assumed, because the recipe states no version, and it accepts all keys; set --framework-version" in out
+    recipe(start="num_generations: 7\nper_device_train_batch_size: 1\nmax_prompt_length: 512\n")
+    out = " ".join(lint("recipe.yaml", "--processes", "8").out.split())
+    assert re.search(r"states no version, and 0\.\d+\.\d to \d+\.\d+\.\d accept all keys; set --framework", out)
+
+
 def test_an_error_points_at_its_line_and_shows_ways_out(lint: Lint, recipe: Write) -> None:
     """The place, the source line, the reason, three fixes of different kinds; exit code 1."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
@@ -59,7 +72,7 @@ def test_only_a_fix_that_the_option_alone_writes_is_marked_safe(lint: Lint, reci
 
 
 def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None:
-    """One object a file: id, file, framework, version, processes, ok, plan, problems with fixes."""
+    """One object per file: id, file, framework, version, processes, ok, plan, problems with fixes."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     answer = json.loads(lint("recipe.yaml", "--processes", "7", "--format", "json").out)
     assert list(answer) == ["id", "file", "framework", "version", "processes", "ok", "plan", "problems"]
@@ -74,7 +87,7 @@ def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None
 
 
 def test_an_invalid_batch_has_no_nonsense_in_its_plan(lint: Lint, recipe: Write) -> None:
-    """7 completions a rollout are known; prompts and steps of them are not."""
+    """7 completions per rollout are known; prompts and steps of them are not."""
     recipe(start="num_generations: 8\nper_device_train_batch_size: 1\n")
     plan = json.loads(lint("recipe.yaml", "--processes", "7", "--dataset-size", "100", "--format", "json").out)["plan"]
     assert plan == {**dict.fromkeys(PLAN), "completions_per_rollout": 7, "completions_per_step": 7}
@@ -178,7 +191,7 @@ def test_byte_order_marks_and_windows_line_ends_are_read(start: str, end: str, l
 
 
 def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) -> None:
-    """By code or family, together or apart; what is off is said."""
+    """By code or family, together or apart; what is off is reported."""
     recipe("torch_dtype: bfloat16\n", start="num_generations: 8\nper_device_train_batch_size: 1\n")
     assert lint("recipe.yaml", "--processes", "7", "--select", "GV", *NEWEST).out.count(" error\n") == 1
     ended = lint("recipe.yaml", "--processes", "7", "--ignore", "GV101,GB101")

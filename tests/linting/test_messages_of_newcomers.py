@@ -1,4 +1,4 @@
-"""Messages that must fit the recipe at hand: numbers that are not finite, placeholders, evaluations, fixes of scripts."""
+"""Messages that must fit the recipe: numbers that are not finite, placeholders, evaluations, fixes of scripts."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_no_step_at_all_is_an_evaluation_of_verl() -> None:
     assert codes(judge("num_generations: 8\nmax_steps: 0\n", "recipe.yaml")) == ["GS102"]
 
 
-def test_a_fix_is_called_safe_only_where_it_can_be_written(here: Path) -> None:
+def test_a_fix_is_called_safe_only_if_it_can_be_written(here: Path) -> None:
     """``--fix`` edits no shell scripts."""
     keys = {"num_generations": "8", "torch_dtype": "bfloat16", "max_steps": "10"}
     (here / "recipe.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
@@ -113,7 +113,7 @@ def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: st
 
 
 def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> None:
-    """Of one key the reason says it, of several the list does."""
+    """For one key the reason has the hint, for several keys the list has it."""
     script = tmp_path / "run.sh"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")

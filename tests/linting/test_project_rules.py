@@ -14,7 +14,7 @@ BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
 
 
 def test_a_project_ignores_rules_for_its_files(recipe: Write, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them, or by a pattern; what is off is said."""
+    """All of them, or by a pattern; what is off is reported."""
     path, other = recipe(start=BAD), recipe(start=BAD, name="old.yaml")
     assert lint([path, other], processes=8, select=["GB"]) == 1
     (here / "pyproject.toml").write_text('[tool.grposweep.per-file-overrides."old*.yaml"]\nignore = ["GB101"]\n')

@@ -64,7 +64,7 @@ def test_safe_fixes_are_written_into_the_call(tmp_path: Path) -> None:
      ("'steps'", ", eval_dataset=held_out", False), ("'steps'", ", **words", False), ("'steps'", ", *words", False)],
 )  # fmt: skip
 def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more: str, found: bool) -> None:
-    """transformers stops at start; not where the call may get the data otherwise."""
+    """transformers stops at start. No error if the call may get the data in another way."""
     text = f"from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(\n    eval_strategy={strategy},\n)\n"
     path = write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n")
     shown = answer(path)
@@ -72,7 +72,7 @@ def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more
     assert ("GRPOTrainer(...) on line 5 gets no eval_dataset" in " ".join(shown.split())) is found
 
 
-def test_a_value_that_is_no_literal_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
+def test_a_value_that_is_no_literal_is_left_alone_and_that_is_reported(tmp_path: Path) -> None:
     """The file stays as it is."""
     text = "from trl import GRPOConfig\nS = '8'\nGRPOConfig(num_generations=S)\n"
     path = write(tmp_path, text)

@@ -1,4 +1,4 @@
-"""docs/reference/rules.md says what the rules say."""
+"""docs/reference/rules.md is generated from the rules and is up to date."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def test_the_page_explains_every_rule_once() -> None:
     assert all(text.count(f"\n### {code}\n") == 1 for code in document.RULES)
 
 
-def test_the_page_is_written_where_asked(tmp_path: Path) -> None:
+def test_the_page_is_written_to_the_named_file(tmp_path: Path) -> None:
     """The command of the message above."""
     document.main([str(tmp_path / "docs" / "rules.md")])
     assert (tmp_path / "docs" / "rules.md").read_text() == document.render()

@@ -49,7 +49,7 @@ def test_small_batches_and_a_timid_learning_rate_are_named(framework: str, versi
     if framework == "verl":
         size, rate = f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.optim.lr"
     assert f"{size}=8: an optimizer step averages over 8 prompts only" in found["GA201"].message
-    assert f"{rate}=1e-06: conservative for a 7 B model and 8 prompts a step" in found["GA203"].message
+    assert f"{rate}=1e-06: conservative for a 7 B model and 8 prompts per step" in found["GA203"].message
 
 
 def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:

@@ -1,4 +1,4 @@
-"""What the estimate promises: more of anything needs no less, and each part is what its formula says."""
+"""The estimate never falls when a size grows, and each part equals its formula."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,14 +57,14 @@ def test_a_shape_counts_the_published_parameters() -> None:
 
 
 def test_the_parts_are_named_as_the_plan_shows_them() -> None:
-    """In GiB, a rank; nothing is said of a model whose shape is not known."""
+    """In GiB per rank. A model of unknown shape has none."""
     found = memory_gib(POINT)
     assert found is not None
     assert list(found) == list(PARTS)
     assert memory_gib(replace(POINT, architecture=None)) is None
 
 
-def test_weights_gradients_and_adam_take_two_two_and_four_bytes_a_parameter() -> None:
+def test_weights_gradients_and_adam_take_two_two_and_four_bytes_per_parameter() -> None:
     """In bfloat16, which the moments are kept in too."""
     found = memory()
     assert [found.weights, found.gradients, found.optimizer] == [n * QWEN.parameters for n in (2, 2, 4)]
@@ -105,8 +105,8 @@ def test_checkpointing_saves_activations_and_lora_the_optimizer() -> None:
         {"gradient_accumulation_steps": 64}, {"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 50},
     ],
 )  # fmt: skip
-def test_more_of_anything_needs_no_less(more: dict[str, Any]) -> None:
-    """Otherwise a fix could be none."""
+def test_the_estimate_never_falls_when_a_size_grows(more: dict[str, Any]) -> None:
+    """Otherwise a smaller size might not be a fix."""
     assert memory(**more).peak >= memory().peak
 
 
@@ -133,7 +133,7 @@ def test_a_large_evaluation_batch_is_scored_at_once() -> None:
 
 
 def test_ddp_keeps_its_buckets_when_gradients_are_freed() -> None:
-    """Two bytes a parameter in every phase, generation among them, and NCCL's buffers."""
+    """Two bytes per parameter in every phase, generation among them, and NCCL's buffers."""
     extra = memory(processes=4).phases["generation"] - memory().phases["generation"]
     assert extra == pytest.approx(2 * QWEN.parameters + COMMUNICATION)
 
@@ -233,7 +233,7 @@ def test_autocast_halves_activations_and_copies_the_weights() -> None:
     assert scored == pytest.approx(2 * QWEN.layers * QWEN.layer_parameters * (1 + FRAGMENTATION))
 
 
-def test_adapters_are_where_peft_puts_them_unless_the_recipe_says() -> None:
+def test_adapters_are_on_pefts_modules_unless_the_recipe_names_others() -> None:
     """On queries and values."""
     targets = [
         described({"model_name_or_path": "Qwen/Qwen2.5-1.5B", **config}).lora_targets
@@ -258,7 +258,7 @@ def test_an_unknown_kind_of_layer_counts_as_llamas() -> None:
 
 
 def test_fsdp_computes_in_half_precision_for_every_dtype_of_the_weights() -> None:
-    """It keeps float32 shards of what is trained and gathers bfloat16; only a reference keeps the type it was loaded in."""
+    """It keeps float32 shards of trained weights and gathers bfloat16. Only a reference keeps the type it was loaded in."""
     mixed = {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}
     many = {"sharding": "fsdp", "processes": 8}
     assert memory(**many, **mixed) == memory(**many)

@@ -1,4 +1,4 @@
-"""What recipes of each framework say about memory, from the outside: ``grposweep fit`` and ``lint --gpu``."""
+"""Recipes of each framework as ``grposweep fit`` and ``lint --gpu`` estimate their memory."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def memory(s: Setting) -> Memory:
 
 
 def test_verl_keeps_float32_shards_and_sends_weights_while_vllm_wakes(tmp_path: Path) -> None:
-    """16 bytes a parameter among 8 GPUs in the step, and 4 for its square roots; all logits of a micro-batch."""
+    """16 bytes per parameter among 8 GPUs in the step, and 4 for its square roots; all logits of a micro-batch."""
     s = setting(tmp_path, VERL)
     found = memory(s)
     step = found.parts["step"]
@@ -63,14 +63,16 @@ def test_verl_keeps_float32_shards_and_sends_weights_while_vllm_wakes(tmp_path: 
 @pytest.mark.parametrize(("key", "part", "phase"), [
     ("param_offload", "weights", "generation"), ("optimizer_offload", "optimizer", "backward"),
 ])  # fmt: skip
-def test_what_verl_offloads_is_gone_until_it_is_used(tmp_path: Path, key: str, part: str, phase: str) -> None:
+def test_parts_that_verl_offloads_are_on_the_gpu_only_while_used(
+    tmp_path: Path, key: str, part: str, phase: str
+) -> None:
     """Weights come back to be sent and to train, optimizer states for the step; main memory holds them meanwhile."""
     s = setting(tmp_path, {**VERL, f"{ACTOR}.fsdp_config.{key}": True})
     found, host = memory(s), find_host_memory(s)
     assert part not in found.parts[phase]
     assert part in found.parts["step"]
     assert host is not None
-    assert host.offloaded > 25 * GIB  # 4 or 8 bytes a parameter, of all ranks
+    assert host.offloaded > 25 * GIB  # 4 or 8 bytes per parameter, of all ranks
 
 
 def test_a_dynamic_micro_batch_is_sized_by_its_tokens(tmp_path: Path) -> None:
@@ -91,18 +93,18 @@ def test_easyr1_counts_the_vision_tower(tmp_path: Path) -> None:
 
 
 def test_older_releases_of_trl_hold_all_logits(tmp_path: Path) -> None:
-    """From 1.15 on they are made in tiles; the version is the one that is asked for."""
+    """From 1.15 on they are made in tiles; the version is the requested one."""
     old, new = (memory(setting(tmp_path, TRL, processes=1, own_version=version)) for version in ("0.19", "1.16"))
     assert old.phases["backward"] - new.phases["backward"] > 3 * 4 * 1024 * 151_936 * 4 * 0.6
 
 
-def test_a_version_is_refused_where_our_own_trainer_runs() -> None:
-    """Its TRL is pinned, so another version would be ignored without a word."""
+def test_a_version_is_refused_for_this_projects_own_trainer() -> None:
+    """Its TRL is pinned, so another version would be silently ignored."""
     with pytest.raises(UserError, match=r"--framework-version 0.17: .* TRL 1.16.0"):
         show_fit(["model=qwen2_5_1_5b"], Options(own_version="0.17"), 80.0, as_json=True)
 
 
-def test_fit_says_what_saves_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_names_the_change_that_saves_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its interval, its phase and the verdict, for programs as well."""
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in TRL.items()))

@@ -22,7 +22,7 @@ H200 = 140.4
 
 @pytest.mark.parametrize("gpu_gib", [24.0, 80.0, H200])
 def test_the_grid_turns_every_switch_and_has_points_around_the_gpus_memory(gpu_gib: float) -> None:
-    """At least 24 of them, one model's after the other; some are to run out, and not by miles."""
+    """At least 24 of them, one model's after the other; some run out of memory, by a small margin."""
     points = grid(gpu_gib)
     assert len(set(points)) == len(points) >= 24
     for name in ("checkpoints", "lora", "kl"):
@@ -45,8 +45,8 @@ def test_an_estimate_is_close_within_fifteen_per_cent(off: float, close: bool) -
     assert Outcome(POINT, estimate_gib(POINT) / off).is_close() == close
 
 
-def test_a_point_that_ran_out_was_called_safe_only_where_the_estimate_fits() -> None:
-    """The one mistake that there must be none of."""
+def test_a_point_that_ran_out_was_called_safe_only_if_the_estimate_fits() -> None:
+    """This is the mistake that must not happen."""
     ran_out = Outcome(POINT, None, ran_out=True)
     assert ran_out.was_called_safe(gpu_gib=80.0)
     assert not ran_out.was_called_safe(gpu_gib=4.0)
@@ -68,7 +68,7 @@ def test_a_process_is_understood_however_it_ended(out: str, log: str, wanted: Ou
     assert read_outcome(POINT, out, log) == wanted
 
 
-def test_a_later_call_goes_on_from_what_this_gpu_has_measured(tmp_path: Path) -> None:
+def test_a_later_call_continues_from_what_this_gpu_has_measured(tmp_path: Path) -> None:
     """Neither errors nor another GPU's figures count."""
     found = Outcome(POINT, 3.0)
     lines = [("H200", found), ("H200", Outcome(POINT, None, error="killed")), ("T4", Outcome(POINT, 5.0))]
@@ -87,16 +87,16 @@ def test_a_later_call_goes_on_from_what_this_gpu_has_measured(tmp_path: Path) ->
         ([Outcome(POINT, None, ran_out=True)], 1, 1, "1 ran out of memory, 1 of them called safe"),
     ],
 )
-def test_the_comparison_says_itself(
+def test_the_comparison_prints_whether_it_holds(
     capsys: pytest.CaptureFixture[str], outcomes: list[Outcome], wanted: int, code: int, says: str
 ) -> None:
-    """And the exit code whether all of it holds."""
+    """The exit code is 0 only if all of it holds."""
     assert compare(outcomes, wanted, "H200", H200) == code
     assert says in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_process_waits_for_its_point_and_says_why_it_cannot_measure(tmp_path: Path) -> None:
+def test_a_process_waits_for_its_point_and_reports_why_it_cannot_measure(tmp_path: Path) -> None:
     """As the grid starts it; without a GPU that is an error of the run."""
     outcome = gpu_grid.Worker().run(POINT, tmp_path)
     assert outcome == Outcome(POINT, None, error="no GPU is visible to torch")

@@ -1,6 +1,6 @@
-"""Runs whose memory is known, against the estimate: what fits, what does not, and where vLLM refuses to start.
+"""Compare the estimate with runs of known memory: some fit, some do not, and in some vLLM refuses to start.
 
-The figures are GiB a rank, of the sources named with each row. The estimate is of TRL 1.16, whose head never holds all
+The figures are GiB per rank, of the sources named with each row. The estimate is of TRL 1.16, whose head never holds all
 logits of a micro-batch: runs of older releases needed more.
 """
 
@@ -54,7 +54,7 @@ def test_the_estimate_agrees_with_what_ran(s: Setting, gib: float, fits: bool) -
     assert (memory(s.replace({"gpu_memory_gib": gib})).peak <= gib * GIB) is fits
 
 
-def test_the_out_of_memory_error_is_foretold_in_its_phase() -> None:
+def test_the_out_of_memory_error_is_predicted_in_its_phase() -> None:
     """trl#2972 failed in _foreach_sqrt, which is AdamW's step."""
     assert memory(RUNS[0][0]).peak_phase == "step"
 
@@ -81,7 +81,7 @@ def test_a_share_must_hold_the_longest_sequence_of_the_model(length: int | None,
 
 
 def test_zero_3_sends_vllm_one_parameter_at_a_time() -> None:
-    """All weights are gathered only where transformers generates, or adapters are merged."""
+    """All weights are gathered only if transformers generates, or if adapters are merged."""
     s = run("Qwen2.5-7B", 8, 1024, 8, sharding="zero3", gpu_memory_gib=40.0, **COLOCATED)
     whole = s.architecture.weights * 2 if s.architecture else 0
     sent, merged = (memory(s.replace({"lora": lora})).phases["sync"] for lora in (False, True))

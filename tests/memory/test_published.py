@@ -21,7 +21,7 @@ def test_the_largest_batch_of_a_published_bisection_is_met(model: str) -> None:
 
 
 def test_no_published_run_is_judged_wrongly_beyond_the_interval() -> None:
-    """What ran is not refused, and what ran out of memory is not called safe, where the source states all sizes."""
+    """If the source states all sizes, runs that fitted are not refused, and runs that ran out of memory are not called safe."""
     assert {each.id for each in compare(ROWS) if each.complete and each.is_false} == KNOWN_TO_BE_WRONG
 
 

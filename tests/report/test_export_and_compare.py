@@ -27,6 +27,7 @@ from grposweep.schema import Experiment
 from grposweep.translate import differences
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
+from support import grposweep as run_grposweep
 
 Commands = Callable[..., Ended]
 Run = Callable[..., Ended]
@@ -56,6 +57,20 @@ def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) 
     assert view.best is not None
     assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0235" in ended.out
     assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
+
+
+def test_best_states_what_fresh_seeds_say_and_whether_there_is_a_model(commands: Commands, made: Path) -> None:
+    """The value on the search's own seed does not rank points that fresh seeds have confirmed."""
+    assert "on 2 fresh seeds: trial " in commands("best", "a").out
+    assert "second: trial" not in commands("best", "a").out
+    trained = {"baseline": {"trainer": {"kind": "trl", "keep": "best"}}}
+    folder = make_sweep(Path("outputs/c"), Made(trials=6, settings=trained)).resolve()
+    assert "second: trial" in commands("best", "c").out
+    assert "Train it again: grposweep rerun " in commands("best", "c").out
+    best = read_sweep(folder).best
+    assert best is not None
+    (best.path / "model").mkdir()
+    assert f"its model is in {best.path / 'model'}" in commands("best", "c").out
 
 
 def test_the_command_that_best_shows_bears_a_blank_in_a_path(commands: Commands) -> None:
@@ -96,17 +111,18 @@ def test_a_file_that_holds_something_else_is_replaced_only_with_force(commands: 
     assert Path("mine.sh").read_text() != "my own\n"
 
 
-@pytest.mark.parametrize("target", ["trl", "open-r1", "ms-swift", "easyr1", "verl"])
+@pytest.mark.parametrize("target", ["trl", "open-r1", "unsloth", "ms-swift", "easyr1", "verl", "openrlhf"])
 def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     commands: Commands, made: Path, target: str
 ) -> None:
     """Sizes, steps, learning rate, KL; in every framework's words."""
-    assert commands("best", "b", "--export", "r.yaml", "--as", target).code == 0
+    file = Path("r.sh" if target == "openrlhf" else "r.yaml")  # OpenRLHF is configured by its command line
+    assert commands("best", "b", "--export", str(file), "--as", target).code == 0
     best = read_sweep(Path("outputs/b")).best
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
-    assert "# Not in it: the model (here the tiny one" in Path("r.yaml").read_text()
-    again = frameworks.read(load_recipe(Path("r.yaml"), Options(target, None, 1))).setting
+    assert "# Not in it: the model (here the tiny one" in file.read_text()
+    again = frameworks.read(load_recipe(file, Options(target, None, 1))).setting
     assert list(differences(setting, again)) == []
 
 
@@ -157,6 +173,24 @@ def test_the_winner_of_another_trainer_is_translated_from_its_own_recipe(
     written = OmegaConf.create(ended.out)
     assert {key: OmegaConf.select(written, key) for key in wanted} == wanted
     assert listed in ended.out
+
+
+def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(commands: Commands, made: Path) -> None:
+    """A yaml file takes it without ``--as``; the line above it names the trial."""
+    best = read_sweep(made).best
+    assert best is not None
+    recipe = "num_generations: 8\nlearning_rate: 3.0e-06\nreward_funcs: [accuracy]\n"
+    (best.path / "recipe.yaml").write_text(recipe)
+    assert commands("best", "a", "--export", "own.yaml").code == 0
+    assert OmegaConf.load("own.yaml") == OmegaConf.create(recipe)
+    assert Path("own.yaml").read_text().startswith(f"# trial {best.number} of a, ")
+
+
+def test_a_recipe_names_the_system_prompt_that_it_lacks(run: Run, here: Path) -> None:
+    """It changes every prompt, and no key of a recipe holds it; one of several lines stays in its comment."""
+    run("trainer=fake", "name=s", "task.system_prompt='think\nfirst'")
+    said = run_grposweep(here, "best", "s", "--as", "trl").out
+    assert "task.system_prompt=think\\nfirst" in said
 
 
 def test_a_shell_script_holds_the_winners_command(commands: Commands, made: Path) -> None:
@@ -220,21 +254,32 @@ def test_seeds_are_compared_by_welchs_test(commands: Commands, made: Path) -> No
     assert said == f"+0.0850, p = {expected:.2g} (Welch's t-test over 3 and 4 seeds)"
 
 
-def test_without_seeds_the_evaluations_errors_count_and_that_is_said() -> None:
+def test_without_seeds_the_evaluations_errors_count_and_that_is_reported() -> None:
     """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
     said = compare_values(Values([0.5], [0.01]), Values([0.53], [0.01]))
     assert said.startswith("+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors")
-    assert "nothing says whether this is chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
+    assert "so this may be chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
 
 
 def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, made: Path) -> None:
-    """It was chosen for its luck as well; a trial that a person names keeps its own value."""
+    """It was chosen for its luck as well; a trial that a user names keeps its own value."""
     best = read_sweep(made).best
     assert best is not None
     ended = commands("compare", "a", f"a/{best.number}")
     assert "2 other seeds" in ended.out
     assert "3 seeds" in ended.out
     assert commands("compare", "a/best", f"a/{best.number}").out == ended.out
+
+
+def test_two_seeds_of_a_point_are_compared_by_their_own_results(commands: Commands, made: Path) -> None:
+    """The mean over the seeds of their point is the same on both sides, so it would say that they are equal."""
+    best = read_sweep(made).best
+    assert best is not None
+    other = next(trial for trial in read_sweep(made).ranked if trial.is_replicate and trial.point == best.point)
+    assert other.objective is not None
+    assert best.objective is not None
+    said = commands("compare", f"a/{best.number}", f"a/{other.number}").out
+    assert f"B - A: {other.objective - best.objective:+.4f}" in said
 
 
 def test_a_comparison_shows_what_differs_within_80_columns(commands: Commands, made: Path) -> None:
@@ -248,7 +293,18 @@ def test_a_comparison_shows_what_differs_within_80_columns(commands: Commands, m
     assert len(row) == 4
 
 
-@pytest.mark.parametrize("names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7])
+def test_other_files_are_those_of_the_compared_trials(commands: Commands) -> None:
+    """A sweep whose reward was corrected began with another file than its retried trials had."""
+    for name, digest in (("early", "1"), ("late", "2")):
+        files = {"files": {"rewards.py": digest}}
+        make_sweep(Path("outputs", name), Made(trials=4, settings={"provenance": files}))
+    assert "rewards.py has changed" in commands("compare", "early", "late").out
+    for trial in Path("outputs/early/trials").iterdir():
+        (trial / "provenance.json").write_text(json.dumps({"v": 1, "files": {"rewards.py": "2"}}))
+    assert "rewards.py has changed" not in commands("compare", "early", "late").out
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "zz"), ("a", "a/99"), ("a",) * 7, ("a/1", "a/1"), ("a", "a/best")])
 def test_what_cannot_be_compared_is_bad_input(commands: Commands, made: Path, names: tuple[str, ...]) -> None:
     """One message, exit code 2."""
     ended = commands("compare", *names)

@@ -1,12 +1,15 @@
 """The report's text, without a browser: complete, in one file, and with everything from outside escaped."""
 
+import html
 import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grposweep.errors import UserError
+from grposweep.report.export import write_winner
 from grposweep.report.html_page import page_data, render_report, script_json, thin, write_report
 from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
@@ -75,6 +78,24 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert text.count("</script>") == 3
 
 
+def test_the_page_holds_the_files_that_its_commands_write(tmp_path: Path) -> None:
+    """The winner's configuration and TRL recipe as ``grposweep best`` writes them, escaped."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=3))
+    for config in sweep.glob("trials/*/config.yaml"):
+        content = yaml.safe_load(config.read_text())
+        content["model"]["path"] = content["tracker"]["project"] = HOSTILE
+        config.write_text(yaml.safe_dump(content))
+    view = read_sweep(sweep)
+    assert view.best is not None
+    hidden = re.findall("<pre hidden>(.*?)</pre>", text := render_report(view), flags=re.S)
+    assert len(hidden) == 2
+    for held, form in zip(hidden, ("hydra", "trl"), strict=True):
+        assert "<" not in held
+        assert html.unescape(held).endswith(write_winner(view, view.best, form, Path("best.yaml"), lambda _: None))
+    assert HOSTILE in yaml.safe_load(html.unescape(hidden[1]))["model_name_or_path"]
+    assert text.count("</script>") == 3
+
+
 def test_json_cannot_end_the_element_that_holds_it() -> None:
     """And reads back as it was."""
     written = script_json({"a": HOSTILE})
@@ -94,7 +115,7 @@ def test_a_confirmed_point_is_worth_its_new_seeds_alone(view: SweepView) -> None
 
 
 def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -> None:
-    """Which is said."""
+    """Which is reported."""
     place = next(place for place in view.leaderboard if not place.fate)
     assert (place.source, place.half) == ("prompts", pytest.approx(1.96 * 0.012))
 

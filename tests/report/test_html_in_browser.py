@@ -1,4 +1,4 @@
-"""The report as a person meets it: opened from disk in a real browser, sorted, filtered, in the dark, on a phone."""
+"""The report as a user meets it: opened from disk in a real browser, sorted, filtered, in the dark, on a phone."""
 
 import re
 from collections.abc import Iterator
@@ -113,6 +113,39 @@ def test_curves_of_another_metric_over_steps_can_be_chosen(page: "Page") -> None
     assert page.text_content("#plot-map .xtitle") == "num_generations"
 
 
+def test_a_logarithmic_axis_has_ticks_at_1_2_and_5(page: "Page") -> None:
+    """Of the slices by plotly, of parallel coordinates by our own list; over many decades only the powers of ten."""
+    axis = page.evaluate("document.getElementById('plot-slices').layout.xaxis")
+    assert (axis["type"], axis["dtick"]) == ("log", "D2")
+    assert axis["range"] == pytest.approx([-5.12, -1.88])  # the searched range with some room
+    assert page.evaluate("ticks125(1e-4, 1e-3)") == pytest.approx([1e-4, 2e-4, 5e-4, 1e-3])
+    assert page.evaluate("ticks125(1e-6, 1e-1)") == pytest.approx([10.0**n for n in range(-6, 0)])
+
+
+def test_the_axis_of_curves_shows_the_means_and_no_band_far_beyond_them(page: "Page") -> None:
+    """A standard error of 10 would press all curves into a line."""
+    page.evaluate("DATA.trials.forEach((trial) => { trial.curves[DATA.metric]?.[2]?.fill(10); }); drawCurves()")
+    low, high = page.evaluate("document.getElementById('plot-curves')._fullLayout.yaxis.range")
+    values = page.evaluate("DATA.trials.flatMap((trial) => trial.curves[DATA.metric]?.[1] ?? [])")
+    traces = "document.getElementById('plot-curves').data"
+    band = page.evaluate(f"Math.max(...{traces}.flatMap((trace) => trace.y.filter((y) => y !== null)))")
+    assert band > 10 > 1 > high > max(values) > min(values) > low > -1
+
+
+def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(page: "Page", browser: "Browser", tmp_path: Path) -> None:
+    """And a small sweep has no section, and no link to one, for what it does not have."""
+    kinds = "document.getElementById('plot-map').data.map((trace) => trace.type ?? 'scatter')"
+    assert set(page.evaluate(kinds)) & {"contour", "heatmap"}
+    sweep = make_sweep(tmp_path / "s", Made(trials=3))
+    (sweep / "invalid.jsonl").unlink()
+    with open_page(browser, write_report(read_sweep(sweep)), figures=("map",)) as small:
+        assert set(small.evaluate(kinds)) == {"scatter"}
+        links = small.evaluate("[...document.querySelectorAll('nav a')].map((a) => a.getAttribute('href').slice(1))")
+        sections = small.evaluate("[...document.querySelectorAll('section')].map((section) => section.id)")
+        assert [name for name in sections if name != "summary"] == links
+        assert not {"invalid", "stopped", "failures", "completions", "front", "effects"} & set(links)
+
+
 CONTRAST = """(selector) => {
   const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
   const light = (text) => {
@@ -172,6 +205,23 @@ def test_hostile_names_labels_and_messages_stay_text(browser: "Browser", tmp_pat
         assert page.locator("img").count() == 0
         assert HOSTILE in page.inner_text("#failures")
         assert "<img" in page.inner_text("h1")
+
+
+def test_a_copy_button_copies_the_file_and_not_the_command_that_writes_it(page: "Page") -> None:
+    """The winner's configuration; the buttons of other steps copy their command."""
+    page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (text) => {window.copied = text}}})"
+    )
+    for name, begins in (
+        ("Write it as a configuration", "# python"),
+        ("Write it as a TRL recipe", "#"),
+        ("Train it", "cd /work"),
+    ):
+        page.locator("#advice dt", has_text=name).locator("+ dd button").click()
+        page.wait_for_function("window.copied !== undefined")
+        assert page.evaluate("window.copied").startswith(begins)
+        assert ("\nlr: " in page.evaluate("window.copied")) == (name == "Write it as a configuration")
+        page.evaluate("delete window.copied")
 
 
 def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Browser", tmp_path: Path) -> None:

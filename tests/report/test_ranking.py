@@ -59,7 +59,7 @@ def test_leaders_that_cannot_be_told_apart_are_tied() -> None:
     ]
 
 
-def test_no_point_has_won_before_all_seeds_that_were_asked_for_have_run() -> None:
+def test_no_point_has_won_before_all_requested_seeds_have_run() -> None:
     """Three of five, which tell nothing apart yet."""
     race = [fresh(10 + i, 0, 1e-4, 1000 * (i + 1), value) for i, value in enumerate((0.6, 0.8, 0.7))]
     race += [fresh(20 + i, 1, 1e-3, 1000 * (i + 1), value) for i, value in enumerate((0.8, 0.6, 0.71))]

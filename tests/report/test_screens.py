@@ -1,4 +1,4 @@
-"""``grposweep status``, ``show`` and ``list``: what a person sees, what a script gets, what is said of a wrong name."""
+"""``grposweep status``, ``show`` and ``list``: what a user sees, what a script gets, what is reported of a wrong name."""
 
 import json
 import os
@@ -28,6 +28,15 @@ def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(command
     )  # fmt: skip
     assert [text for text in expected if text not in out] == []
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_the_further_lines_of_a_cause_are_indented_as_its_first(commands: Commands) -> None:
+    """So that they are not read as a section of their own."""
+    make_sweep(HERE / "s", Made(trials=20, message=f"a reward raised {'again ' * 20}"))
+    out = commands("status", "s").out.splitlines()
+    at = next(number for number, line in enumerate(out) if "trial 5:" in line)
+    assert out[at + 1].startswith("  ")
+    assert "again" in out[at + 1]
 
 
 def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
@@ -70,7 +79,7 @@ def test_status_names_the_trials_of_the_pareto_front(commands: Commands) -> None
 
 
 def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) -> None:
-    """Its difference to the base configuration, and whether four seeds tell it."""
+    """Its difference from the base configuration, and whether four seeds tell it."""
     make_comparison(HERE / "s", [{"lr": 1e-5}, {"kl": "low"}])
     out = commands("status", "s").out
     assert re.search(r"lr=1e-05: -0\.\d{4} ± 0\.\d{4} worse\n  kl=low: [+-]0\.\d{4} ± 0\.\d{4} tied", out)
@@ -111,8 +120,8 @@ def test_show_tells_everything_about_a_trial(commands: Commands) -> None:
         "trial 0 of s: finished",
         "rank ",
         "6,400 completions",
-        "1 difference to trial",
-        "1 difference to the baseline",
+        "1 difference from trial",
+        "1 difference from the baseline",
     )
     assert [text for text in expected if text not in out] == []
     assert "optimizer" not in out  # what both have in common
@@ -142,6 +151,15 @@ def test_list_finds_sweeps_below_a_folder_and_names_damaged_ones(commands: Comma
     make_sweep(Path("bad"), Made(trials=1)).joinpath("sweep.yaml").write_text("{")
     out = commands("list", ".").out
     assert [name for name in ("one", "two", "is damaged") if name not in out] == []
+
+
+def test_list_shows_whole_dates_next_to_long_names(commands: Commands) -> None:
+    """80 columns: nothing is cut."""
+    make_sweep(HERE / "tiny-arithmetic-lr-batch-num_generations-d9f37f", Made(trials=4))
+    out = commands("list").out
+    assert re.search(r"\b\d{4}-\d\d-\d\d\b", out)
+    assert re.search(r"\b\d\d:\d\d\b", out)
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_chart_rises_from_its_lower_left_to_its_upper_right() -> None:

@@ -14,6 +14,8 @@ from grposweep.report.serve import HOST, ReportServer
 from grposweep.report.view import SweepReader
 from made import Made, make_sweep
 
+from .browser import start_browser
+
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
@@ -81,3 +83,17 @@ def test_a_port_that_is_taken_is_one_message(server: ReportServer, sweep: Path) 
     port = urlsplit(server.url).port or 0
     with pytest.raises(UserError, match=f"--port {port}: it cannot be used"):
         ReportServer(SweepReader(sweep), port)
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser_loads_itself_again_when_a_trial_moves_on(server: ReportServer, sweep: Path) -> None:
+    """And shows the trial's new step."""
+    beat = max(sweep.glob("trials/*/heartbeat"))  # of the running trial
+    with start_browser() as browser:
+        page = browser.new_page()
+        page.goto(server.url)
+        assert "77" not in page.locator("#trials").inner_text()
+        with page.expect_navigation(timeout=120_000):
+            beat.write_text(json.dumps({**json.loads(beat.read_text()), "step": 77}))
+        assert "77" in page.locator("#trials tr[data-state=running]").inner_text()
+        page.close()

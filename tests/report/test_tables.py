@@ -1,9 +1,15 @@
-"""The terminal's tables, at the width that is asked for."""
+"""The terminal's tables at a given width."""
+
+import json
+import re
+from pathlib import Path
 
 import pytest
 
 from grposweep.report.space_summary import InvalidRow, invalid_table
-from grposweep.report.tables import build_console, build_table
+from grposweep.report.tables import build_console, build_table, effects_table
+from grposweep.report.view import read_sweep
+from made import make_comparison
 
 LONG = InvalidRow("GB101", 8, "batch=small", "it does not divide the 32 completions of a rollout " * 3, ["a_key=1"])
 
@@ -31,3 +37,23 @@ def test_text_from_files_cannot_steer_the_terminal(capsys: pytest.CaptureFixture
     assert "\\x1b]0;" in shown
     assert "[bold]x[/]" in shown
     assert "\\x1b[2J[link=https://evil.example]here[/link] :bomb:" in shown
+
+
+def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was not trained; the user who asked for it looks for it there."""
+    sweep = make_comparison(tmp_path / "s", [{"lr": 1e-2}])
+    problem = {
+        "code": "GL104",
+        "message": "generation.temperature=0: sampling needs a temperature above 0",
+        "fixes": [],
+    }
+    line = {"v": 1, "point": {"generation.temperature": 0}, "problems": [problem]}
+    (sweep / "invalid.jsonl").write_text(json.dumps(line) + "\n")
+    view = read_sweep(sweep)
+    assert view.comparison is not None
+    build_console().print(effects_table(view, view.comparison))
+    shown = capsys.readouterr().out
+    assert re.search(r"generation.temperature +0 +GL104 +invalid", shown)
+    assert "GL104: generation.temperature=0: sampling needs" in shown

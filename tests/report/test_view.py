@@ -81,7 +81,7 @@ def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, t
     assert (view.progress.target, view.invalid) == (None, [])
 
 
-def test_an_attempt_here_ended_with_its_controller_and_a_job_goes_on(swept: Path, tmp_path: Path) -> None:
+def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Path, tmp_path: Path) -> None:
     """The lease is free: a local attempt cannot be under way, a Slurm job can."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = next((copy / "trials").glob("0009-*"))
@@ -92,7 +92,7 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_goes_on(swept: Path
 
 
 def test_a_trial_that_the_search_has_paused_is_told_from_one_that_was_stopped(swept: Path, tmp_path: Path) -> None:
-    """Both have a checkpoint; only its control file says who goes on with it."""
+    """Both have a checkpoint; only its control file says who continues with it."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     for name in ("0000", "0001"):
         trial = next((copy / "trials").glob(f"{name}-*"))

@@ -1,4 +1,4 @@
-"""Points that do not fit a GPU are told what would, cheapest first, and only where GPU and model are known."""
+"""Points that do not fit a GPU get fixes that fit, cheapest first, and only if GPU and model are known."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,7 @@ def test_the_first_fix_keeps_training_as_it_was() -> None:
 
 
 def test_an_automatic_size_is_bounded_instead_of_set() -> None:
-    """The planner chooses the size, so it is the planner's bound that a person edits."""
+    """The planner chooses the size, so it is the planner's bound that a user edits."""
     auto = {"auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}), "prompts_per_step": 8}
     assert list(fixes(**auto)[0]) == ["max_per_device_train_batch_size"]
 
@@ -73,7 +73,7 @@ def test_fewer_generations_come_last() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"gradient_checkpointing": True, "gpu_memory_gib": 5.0}])
 def test_every_fix_fits(fields: dict[str, Any]) -> None:
-    """It is judged again before anybody sees it."""
+    """It is judged again before it is shown."""
     s = replace(POINT, **fields)
     for change in fixes(**fields):
         after = replace(s, **change)
@@ -84,7 +84,7 @@ def test_every_fix_fits(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("unknown", [{"architecture": None}, {"gpu_memory_gib": None}])
-def test_nothing_is_said_where_model_or_gpu_is_unknown(unknown: dict[str, Any]) -> None:
+def test_nothing_is_reported_if_model_or_gpu_is_unknown(unknown: dict[str, Any]) -> None:
     """Silence is better than a guess."""
     assert not [problem for problem in check(replace(POINT, **unknown)) if problem.code.startswith("GM")]
 

@@ -1,4 +1,4 @@
-"""Every rule fires on a bad setting and is silent on a good one, reads what it says, and speaks the person's language."""
+"""Every rule fires on a bad setting and is silent on a good one, reads the fields that it declares, and names the user's keys."""
 
 import re
 from dataclasses import fields, replace
@@ -49,7 +49,7 @@ TIMED: dict[str, Any] = {"walltime_min": 240, "checkpoints": 2}  # every 50 step
 
 
 def told(**fields: Any) -> dict[str, Any]:
-    """Fields that a person set in a recipe."""
+    """Fields that a user set in a recipe."""
     return fields | {"given": frozenset(fields)}
 
 
@@ -191,6 +191,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GM202", {"sharding": "fsdp"}, {"sharding": "fsdp", "processes": 2}),
     ("GM204", LOADED | {"host_memory_gib": 14}, LOADED | {"host_memory_gib": 15}),
     ("GM204", LOADED | {"host_memory_gib": 14}, LOADED | {"host_memory_gib": 14, "loads_on_every_rank": False}),
+    ("GM204", LOADED | {"host_memory_gib": 20, "loads_on_every_rank": None, "beta": 0.04},
+     LOADED | {"host_memory_gib": 14, "loads_on_every_rank": None, "beta": 0.0}),
     ("GM205", {"gpu": "Tesla V100", "weights_dtype": "bfloat16"}, {"gpu": "Tesla V100"}),
     ("GM205", {"gpu": "T4", "autocast_dtype": "bfloat16"}, {"gpu": "A100", "autocast_dtype": "bfloat16"}),
     ("GA201", RECIPE | TINY, TINY),
@@ -265,7 +267,7 @@ class Watched(Setting):
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(s=draw_settings(Watched))
 def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
-    """Verdicts are remembered and fixes sought by what a rule says that it reads."""
+    """The declared fields decide which verdicts are cached and which fixes are searched."""
     for code, rule in REGISTRY.items():
         s.__dict__["seen"] = set()
         rule.judge(s)
@@ -295,7 +297,7 @@ def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:
 
 @pytest.mark.parametrize(("code", "bad", "_good"), CASES)
 def test_messages_carry_the_native_names_of_the_keys(code: str, bad: dict[str, Any], _good: dict[str, Any]) -> None:
-    """The blamed key is spelt as the person wrote it, and our own word for it does not appear bare."""
+    """The message has the key as the user wrote it, and not this project's name of the field."""
     native = {name: f"their-{name}" for name in NAMES}
     problem = only(replace(GOOD, **bad, keys=native), code)
     assert re.search(r"their-\w+=", problem.broken.what) or code in ("GS101", "GS104", "GD201", "GK203", "GT201")
@@ -322,7 +324,7 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
     )
 
 
-@pytest.mark.parametrize(("warmup", "advice"), [(0, "Try 5e-06 with"), (0.1, "Try 5e-06, or more prompts a step.")])
+@pytest.mark.parametrize(("warmup", "advice"), [(0, "Try 5e-06 with"), (0.1, "Try 5e-06, or more prompts per step.")])
 def test_warmup_that_is_set_is_not_advised(warmup: float, advice: str) -> None:
     """GA203: only what would change something."""
     s = Setting(processes=1, learning_rate=1e-6, parameters=7_000_000_000, warmup_steps=warmup)

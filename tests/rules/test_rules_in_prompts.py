@@ -215,7 +215,7 @@ def test_a_fix_ends_its_problem_in_the_framework_s_own_words(
 def test_a_message_names_the_keys_that_were_set(
     framework: str, code: str, bad: dict[str, Any], good: dict[str, Any]
 ) -> None:
-    """No word of TRL's, and none of ours."""
+    """It has no name of TRL and none of this project."""
     messages = [finding.message for finding in verdict(framework, bad).diagnostics if finding.code == code]
     for word in (
         "num_generations=",

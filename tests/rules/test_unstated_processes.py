@@ -1,4 +1,4 @@
-"""A recipe that states no processes is judged for 1 to 64: one warning names those that work, an error comes where none does."""
+"""A recipe that states no processes is judged for 1 to 64: a warning names the numbers that work, an error if none does."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def warned(**fields: Any) -> str | None:
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(s=draw_settings())
 def test_the_closed_forms_are_what_64_verdicts_say(s: Setting) -> None:
-    """For every rule whose error depends on the processes; what is broken without them is said directly."""
+    """For every rule whose error depends on the processes; what is broken without them is reported directly."""
     s = replace(s, processes=None, auto=frozenset(), unsolved=frozenset())
     for rule in COUNTING:
         assert rule.counts is not None
@@ -50,7 +50,7 @@ def test_every_error_that_reads_the_processes_says_which_of_them_work() -> None:
 def test_the_verdict_is_that_of_all_numbers_together(
     size: int, accumulation: int, group: int, eval_size: int, evaluates: bool
 ) -> None:
-    """Silence where all work, a warning where some do, an error with the broken rules' codes where none does."""
+    """No finding if all work, a warning if some do, and an error with the codes of the broken rules if none does."""
     s = replace(
         UNSTATED, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, num_generations=group,
         per_device_eval_batch_size=eval_size, evaluates=evaluates,
@@ -78,7 +78,7 @@ def test_the_verdict_is_that_of_all_numbers_together(
     ],
 )
 def test_the_numbers_that_work_are_named_in_few_words(fields: dict[str, Any], words: str | None) -> None:
-    """As a person would say it."""
+    """As a user would say it."""
     why = warned(**fields)
     assert why == words or (words and why and why.endswith(words))
 
@@ -93,7 +93,7 @@ def test_a_rule_that_is_switched_off_refuses_no_number() -> None:
     assert check(none, ["GB101"]) == []
 
 
-def test_where_no_number_works_there_are_fixes_all_the_same() -> None:
+def test_there_are_fixes_even_if_no_number_works() -> None:
     """They fix it for some number of processes."""
     s = replace(UNSTATED, num_generations=79)
     problem = check(s)[0]

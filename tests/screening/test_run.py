@@ -94,7 +94,7 @@ def screened(base: Experiment, prompts: int | None = None, asked: int = 0) -> An
     return run_screen(base, 16, prompts, given.console, given)
 
 
-def test_a_finished_screen_is_not_run_again_and_a_larger_one_goes_on_from_it(base: Experiment) -> None:
+def test_a_finished_screen_is_not_run_again_and_a_larger_one_continues_from_it(base: Experiment) -> None:
     """64 prompts, the same 64, then all."""
     assert len(screened(base, 64).prompts) == 64
     screened(base, 64)
@@ -104,8 +104,8 @@ def test_a_finished_screen_is_not_run_again_and_a_larger_one_goes_on_from_it(bas
     assert Instant.submitted == [0, 1]
 
 
-def test_a_busy_launcher_is_asked_again(base: Experiment) -> None:
-    """A full queue is no failure."""
+def test_a_busy_launcher_gets_the_job_again(base: Experiment) -> None:
+    """A full queue is not a failure."""
     Instant.busy = 2
     assert screened(base, 8) is not None
 
@@ -114,14 +114,14 @@ def test_a_busy_launcher_is_asked_again(base: Experiment) -> None:
     ("code", "message"),
     [(ExitCode.BAD_INPUT, "^task.path is wrong"), (ExitCode.FAILED, "screening failed .exit code 1")],
 )
-def test_an_attempt_that_fails_says_why(base: Experiment, code: int, message: str) -> None:
+def test_a_failed_attempt_has_its_reason_in_the_message(base: Experiment, code: int, message: str) -> None:
     """Bad input in its own words, anything else with the place of its output."""
     Instant.codes = [code]
     with pytest.raises(UserError, match=message):
         screened(base, 8)
 
 
-def test_an_interrupted_screen_returns_nothing_and_can_go_on(base: Experiment) -> None:
+def test_an_interrupted_screen_returns_nothing_and_can_continue(base: Experiment) -> None:
     """The attempt is asked to stop; the next one clears the request."""
     Instant.codes = [ExitCode.STOPPED]
     assert screened(base, 8) is None
@@ -132,7 +132,7 @@ def test_an_interrupted_screen_returns_nothing_and_can_go_on(base: Experiment) -
     assert ControlRequest.read(folder).action == Action.RUN
 
 
-def test_a_job_of_an_earlier_process_is_waited_for(base: Experiment) -> None:
+def test_a_running_job_of_an_earlier_process_is_not_started_twice(base: Experiment) -> None:
     """Two would write to one file."""
     Instant.codes = [ExitCode.FAILED]
     with pytest.raises(UserError):

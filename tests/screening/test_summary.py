@@ -1,4 +1,4 @@
-"""What a screen says: the filter and the group size that it recommends, and what is wrong with rewards and data."""
+"""A screen recommends a filter and a group size, and reports problems with rewards and data."""
 
 from pathlib import Path
 
@@ -36,8 +36,8 @@ def test_the_smallest_group_that_nearly_reaches_the_largest_is_advised(tmp_path:
     assert recommend(make_screen(tmp_path / "h-16", hard), 8, [2, 4, 8, 16, 32], 4).group >= 16
 
 
-def test_a_filter_leaves_enough_prompts_and_none_is_advised_where_most_groups_are_alive(tmp_path: Path) -> None:
-    """With 50 prompts a step, 80 prompts are too few; healthy prompts stay as they are."""
+def test_a_filter_leaves_enough_prompts_and_none_is_advised_if_most_groups_carry_a_signal(tmp_path: Path) -> None:
+    """With 50 prompts per step, 80 prompts are too few; healthy prompts stay as they are."""
     assert recommend(make_screen(tmp_path / "k-16", mixed()), 8, [8], prompts_per_step=50).bounds is None
     alive = [make_prompt(i, [0.0, 1.0] * 8) for i in range(30)]
     assert recommend(make_screen(tmp_path / "a-16", alive), 8, [8], 4).bounds is None
@@ -62,7 +62,7 @@ def test_answers_that_the_reward_misses_are_shown_with_examples(tmp_path: Path) 
     assert missed_answers(solved)[0] == 0
 
 
-def test_truncation_duplicates_and_rewards_that_cannot_judge_are_said(tmp_path: Path) -> None:
+def test_truncation_duplicates_and_rewards_that_cannot_judge_are_reported(tmp_path: Path) -> None:
     """Each has a line."""
     prompts = [make_prompt(i, [0.0, None, 1.0, 1.0], truncated=True) for i in range(10)]
     found = texts(make_screen(tmp_path / "k-4", prompts, duplicates=3, conflicts=1))

@@ -79,7 +79,7 @@ def test_an_edited_reward_file_makes_another_key(base: Experiment) -> None:
 
 
 def test_the_screen_with_most_prompts_is_found_and_an_unfinished_one_is_not(base: Experiment) -> None:
-    """An unfinished screen has fewer prompts than it was asked for."""
+    """An unfinished screen has fewer prompts than requested."""
     assert find_screen(base) is None
     screen_of(base, mixed(120), train_prompts=240)
     assert find_screen(base) is None
@@ -90,7 +90,7 @@ def test_the_screen_with_most_prompts_is_found_and_an_unfinished_one_is_not(base
 
 
 def test_a_batch_whose_groups_are_dead_is_invalid_with_the_numbers(base: Experiment) -> None:
-    """1 of 240 prompts passes sometimes: 4 prompts a step hardly ever hold one; a filter makes the point valid."""
+    """1 of 240 prompts passes sometimes: 4 prompts per step hardly ever hold one; a filter makes the point valid."""
     prompts = [make_prompt(i, [float(i == 0 and j % 2) for j in range(16)]) for i in range(240)]
     screen_of(base, prompts)
     kept = changed(base, "task", keep_between=[0.2, 0.8])
@@ -99,7 +99,7 @@ def test_a_batch_whose_groups_are_dead_is_invalid_with_the_numbers(base: Experim
         entry = with_screens(prepared, [experiment])[prepared_key(experiment)]
         problems = errors(check(read_setting(experiment, entry)))
         assert [problem.code for problem in problems] == codes
-        assert all("of 4 prompts a step, 0.0" in problem.message for problem in problems)
+        assert all("of 4 prompts per step, 0.0" in problem.message for problem in problems)
         assert all("98% of the optimizer steps" in problem.message for problem in problems)
 
 
@@ -110,7 +110,7 @@ def test_the_prompts_that_a_filter_leaves_are_unknown_before_preparation(base: E
 
 
 def test_without_a_screen_that_matches_nothing_is_judged(base: Experiment) -> None:
-    """A screen at another temperature says nothing about this one."""
+    """A screen at another temperature does not apply."""
     screen_of(changed(base, "generation", temperature=0.5), [make_prompt(i, [0.0] * 16) for i in range(240)])
     found = with_screens({prepared_key(base): {"train_prompts": 240}}, [base])
     assert read_setting(base, found[prepared_key(base)]).signal_shares == ()
@@ -199,7 +199,7 @@ def test_a_screen_runs_whole_groups_and_trains_nothing(base: Experiment) -> None
 
 
 def test_group_sizes_that_the_batch_does_not_allow_are_left_out(base: Experiment) -> None:
-    """32 completions a step hold whole groups of 32 and fewer."""
+    """32 completions per step hold whole groups of 32 and fewer."""
     assert prompts_by_group(base) == {2: 16.0, 4: 8.0, 8: 4.0, 16: 2.0, 32: 1.0}
 
 

@@ -1,4 +1,4 @@
-"""One factor at a time: which points that makes, and what the differences to the baseline say."""
+"""One factor at a time: which points that makes, and what the differences from the baseline say."""
 
 import random
 

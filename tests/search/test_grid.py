@@ -60,6 +60,16 @@ def test_the_grid_finds_what_judging_each_point_finds(compose: Compose) -> None:
     assert set().union(*found) == set(counts.by_rule())
 
 
+def test_a_new_value_of_an_interval_composes_nothing(compose: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search asks for hundreds of new points at a time, and composing one takes longer than all rules."""
+    validator = build_validator(compose, ["lr=interval(1e-5,1e-2)", "kl.beta=interval(0.0,0.1)", "batch=small,medium"])
+    for batch in ("small", "medium"):
+        validator.fields.setting({"lr": 1e-3, "kl.beta": 0.0, "batch": batch})
+    monkeypatch.setattr(validator.points, "experiment", lambda values: pytest.fail(f"{values} is composed"))
+    setting = validator.fields.setting({"lr": 2e-3, "kl.beta": 0.05, "batch": "medium"})
+    assert (setting.learning_rate, setting.beta) == (2e-3, 0.05)
+
+
 def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
     """kl=none has one point, the others one for each coefficient."""
     validator = build_validator(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})

@@ -1,8 +1,12 @@
 """Which parameters decide."""
 
 import random
+from collections.abc import Callable, Iterator
+from statistics import fmean
 
-from grposweep.search.analysis import ENOUGH, find_importances
+import pytest
+
+from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
 from grposweep.search.space import Choice, Interval, Parameter, Point
 
 PARAMETERS = {
@@ -42,3 +46,91 @@ def test_few_trials_and_equal_ones_tell_nothing() -> None:
     tried = points(ENOUGH)
     assert find_importances(PARAMETERS, tried[1:], [0.1] * (ENOUGH - 1), maximize=True) == {}
     assert find_importances(PARAMETERS, [{"lr": 7.0, "kl": "low"}] * ENOUGH, [0.1] * ENOUGH, maximize=True) == {}
+
+
+REPEATS = 300
+Draw = Callable[[random.Random, Point], Measured]
+
+
+def contrasts(draw: Draw, name: str, kinds: dict[str, Parameter] = PARAMETERS) -> Iterator[Contrast]:
+    """A parameter's contrast in sweeps of 4 to 9 random trials, if both of its sides have two trials."""
+    stream = random.Random(1)
+    for repeat in range(REPEATS):
+        tried: list[Point] = [
+            {"lr": 10 ** stream.uniform(-5, -2), "kl": stream.choice(kinds["kl"].domain.labels)}  # type: ignore[union-attr]
+            for _ in range(4 + repeat % 6)
+        ]
+        found = {c.parameter: c for c in find_contrasts(kinds, [draw(stream, point) for point in tried], maximize=True)}
+        if name in found and min(found[name].trials, found[name].others) > 1:
+            yield found[name]
+
+
+def is_upper(point: Point) -> bool:
+    """Whether the learning rate is in the upper half of its range."""
+    return float(point["lr"] or 0) > 10**-3.5
+
+
+def uneven(stream: random.Random, point: Point) -> Measured:
+    """0.2 better in the upper half, where trials also differ five times as much; kl=low adds 0.05."""
+    worth = stream.gauss(0.6, 0.1) if is_upper(point) else stream.gauss(0.4, 0.02)
+    return Measured(point, worth + 0.05 * (point["kl"] == "low"))
+
+
+def forecasted(stream: random.Random, point: Point) -> Measured:
+    """As far from the truth as its deviation says, and in the lower half a forecast: all forecasts are much alike."""
+    if is_upper(point):
+        return Measured(point, stream.gauss(0.6, 0.02))
+    return Measured(point, stream.gauss(0.4, 0.001), 0.1)
+
+
+@pytest.mark.parametrize(("name", "truth"), [("lr", 0.2), ("kl", 0.05)])
+def test_intervals_of_few_trials_cover_the_true_effect_in_about_95_percent(name: str, truth: float) -> None:
+    """With four to nine trials of unequal spread and of an unbalanced number, each drawn at random."""
+    found = list(contrasts(uneven, name))
+    signs = [1 if c.holds("low" if name == "kl" else 1e-2) else -1 for c in found]
+    covered = [
+        abs(c.difference.mean - sign * truth) <= c.difference.margin for c, sign in zip(found, signs, strict=True)
+    ]
+    assert len(found) > REPEATS / 2
+    assert 0.93 <= fmean(covered) <= 0.999
+
+
+def test_the_best_of_several_values_is_no_effect_where_all_are_equal() -> None:
+    """Choosing the best one of four does not make the interval miss 0 more often than one in twenty."""
+    labels = ("none", "low", "medium", "high")
+    kinds = PARAMETERS | {"kl": Parameter("kl", Choice(labels, labels))}
+    found = list(contrasts(lambda stream, point: Measured(point, stream.gauss(0.5, 0.05)), "kl", kinds))
+    assert fmean(c.is_significant for c in found) <= 0.05
+
+
+def test_the_uncertainty_of_a_forecast_widens_the_interval() -> None:
+    """Forecasts of several trials resemble each other more than the values that these would have ended with."""
+    (wide, *_), (narrow, *_) = (
+        list(contrasts(draw, "lr"))
+        for draw in (forecasted, lambda stream, point: Measured(point, forecasted(stream, point).value))
+    )
+    assert wide.difference.mean == narrow.difference.mean
+    assert wide.difference.margin > 2 * narrow.difference.margin > 0
+
+
+def test_a_clear_effect_of_few_trials_is_significant_and_a_side_with_one_trial_never() -> None:
+    """The best choice or half of the range is named, for a metric that is minimized too."""
+    tried = [
+        Measured({"lr": 1e-4 if n < 3 else 3e-3, "kl": "low" if n % 2 else "none"}, 0.4 + 0.3 * (n < 3) + 0.01 * n)
+        for n in range(6)
+    ]
+    first, second = find_contrasts(PARAMETERS, tried, maximize=True)
+    assert (first.parameter, first.is_significant, second.is_significant) == ("lr", True, False)
+    assert first.holds(1e-5)
+    assert not first.holds(1e-2)
+    lower = find_contrasts(PARAMETERS, tried, maximize=False)[0]
+    assert lower.holds(1e-2)
+    assert lower.difference.mean < 0
+    assert not any(contrast.is_significant for contrast in find_contrasts(PARAMETERS, tried[2:4], maximize=True))
+
+
+def test_a_seed_and_a_parameter_with_one_value_have_no_contrast() -> None:
+    """Nor does one that no trial has."""
+    seed = Parameter("seed", Choice((0, 1), (0, 1)))
+    tried = [Measured({"kl": "low", "seed": n % 2}, 0.1 * n) for n in range(6)]
+    assert find_contrasts(PARAMETERS | {"seed": seed}, tried, maximize=True) == []

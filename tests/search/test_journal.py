@@ -1,4 +1,4 @@
-"""The journal after any damage: what stood before it is there, what came after is kept aside, and work goes on."""
+"""The journal after any damage: what stood before it is there, what came after is kept aside, and work continues."""
 
 import json
 import os
@@ -75,13 +75,14 @@ def write(journal: Path) -> list[State]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """A real journal, and its state after every line."""
-    journal = tmp_path_factory.mktemp("whole") / "study.journal"
+    journal = tmp_path_factory.mktemp("whole") / "lr_batch" / "study.journal"
+    journal.parent.mkdir()
     states = write(journal)
     return journal.read_bytes(), states
 
 
 def check(journal: Path, damaged: bytes, before: State, certain: bool = True) -> None:
-    """Opening a damaged journal gives what stood before; then work goes on, and a fresh load sees all of it."""
+    """Opening a damaged journal gives what stood before; then work continues, and a fresh load sees all of it."""
     journal.write_bytes(damaged)
     damaged_path(journal).unlink(missing_ok=True)
     study = open_study(journal)
@@ -157,12 +158,22 @@ def test_a_scrap_between_lines_is_set_aside_with_what_follows(
     check(tmp_path / "study.journal", damaged, states[line] if scrap else states[-1])
 
 
-def test_another_direction_or_name_than_ours_is_damage(tmp_path: Path, whole: Whole) -> None:
-    """Readable, and wrong: the search would go the other way, or the trials belong to a study that is never opened."""
+def test_another_direction_than_ours_is_damage(tmp_path: Path, whole: Whole) -> None:
+    """Readable, and wrong: the search would go the other way."""
     first, rest = whole[0].split(b"\n", 1)
-    for wrong in ({"directions": [1]}, {"study_name": "grposwfep"}):
-        record = json.dumps({**json.loads(first), **wrong}).encode()
-        check(tmp_path / "study.journal", record + b"\n" + rest, [])
+    record = json.dumps({**json.loads(first), "directions": [1]}).encode()
+    check(tmp_path / "study.journal", record + b"\n" + rest, [])
+
+
+def test_a_study_has_its_sweeps_name_and_is_opened_under_any(tmp_path: Path, whole: Whole) -> None:
+    """Earlier releases called every study grposweep, and a sweep's folder may be renamed."""
+    first, rest = whole[0].split(b"\n", 1)
+    assert json.loads(first)["study_name"] == "lr_batch"
+    record = json.dumps({**json.loads(first), "study_name": "grposweep"}).encode()
+    journal = tmp_path / "renamed" / "study.journal"
+    journal.parent.mkdir()
+    check(journal, record + b"\n" + rest, whole[1][-1])
+    assert open_study(journal).study.study_name == "grposweep"
 
 
 def test_a_whole_journal_is_left_alone(tmp_path: Path, whole: Whole) -> None:

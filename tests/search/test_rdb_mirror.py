@@ -1,6 +1,7 @@
 """A copy of the study in a database: equal at the end even if the server dies meanwhile, and never waited for."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -9,6 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
+from grposweep.search.journal import RdbMirror
 from search.postgres import Postgres, find, free_port
 from support import Ended, trials, wait_for
 
@@ -26,7 +28,7 @@ def told(url: str) -> list[tuple[str, Any, Any]]:
 def own(sweep: Path) -> list[tuple[str, Any, Any]]:
     """The same of the sweep's journal."""
     journal = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
-    study = optuna.load_study(study_name="grposweep", storage=optuna.storages.JournalStorage(journal))
+    study = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(journal))
     return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
 
 
@@ -53,12 +55,24 @@ def test_a_database_holds_the_same_study(run: Run, here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_costs_no_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_connections_costs_no_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep says that the database lacks it, and how it gets there."""
     ended = run(*FAKE, f"search.storage=postgresql://team@127.0.0.1:{free_port()}/x", "-m", "lr=1e-4,1e-3")
     assert ended.code == 0, ended.err
     assert len(trials(ended.sweep)) == 2
     assert "search.storage is behind" in ended.out
+
+
+def test_a_server_that_never_answers_is_named_at_the_end() -> None:
+    """It accepts the connection and stays silent, so the driver waits and raises nothing."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    trial = optuna.trial.create_trial(state=optuna.trial.TrialState.COMPLETE, value=0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgresql+psycopg://team@127.0.0.1:{server.getsockname()[1]}/x"
+        mirror = RdbMirror(url, "s", "maximize", last_seconds=0.05)
+        mirror.show([trial])
+        assert not mirror.close()
+        assert mirror.problem == "search.storage is behind (the server does not answer); trying again"
 
 
 def test_what_is_no_database_is_bad_input(run: Run) -> None:

@@ -11,7 +11,7 @@ REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
 
 
 def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command as a person types it."""
+    """The command as a user types it."""
     return subprocess.run([sys.executable, REPLAY, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
@@ -63,3 +63,27 @@ def test_what_is_no_recorded_curve_is_refused_in_one_message(tmp_path: Path, lin
     assert done.returncode == 2
     assert word in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_hpo_rl_bench_is_converted_with_parameters_that_change_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points without all three seeds are left out, and the same ones are drawn at each call."""
+    monkeypatch.syspath_prepend(str(REPLAY.parent))
+    from hpo_rl_bench import changing, drawn
+
+    names = [
+        f"Enduro-v0_PPO_random_lr_-3-4-5_gamma_0.950.980.{n}_seed{seed}_eval.json"
+        for n in range(10, 120)
+        for seed in range(3)
+    ]
+    few = [
+        "Enduro-v0_PPO_random_lr_-3-3-3_gamma_0.80.80.8_seed0_eval.json",
+        "Enduro-v0_PPO_random_lr_-3_gamma_0.8_clip_0.2_seed0_eval.json",
+    ]
+    paths = drawn([*few, *names])
+    assert len(paths) == 300
+    assert not {*few} & {*paths}
+    assert paths == drawn([*reversed(names), *few])
+    found = {"learning_rate": [-3, -4, -5], "gamma": [0.95, 0.98, 0.99], "returns_eval": [float(n) for n in range(10)]}
+    line = changing(names[0], found)
+    assert line["point"] == {"lr1": 1e-3, "lr2": 1e-4, "lr3": 1e-5, "gamma1": 0.95, "gamma2": 0.98, "gamma3": 0.99}
+    assert (line["seed"], line["held_out"]) == (0, [2.0, 7.0])

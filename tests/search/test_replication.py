@@ -29,7 +29,7 @@ def drawn(means: Mapping[int, float], spread: float, stream: random.Random) -> d
     return {number: {seed: stream.gauss(mean, spread) for seed in SEEDS} for number, mean in means.items()}
 
 
-def test_an_interval_is_students() -> None:
+def test_an_interval_is_that_of_students_t() -> None:
     """Five values with the textbook's t of 2.776 at four degrees of freedom."""
     found = estimate([1.0, 2.0, 3.0, 4.0, 5.0])
     assert found.mean == 3.0
@@ -37,7 +37,7 @@ def test_an_interval_is_students() -> None:
 
 
 def test_one_value_has_no_interval() -> None:
-    """It may lie anywhere."""
+    """The value alone says nothing about its error."""
     assert estimate([0.5]).margin == math.inf
     assert str(estimate([0.5])) == "0.5000"
 
@@ -71,7 +71,7 @@ def test_the_lucky_one_of_the_search_does_not_win() -> None:
 
 
 def test_equal_points_are_tied() -> None:
-    """Nothing tells them apart, and it is said so."""
+    """They do not differ significantly, and that is reported."""
     swings = {seed: 0.1 * (-1) ** index for index, seed in enumerate(SEEDS)}
     standing, _ = run_race(
         {n: {seed: 0.5 + sign * swings[seed] for seed in SEEDS} for n, sign in enumerate((1, -1, 0))}

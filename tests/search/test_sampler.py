@@ -135,7 +135,7 @@ def test_the_next_point_is_the_same_after_reopening_the_journal(sampler: str, tm
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_killed_search_goes_on_as_if_it_had_not_been_killed(sampler: str, tmp_path: Path) -> None:
+def test_a_killed_search_continues_as_if_it_had_not_been_killed(sampler: str, tmp_path: Path) -> None:
     """Twelve at once, or six, a new process, and six."""
     (tmp_path / "once").mkdir()
     (tmp_path / "twice").mkdir()
@@ -158,7 +158,7 @@ def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path)
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_fixed_parameters_keep_their_values(sampler: str, tmp_path: Path) -> None:
-    """A person's own first point; what it leaves out is filled in validly."""
+    """A user's own first point; what it leaves out is filled in validly."""
     study = open_study(tmp_path)
     fixed: Point = {"processes": 6, "kl": "low", "kl.beta": 0.05}
     points = [study.ask(MOSTLY_INVALID, sampler, seed, fixed) for seed in range(20)]
@@ -175,7 +175,7 @@ def test_fixed_parameters_that_fit_nothing_give_none(tmp_path: Path) -> None:
 
 
 def test_auto_is_a_grid_where_the_space_is_finite_and_tpe_otherwise() -> None:
-    """What a person did not choose is chosen by the space."""
+    """What a user did not choose is chosen by the space."""
     assert (choose_sampler("auto", FINITE), choose_sampler("auto", MIXED)) == ("grid", "tpe")
     assert choose_sampler("random", FINITE) == "random"
     assert choose_sampler("auto", MIXED, stopping="curve_ei") == "curve_ei"

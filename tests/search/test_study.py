@@ -93,7 +93,7 @@ def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_i
     assert study.best is None
 
 
-def test_samplers_see_what_is_foreseen_of_trials_without_a_value_until_they_have_one(journal: Path) -> None:
+def test_samplers_see_forecasts_of_trials_until_they_have_a_value(journal: Path) -> None:
     """Forecasts change; the study itself knows nothing of them, and a new copy is the same."""
     study, scratch = open_study(journal), SamplerView("maximize")
     waiting, stopped = (study.add({"lr": lr, "kl": "low"}, {}) for lr in (1e-3, 2e-3))

@@ -105,6 +105,14 @@ COMMANDS = {
     "doctor": ("doctor", "s"),
     "cancel": ("cancel", f"t{HOSTILE}"),
     "retry": ("retry", HOSTILE, "--sweep", "s"),
+    "rerun": ("rerun", "0", "--sweep", f"t{HOSTILE}"),
+    "rerun of no trial": ("rerun", HOSTILE, "--sweep", f"t{HOSTILE}"),
+    "rerun with a hostile key": ("rerun", "0", f"{HOSTILE}=1", "--sweep", "s"),
+    "fork": ("fork", "0", f"{HOSTILE}=1", "--at", "1", "--sweep", "s"),
+    "fork of no trial": ("fork", HOSTILE, "lr=1", "--at", "1", "--sweep", f"t{HOSTILE}"),
+    "sync": ("sync", f"t{HOSTILE}"),
+    "screen": ("screen", f"task={HOSTILE}"),
+    "screen with a hostile key": ("screen", f"{HOSTILE}=1"),
     "diagnose": ("diagnose", "log.txt"),
     "diagnose lines": ("diagnose", "log.jsonl"),
     "lint": ("lint", f"recipe{HOSTILE}.yaml"),
@@ -115,7 +123,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "rerun" else name for name in COMMANDS]
+)  # rerun trains, with the fake trainer
 def test_a_command_shows_no_control_character_of_a_file(shown: Callable[..., str], name: str) -> None:
     """Its own colours stay."""
     text = shown(*COMMANDS[name])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.redaction import RedactedProgram, redact
-from support import Ended, run_in
+from support import Ended, run_in, wait_for
 
 HF, KEY, PASSWORD = "hf_" + "aB3dE" * 6, "0123456789abcdef" * 2 + "01234567", "correct-horse-battery"
 SECRET = {"HF_TOKEN": HF, "WANDB_API_KEY": KEY, "MY_PASSWORD": PASSWORD}
@@ -125,4 +125,18 @@ def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None
     assert ended.code == 1, ended.out + ended.err
     (log,) = here.rglob("rank-0.log")
     assert "ValueError: ***" in log.read_text()
+    assert found(here) == []
+
+
+@pytest.mark.parametrize("is_warm", ["true", "false"])
+def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is_warm: str) -> None:
+    """Its log holds the rest of what it and its children say, to the last line."""
+    command = f"env; {sys.executable} -c 'import os; print(os.environ)'; echo last; exit 3"
+    words = ("use_vllm=true", "vllm_mode=server", "vllm_gpus=1", f'vllm_server_command="{command}"')
+    given = [*(f"generation.{word}" for word in words), f"cluster.warm={is_warm}", "trainer.fake.step_seconds=60"]
+    ended = run_in(here, "trainer=fake", "name=s", *given, CUDA_VISIBLE_DEVICES="0,1", **SECRET)
+    assert "its vLLM server ended" in ended.out + ended.err
+    (log,) = here.rglob("vllm.log")
+    wait_for(lambda: log.read_text().endswith("last\n"), seconds=10)
+    assert "HF_TOKEN=***" in log.read_text()
     assert found(here) == []

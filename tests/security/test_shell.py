@@ -15,11 +15,15 @@ from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm.script import render_script
+from grposweep.launchers.slurm.sweep_jobs import write_controller
+from grposweep.report.trial_view import read_trial
 from grposweep.schema import Cluster
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.attempts import write_trial
+from support import shellcheck
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
+KEPT = ("SC2016",)  # $HOME in single quotes does not expand: that is wanted
 STUB = '#!/bin/sh\nprintf \'%s\\n\' "$NOTE" >"$SEEN"\nfor word; do printf \'%s\\n\' "$word" >>"$SEEN"; done\n'
 
 
@@ -50,6 +54,25 @@ def test_values_and_folders_reach_a_job_as_they_are(tmp_path: Path, monkeypatch:
     assert seen.endswith(f"grposweep.train\n{folder}\n")
 
 
+def test_shellcheck_finds_nothing_in_the_jobs_of_hostile_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a trial and of a controller: folders, environment, container options, words of the command."""
+    folder = tmp_path / HOSTILE.replace("/", "") / "trials" / "0000-3f9a1c"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    options = [f"--container-image={HOSTILE}", f"--container-mounts={HOSTILE}:/data"]
+    cluster = Cluster(kind="slurm", environment={"NOTE": HOSTILE}, python="python", container=options)
+    trial = render_script(Job(folder, 0, cluster), folder.parent.parent, folder)
+    controller = write_controller(cluster, folder.parent.parent, ["python", f"x={HOSTILE}"]).read_text()
+    assert [shellcheck(script, *KEPT) for script in (trial, controller)] == ["", ""]
+
+
+def test_shellcheck_finds_a_value_without_quotes() -> None:
+    """So that the tests above can fail."""
+    assert "SC2086" in shellcheck("#!/bin/bash\nrm $1\n", *KEPT)
+
+
 def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compose: Callable[[list[str]], DictConfig]
 ) -> None:
@@ -62,6 +85,8 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     trial = write_trial(SweepFolder(here / "s"), 0, verdict, [f"shared={HOSTILE}"], {"note": HOSTILE}, {})
     text = (trial.path / "command.sh").read_text()
     assert shlex.quote(sys.executable) in text
+    assert shellcheck(text, *KEPT) == ""
+    assert text.endswith(f"\n{read_trial(trial, False).command}\n")  # also a line of a value that begins with #
     script = tmp_path / "command.sh"
     script.write_text(text.replace(shlex.quote(sys.executable), "printf '<%s>\\n'", 1))
     said = run_bash(script, tmp_path).stdout

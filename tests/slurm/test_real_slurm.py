@@ -128,7 +128,7 @@ def test_a_sweep_survives_ten_deaths_of_its_controller(run: Run, start: LaunchCo
 
 
 def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: LaunchCommand, here: Path) -> None:
-    """The job goes on meanwhile, and is not submitted again."""
+    """The job continues meanwhile, and is not submitted again."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 10))
     process.send_signal(signal.SIGINT)
@@ -142,7 +142,7 @@ def test_ctrl_c_detaches_and_the_same_command_comes_back(run: Run, start: Launch
     assert {line["attempt"] for line in lines(folder / "metrics.jsonl")} == {0}
 
 
-def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(
+def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_continues(
     run: Run, start: LaunchCommand, here: Path
 ) -> None:
     """It is told apart from a crash, and not submitted again."""
@@ -157,7 +157,7 @@ def test_a_job_cancelled_by_hand_is_a_failed_trial_and_the_sweep_goes_on(
 
 
 def test_a_trial_survives_its_node(start: LaunchCommand, here: Path) -> None:
-    """The node is set down in the middle; the trial goes on elsewhere from its checkpoint."""
+    """The node is set down in the middle; the trial continues elsewhere from its checkpoint."""
     process = start(*SLOW, "lr=1e-3")
     wait_for(is_at(here, 0, 30))
     (job,) = ours()
@@ -186,7 +186,7 @@ def test_a_bad_partition_is_one_message(run: Run) -> None:
 
 
 def test_a_job_that_can_never_start_is_refused(run: Run) -> None:
-    """Slurm takes a job of ten minutes for a partition of two, and would let it wait for ever."""
+    """Slurm takes a job of ten minutes for a partition of two, and would let it wait forever."""
     ended = run(*FAKE, "cluster.partition=short", "cluster.walltime_min=10")
     assert ended.code == 2
     assert "cluster.walltime_min=10" in ended.err
@@ -206,7 +206,7 @@ def test_hostile_folder_names_are_only_names(name: str, here: Path) -> None:
     assert read(trials(folder / "outputs" / "s")[0] / "result.json")["status"] == "finished"
 
 
-def test_a_preempted_trial_gives_way_and_goes_on(start: LaunchCommand, here: Path) -> None:
+def test_a_preempted_trial_gives_way_and_continues(start: LaunchCommand, here: Path) -> None:
     """A job of the partition with the higher priority takes all CPUs; ours stops at a boundary and requeues itself."""
     process = start(*SLOW, "cluster.partition=low", "cluster.extra=[--exclusive]", "cluster.nodes=2", "lr=1e-3")
     wait_for(is_at(here, 0, 20))
@@ -222,7 +222,7 @@ def test_a_preempted_trial_gives_way_and_goes_on(start: LaunchCommand, here: Pat
 
 
 def test_the_controller_may_be_a_job_that_requeues_itself(run: Run, here: Path) -> None:
-    """The command returns at once; its time limit lets the controller go on in another run of the same job."""
+    """The command returns at once; its time limit lets the controller continue in another run of the same job."""
     grid = (*SLOW, "cluster.max_jobs=1", "cluster.controller=job", "-m", "lr=1e-4,3e-4,1e-3,3e-3")
     handed = run(*grid)
     assert handed.code == 0, handed.err

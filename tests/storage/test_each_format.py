@@ -1,4 +1,4 @@
-"""A sweep that an earlier commit began goes on, is shown and is repaired, or its refusal says why.
+"""A sweep that an earlier commit began continues, is shown and is repaired, or its refusal says why.
 
 `tests/storage/keep_sweep.py` made the fixtures. CONTRIBUTING.md says how to add one when what is on disk changes.
 """
@@ -43,7 +43,7 @@ def sweep(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return path
 
 
-def go_on() -> int:
+def resume_sweep() -> int:
     """Give the sweep's command again, with attempts that take no time."""
     with open_session() as session, without_waiting():
         words = [word for word in WORDS if word != "-m"]
@@ -52,10 +52,10 @@ def go_on() -> int:
 
 
 @pytest.mark.parametrize("sweep", BEGUN, indirect=True)
-def test_it_goes_on_with_what_is_unfinished(sweep: Path) -> None:
-    """The finished trial stays as it is, the second goes on in a further attempt, the third begins."""
+def test_it_continues_with_what_is_unfinished(sweep: Path) -> None:
+    """The finished trial stays as it is, the second continues in a further attempt, the third begins."""
     before = (trials(sweep)[0] / "result.json").read_bytes()
-    assert go_on() == 0
+    assert resume_sweep() == 0
     assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished"] * 3
     assert (trials(sweep)[0] / "result.json").read_bytes() == before
     assert [read(trial / "result.json")["attempt"] for trial in trials(sweep)] == [0, 1, 0]
@@ -64,7 +64,7 @@ def test_it_goes_on_with_what_is_unfinished(sweep: Path) -> None:
 @pytest.mark.parametrize("sweep", list(BEGUN)[-1:], indirect=True)
 def test_the_newest_has_all_that_a_controller_writes_today(sweep: Path) -> None:
     """If this fails, keep a sweep of your commit: `python tests/storage/keep_sweep.py COMMIT`, and add it to BEGUN."""
-    assert go_on() == 0
+    assert resume_sweep() == 0
     before, today = trials(sweep)[0], trials(sweep)[2]
     for name in ("trial.json", "result.json", "plan.json", "attempts.jsonl"):
         assert keys(today / name) <= keys(before / name), name
@@ -92,9 +92,9 @@ def test_it_is_shown_reported_and_repaired(sweep: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("sweep", TOO_EARLY, indirect=True)
-def test_one_that_cannot_go_on_says_why(sweep: Path) -> None:
+def test_one_that_cannot_continue_says_why(sweep: Path) -> None:
     """Its folder does not hold what identifies it today, so nothing is mixed up."""
     before = sorted(os.walk(sweep))
     with pytest.raises(UserError, match=r"an earlier version.*did not record its base configuration.*Set another name"):
-        go_on()
+        resume_sweep()
     assert sorted(os.walk(sweep)) == before

@@ -1,4 +1,4 @@
-"""Sweep folders that commit bb865b9 made go on, are reported and are repaired: the files on disk are a contract."""
+"""Sweep folders that commit bb865b9 made continue, are reported and are repaired: the files on disk are a contract."""
 
 import json
 import shutil
@@ -53,8 +53,8 @@ def end_of(result: Path) -> tuple[str, float | None]:
     return content["status"], content["objective"]
 
 
-def test_a_killed_sweep_of_an_earlier_version_goes_on_with_its_unfinished_trials_only(here: Path) -> None:
-    """Trial 4 goes on from its checkpoint, one more is started, and what had ended stays as it was."""
+def test_a_killed_sweep_of_an_earlier_version_continues_with_its_unfinished_trials_only(here: Path) -> None:
+    """Trial 4 continues from its checkpoint, one more is started, and what had ended stays as it was."""
     sweep = here / "outputs" / "killed"
     before = [(folder / "result.json").read_text() for folder in trials(sweep)[:4]]
     ended = run_in(here, "name=killed", *KILLED)

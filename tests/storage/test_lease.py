@@ -1,5 +1,6 @@
 """The lease keeps two controllers apart, also after a crash."""
 
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from grposweep.errors import LeaseLostError, UserError
 from grposweep.files import read_json, write_json
+from grposweep.process import birth
 from grposweep.storage import lease as module
 from grposweep.storage.lease import Lease
 
@@ -57,6 +59,59 @@ def test_a_reused_pid_is_no_holder(tmp_path: Path) -> None:
     holder(tmp_path / "lease.json", socket.gethostname(), os.getpid())
     with Lease(tmp_path / "lease.json") as lease:
         lease.check()
+
+
+def test_a_pid_that_another_process_got_is_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time of the process's start; nothing is watched."""
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 3600.0)
+    known = {"owner": "other", "host": socket.gethostname(), "pid": os.getpid(), "counter": 3}
+    write_json(tmp_path / "lease.json", {**known, "birth": (birth(os.getpid()) or 0) - 1})
+    with Lease(tmp_path / "lease.json") as lease:
+        lease.check()
+
+
+@pytest.mark.skipif(birth(os.getpid()) is None, reason="this system has no /proc")
+def test_a_holder_on_this_machine_that_moves_nothing_is_respected(tmp_path: Path) -> None:
+    """It is suspended, or waits for a disk: two controllers would train its trials twice."""
+    known = {"owner": "other", "host": socket.gethostname(), "pid": os.getpid(), "counter": 3}
+    write_json(tmp_path / "lease.json", {**known, "birth": birth(os.getpid())})
+    with pytest.raises(UserError, match="another controller"):
+        Lease(tmp_path / "lease.json").__enter__()
+
+
+@pytest.mark.parametrize("hidden", ["pid_namespace", "is_hidden"])
+def test_a_holder_that_only_its_counter_shows_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """Two containers may share a host name and a pid; /proc may hide other users' processes."""
+    numbers = itertools.count(1)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(module, "birth", lambda _pid: next(numbers))
+    monkeypatch.setattr(module, hidden, lambda *_: next(numbers))
+    with Lease(tmp_path / "lease.json"):
+        assert module.is_held(tmp_path / "lease.json")
+
+
+def test_a_process_has_a_birth_until_it_ends() -> None:
+    """Also before its parent has asked how it ended; other things have none."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert birth(child) is None
+    os.waitpid(child, 0)
+    assert [birth(pid) for pid in (child, "no pid", None)] == [None] * 3
+
+
+def test_a_wait_for_a_holder_elsewhere_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who held the sweep, and for how long its lease is watched."""
+    monkeypatch.setattr(module, "TOLD_SECONDS", 0.0)
+    holder(tmp_path / "lease.json", "another-host", 12)
+    with Lease(tmp_path / "lease.json"):
+        pass
+    assert capsys.readouterr().err.startswith("process 12 on another-host held this sweep last; watching")
 
 
 def test_a_controller_that_lost_its_lease_stops_and_does_not_take_it_back(tmp_path: Path) -> None:

@@ -150,3 +150,27 @@ def test_tpe_learns_to_its_end_if_no_slot_would_wait_long(compose: Compose, tmp_
     start(queue, 20)
     assert queue.study.drawn(20) == []
     assert queue.next() is None
+
+
+def test_a_resumed_sweep_tries_the_points_of_another_list(compose: Compose, tmp_path: Path) -> None:
+    """The first of the new list, too, although the first of the old one was tried."""
+    validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
+    study = SweepStudy(tmp_path / "journal", validator.space, "maximize")
+    for lr in (2e-3, 3e-3):
+        queue = TrialQueue(study, validator, Search(trials=20), "random", [], [{"lr": lr}])
+        assert start(queue, 1) == [lr]
+    assert start(queue, 1)[0] not in (2e-3, 3e-3)
+
+
+def test_an_enqueued_point_with_a_value_of_an_inactive_parameter_is_tried_once(
+    compose: Compose, tmp_path: Path
+) -> None:
+    """Its trial does not have that value, and the search continues after it."""
+    beta = {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}
+    space, fixed = parse_space(["kl=none,low", "lr=interval(1e-3,1e-2)"], {"kl.beta": beta})
+    study = SweepStudy(tmp_path / "journal", space, "maximize")
+    enqueued = [{"kl": "none", "kl.beta": 0.01}]
+    queue = TrialQueue(study, Validator(space, Points(compose, fixed)), Search(trials=20), "random", [], enqueued)
+    start(queue, 10)
+    assert study.trials[0].params["kl"] == "none"
+    assert {trial.params["kl"] for trial in study.trials[1:]} == {"none", "low"}

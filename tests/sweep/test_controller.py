@@ -2,17 +2,25 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from optuna.trial import TrialState
 
-from grposweep.errors import UserError
-from grposweep.files import write_json
+from grposweep.errors import LeaseLostError, UserError
+from grposweep.files import write_json, write_text
 from grposweep.launchers.base import End
+from grposweep.report.view import SweepReader
 from grposweep.schema import Cluster
-from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping
+from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, State
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
+from grposweep.storage.lease import Lease
+from grposweep.sweep import attempts
+from grposweep.sweep.attempts import HeartbeatMonitor
 from grposweep.sweep.start import check_unfinished
 from grposweep.train.records import MetricsFile
 from support import read
@@ -62,6 +70,59 @@ def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches
     assert len(place.jobs) == (2 if status == "retried" else 1)
 
 
+class Decides(NoStopping):
+    """Decides the same at each evaluation, and promotes what is paused."""
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+
+    def decide(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
+        return Decision(self.action, f"trial {curve.number} is not needed")
+
+    def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
+        return next((curve.number for curve in curves if curve.state is State.PAUSED), None)
+
+
+@pytest.mark.parametrize("action", [Action.PAUSE, Action.STOP])
+def test_a_request_that_comes_after_the_end_of_a_trial_changes_nothing(
+    place: Place, tmp_path: Path, action: Action
+) -> None:
+    """A shared file system may show an evaluation, and the result of the job that has ended a minute later."""
+    folder = SweepFolder(tmp_path)
+    controller = open_controller(folder, place, Decides(action), "lr=1e-3")
+    controller.tick()
+    place.evaluate("0", 0.5)
+    controller.tick()
+    assert (place.jobs[0].folder / "control.json").exists()
+    place.finish("0", "finished", obeys=False)
+    assert controller.tick()
+    again = open_controller(folder, place, Decides(action), "lr=1e-3")
+    assert again.tick()
+    for one in (controller, again):
+        (trial,) = one.study.trials
+        assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.1)
+    assert len(place.jobs) == 1
+    write_text(tmp_path / "sweep.yaml", "search: {metric: eval_reward}")
+    (shown,) = SweepReader(folder).read().trials
+    assert shown.state.name == "FINISHED"
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_objective_that_a_trial_does_not_report_ends_the_sweep_unless_another_trial_has(
+    place: Place, tmp_path: Path, finished: bool
+) -> None:
+    """One message for the sweep, not one for each of three trials."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller.tick()
+    if finished:
+        place.finish("0", "finished")
+        controller.tick()
+    place.finish("1", "unmeasured")
+    controller.tick()
+    assert ("trial 1 does not report search.metric" in controller.outcomes.halted) != finished
+    assert len(place.jobs) == (4 if finished else 2)
+
+
 def test_a_sweep_that_is_stopped_does_not_wait_for_a_busy_place(place: Place, tmp_path: Path) -> None:
     """Nothing is to be submitted any more."""
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
@@ -86,7 +147,7 @@ def test_a_sweep_that_stopped_itself_does_not_wait_for_a_busy_place(place: Place
 
 
 def test_curves_are_judged_until_the_sweep_is_asked_to_stop(place: Place, tmp_path: Path) -> None:
-    """Afterwards every attempt ends at its next boundary, and goes on with the next controller."""
+    """Afterwards every attempt ends at its next boundary, and continues with the next controller."""
     controller = open_controller(SweepFolder(tmp_path), place, Stops(), RATES)
     controller.tick()
     place.evaluate("0", 0.5)
@@ -111,7 +172,7 @@ class Warns(Place):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(60.0, 0), (200.0, 1)])
-def test_a_warning_that_comes_too_late_for_a_rollout_is_said_once(tmp_path: Path, seconds: float, said: int) -> None:
+def test_a_warning_that_comes_too_late_for_a_rollout_is_printed_once(tmp_path: Path, seconds: float, said: int) -> None:
     """As soon as it is known how long one takes; the first one does not count."""
     place = Warns()
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
@@ -125,7 +186,7 @@ def test_a_warning_that_comes_too_late_for_a_rollout_is_said_once(tmp_path: Path
     assert len(found) == said
 
 
-def test_an_unfinished_trial_goes_on_with_the_values_that_it_was_recorded_with(place: Place, tmp_path: Path) -> None:
+def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with(place: Place, tmp_path: Path) -> None:
     """An option of a searched group may stand for other values in another release; more processes are the user's choice."""
     folder = SweepFolder(tmp_path)
     controller = open_controller(folder, place, NoStopping(), RATES)
@@ -138,7 +199,7 @@ def test_an_unfinished_trial_goes_on_with_the_values_that_it_was_recorded_with(p
 def test_a_trial_whose_folder_is_removed_begins_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its attempt is ended, the others go on, and the user is told once."""
+    """Its attempt is ended, the others continue, and the user is told once."""
     monkeypatch.setattr(place, "cancel", lambda _: place.ends.update({"0": End(-9)}))  # it leaves no files
     monkeypatch.setattr(place, "submit", lambda job: place.jobs.append(job) or f"job-{len(place.jobs) - 1}")
     controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
@@ -153,6 +214,40 @@ def test_a_trial_whose_folder_is_removed_begins_again(
         place.finish(name, "finished")
     controller.tick()
     assert folder.result.value is not None
+
+
+def test_a_controller_that_was_replaced_while_it_wrote_a_folder_submits_nothing(place: Place, tmp_path: Path) -> None:
+    """The disk stalled for so long that another controller took over."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+
+    class Lost:
+        def check(self) -> None:
+            if list(tmp_path.glob("trials/*/config.yaml")):
+                raise LeaseLostError("taken over")
+
+    controller.lease = cast(Lease, Lost())
+    with pytest.raises(LeaseLostError):
+        controller.tick()
+    assert place.jobs == []
+
+
+def test_silence_counts_only_while_the_controller_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended for hours, or held by a file system that stalled for both, it has not seen the attempt be silent."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(attempts, "time", clock)
+    monitor = HeartbeatMonitor(tmp_path / "heartbeat", looked=0.0)
+    seconds = []
+    for now in (1.0, 30.0, 7230.0, 7240.0):
+        clock.monotonic = lambda now=now: now
+        assert not monitor.look(waits=False)
+        seconds.append(monitor.still_seconds)
+    assert seconds == [1.0, 30.0, 90.0, 100.0]
+    (tmp_path / "heartbeat").write_text("{}")
+    assert monitor.look(waits=False)
+    assert monitor.still_seconds == 0.0
+    clock.monotonic = lambda: 7250.0
+    assert monitor.look(waits=True)
+    assert monitor.still_seconds == 0.0
 
 
 def test_a_journal_that_is_removed_ends_the_sweep_in_one_message(place: Place, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_the_last_line_says_what_a_repair_would_do(sweep: Path) -> None:
     assert doctor(sweep)[1].splitlines()[-1].startswith("s has 1 problem; --repair repairs it")
 
 
-PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
+FOR_THE_USER: dict[str, tuple[Callable[[Path], object], str]] = {
     "no result": (forget_result, "has ended according to the study, and has no result"),
     "no folder": (lambda s: shutil.rmtree(first(s)), "has no folder: restore it"),
     "no configuration": (lambda s: (first(s) / "config.yaml").unlink(), "has no config.yaml"),
@@ -180,10 +180,10 @@ PERSONS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PERSONS)
+@pytest.mark.parametrize("name", FOR_THE_USER)
 def test_what_only_the_user_can_repair_is_left_as_it_is(sweep: Path, name: str) -> None:
     """Said, and still said after --repair."""
-    damage, words = PERSONS[name]
+    damage, words = FOR_THE_USER[name]
     damage(sweep)
     assert words in doctor(sweep)[1]
     code, said = doctor(sweep, repair=True)
@@ -220,6 +220,19 @@ def test_a_living_controller_is_not_disturbed(sweep: Path) -> None:
         (first(sweep) / "trial.json").unlink()
         with pytest.raises(UserError, match="another controller"):
             doctor(sweep, repair=True)
+
+
+def test_trials_that_a_living_controller_is_writing_are_no_finding(sweep: Path) -> None:
+    """One has ended and is not in the study yet, one has no files yet; a slow disk leaves them so for seconds."""
+    journal = (sweep / "study.journal").read_text().splitlines(keepends=True)
+    (sweep / "study.journal").write_text("".join(journal[: len(journal) // 2]))
+    (sweep / "trials" / "0009-abcdef").mkdir()
+    with Lease(sweep / "lease.json"):
+        code, said = doctor(sweep)
+    assert (code, "is sound" in said) == (0, True), said
+    code, said = doctor(sweep)
+    assert "0009-abcdef has no config.yaml" in said
+    assert "the study lacks" in said
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Sweep:
         self.controller.tick()
 
     def evaluate(self, name: str, *values: float) -> dict[str, Any]:
-        """What a trial is asked for after evaluations, which the controller sees together."""
+        """Return the requests to a trial after evaluations, which the controller sees together."""
         for value in values:
             self.place.evaluate(name, value)
         self.controller.tick()

@@ -34,6 +34,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
     (trial.parents[1] / "sweep.yaml").write_text("name: s\n")
     experiment = Experiment()
     experiment.trainer.kind, experiment.schedule.max_steps = "fake", 8
+    experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     (trial / "config.yaml").write_text(render_experiment(experiment))
     return TrialFolder(trial)
 
@@ -59,6 +60,16 @@ def test_what_a_fork_cannot_change_is_refused_before_anything_starts(
     """The message says why; no folder is made."""
     with pytest.raises(UserError, match=why):
         fork_trial(parent, 4, [change])
+    assert [path.name for path in Path("outputs").iterdir()] == ["s"]
+
+
+def test_a_fork_whose_changes_are_all_invalid_is_refused(
+    parent: TrialFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the control would be trained."""
+    with pytest.raises(UserError, match="None of the changes is valid"):
+        fork_trial(parent, 4, ["generation.temperature=0"])
+    assert "GL104" in capsys.readouterr().out
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
 
@@ -123,7 +134,7 @@ def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
-    """The control repeats the parent; the record names parent, step and hash; the same command goes on without the parent."""
+    """The control repeats the parent; the record names parent, step and hash; the same command continues without the parent."""
     fake = (
         "trainer=fake",
         "trainer.keep=all",

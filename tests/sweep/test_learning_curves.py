@@ -77,7 +77,7 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(metrics: Me
 
 
 def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) -> None:
-    """Going on from a checkpoint replaces the file."""
+    """Continuing from a checkpoint replaces the file."""
     train(metrics, 2)
     train(metrics, 4)
     reader = CurveReader(metrics.path, "eval_reward")
@@ -91,7 +91,7 @@ def test_steps_that_an_attempt_takes_back_are_forgotten(metrics: MetricsFile) ->
     assert (reader.steps, reader.attempts, reader.start) == ([2, 4], [0, 1], 0.2)
 
 
-def test_where_less_is_better_a_curve_is_turned_over(metrics: MetricsFile) -> None:
+def test_the_curve_of_a_minimized_metric_is_negated(metrics: MetricsFile) -> None:
     """For its readers larger is better."""
     train(metrics, 2)
     reader = CurveReader(metrics.path, "eval_reward", sign=-1.0)
@@ -99,7 +99,7 @@ def test_where_less_is_better_a_curve_is_turned_over(metrics: MetricsFile) -> No
     assert (reader.start, reader.held_out) == (-0.2, [-0.2])
 
 
-def test_a_loss_that_is_no_number_is_told_from_one_that_is_not_logged(metrics: MetricsFile) -> None:
+def test_a_nan_loss_is_distinguished_from_one_that_is_not_logged(metrics: MetricsFile) -> None:
     """A program may log none."""
     train(metrics, 2, loss=math.nan)
     metrics.write("eval", 3, 24, {"eval_reward": 0.1})
@@ -108,7 +108,7 @@ def test_a_loss_that_is_no_number_is_told_from_one_that_is_not_logged(metrics: M
     assert reader.signals["broken"] == [1.0, None]
 
 
-def test_where_only_a_program_knows_its_length_the_heartbeat_tells(tmp_path: Path) -> None:
+def test_the_heartbeat_gives_a_length_that_only_a_program_knows(tmp_path: Path) -> None:
     """In steps; completions follow from those made so far."""
     (tmp_path / "plan.json").write_text('{"total_completions": null}')
     assert whole_completions(tmp_path, 80.0, 10) is None

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from grposweep.errors import UserError
+from grposweep.report.trial_view import State, TrialView
 from grposweep.schema import Search
+from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus
 from grposweep.sweep.notify import Notifier, webhook_address
 from support import Ended
 
@@ -39,6 +41,14 @@ def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         thread.join()
 
 
+def ended(number: int, state: State, objective: float | None = None, failure: str | None = None) -> TrialView:
+    """A trial that has ended with a value or a failure."""
+    report = FailureReport(name=failure, message=f"{failure} of trial {number}") if failure else None
+    status = TrialStatus.FAILED if failure else TrialStatus.FINISHED
+    result = TrialResult(status, objective=objective, failure=report)
+    return TrialView(Path(f"{number:04d}"), number, "", {}, {}, state, result, 1, 1, 1.0, 1.0)
+
+
 def notify(search: Search, *events: dict[str, str]) -> list[str]:
     """Send events, wait for them; the problems."""
     notifier = Notifier("/outputs/s", search, webhook_address(search))
@@ -58,6 +68,26 @@ def test_an_event_is_posted_with_a_text_that_a_chat_shows(
     assert received[1][0]["text"] == "grposweep s: best, trial 3, eval_reward 0.5"
 
 
+def test_each_kind_of_event_is_sent(
+    received: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best one, a failure, a collapse and a spent budget (once); neither a worse trial nor one of an earlier run."""
+    monkeypatch.setenv("CHAT", received[0])
+    search = Search(webhook="CHAT", budget_gpu_hours=2.0)
+    notifier = Notifier("/outputs/s", search, webhook_address(search))
+    notifier.trial_ended(ended(0, State.FINISHED, 0.4), is_new=False)
+    notifier.trial_ended(ended(1, State.FINISHED, 0.5))
+    notifier.trial_ended(ended(2, State.FINISHED, 0.45))
+    notifier.trial_ended(ended(3, State.FAILED, failure=Failure.REWARD))
+    notifier.trial_ended(ended(4, State.PRUNED, failure=Failure.COLLAPSE))
+    notifier.budget_spent()
+    notifier.budget_spent()
+    notifier.close()
+    events = [(event["event"], event["trial"]) for event in received[1]]
+    assert events == [("best", "1"), ("failed", "3"), ("collapse", "4"), ("budget", "")]
+    assert received[1][3]["text"] == "grposweep s: budget, search.budget_gpu_hours=2 holds no further trial"
+
+
 def test_a_webhook_that_fails_is_one_line_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often; the address is a secret."""
     monkeypatch.setenv("CHAT", "http://127.0.0.1:9/secret")
@@ -68,11 +98,13 @@ def test_a_webhook_that_fails_is_one_line_without_its_address(monkeypatch: pytes
 
 
 def test_a_webhook_is_named_by_a_variable_that_holds_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address itself would be written to disk."""
+    """An address itself would be written to disk, and no shell exports a variable of that name."""
     monkeypatch.delenv("CHAT", raising=False)
-    for name in ("CHAT", "https://chat.example/secret"):
-        with pytest.raises(UserError, match="no environment variable of that name holds an http address"):
-            webhook_address(Search(webhook=name))
+    with pytest.raises(UserError, match="no environment variable of that name holds an http address"):
+        webhook_address(Search(webhook="CHAT"))
+    with pytest.raises(UserError, match=r"set search\.webhook=CHAT_URL") as refusal:
+        webhook_address(Search(webhook="https://chat.example/secret"))
+    assert "chat.example" not in str(refusal.value)
     assert webhook_address(Search()) is None
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from grposweep.errors import ExitCode, UserError
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
-from grposweep.sweep.run import SignalCounter
+from grposweep.sweep.interrupts import SignalCounter
 from grposweep.sweep.start import prepare
 from in_process import sweeps_in
 

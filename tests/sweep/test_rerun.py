@@ -44,7 +44,7 @@ def test_a_changed_learning_rate_reaches_the_optimizer(session: Session) -> None
     assert (again.lr, again.optimizer.learning_rate) == (2e-3, 2e-3)
 
 
-def test_what_was_set_apart_stays_apart(session: Session) -> None:
+def test_an_optimizer_rate_that_was_not_lr_stays_independent(session: Session) -> None:
     """An optimizer's rate that was not ``lr`` does not become it."""
     recorded = Experiment()
     recorded.optimizer.learning_rate = 7.0
@@ -66,7 +66,7 @@ def test_what_cannot_be_one_run_is_bad_input(session: Session, override: str) ->
         changed(Experiment(), [override], session)
 
 
-def test_two_histories_part_where_a_number_does_and_never_in_a_time() -> None:
+def test_two_histories_differ_by_numbers_and_never_by_times() -> None:
     """Named with its step; a missing end is a difference as well."""
     one = [{"step": 1, "loss": 0.5, "time": 1.0}, {"step": 2, "loss": 0.25, "time": 2.0}]
     assert first_difference(one, [{**line, "time": 9.0} for line in one]) is None
@@ -126,7 +126,7 @@ def test_it_runs_where_the_sweep_ran_and_says_what_differs_from_then(run: Run, h
 
 @pytest.mark.slow
 def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path) -> None:
-    """The last job's script names it; a copy that differs from today's code is used, and that is said."""
+    """The last job's script names it; a copy that differs from today's code is used, and that is reported."""
     folder = trials(run(*FAKE).sweep)[0]
     copy = folder.parents[1] / "code" / "0123456789ab"
     shutil.copytree(Path(__file__).parents[2] / "src" / "grposweep", copy / "grposweep")

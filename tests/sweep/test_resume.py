@@ -48,7 +48,7 @@ def state(study: optuna.Study) -> list[tuple[Any, ...]]:
 def load(sweep: Path) -> list[tuple[Any, ...]]:
     """The study on disk as any Optuna user opens it."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return state(optuna.load_study(study_name="grposweep", storage=storage))
+    return state(optuna.load_study(study_name=None, storage=storage))
 
 
 def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[str]:
@@ -101,11 +101,11 @@ def test_a_deleted_folder_leaves_its_number_taken(sweep: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "scar", ["", "null", "{", '{"v": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
+    "damaged", ["", "null", "{", '{"v": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
 )
-def test_a_damaged_record_is_no_record(sweep: Path, scar: str) -> None:
+def test_a_damaged_record_is_no_record(sweep: Path, damaged: str) -> None:
     """The number stays taken; nothing is guessed."""
-    (trials(sweep)[0] / "trial.json").write_text(scar)
+    (trials(sweep)[0] / "trial.json").write_text(damaged)
     (sweep / "study.journal").unlink()
     reopen(sweep, GRID)
     assert [trial[5].get("problems") for trial in load(sweep)].count([GONE]) == 1

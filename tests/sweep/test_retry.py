@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from grposweep.errors import UserError
+from grposweep.files import append_line
 from grposweep.storage.folders import TrialFolder
+from grposweep.storage.inputs import TrialInputs, digest_of
 from grposweep.storage.records import read_attempts
 from grposweep.sweep.rerun import rerun_trial
 from grposweep.sweep.resume import leaving_nothing
@@ -83,6 +85,57 @@ def test_retry_repeats_the_last_command(
     assert capsys.readouterr().out.endswith(" search.trials=7\n")
 
 
+def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path counts from where the command was given; one that is gone is refused, and so is a command without words."""
+    folder = sweep(*FAKE, CRASH, "lr=1e-2")
+    asked: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: asked.append(words) or subprocess.CompletedProcess((), 0))
+    (tmp_path / "there.py").write_text("")
+    for command in ("python there.py -m lr=1e-2", "python gone.py there.py", "python"):
+        append_line(folder / "commands.jsonl", {"command": command, "working_directory": str(tmp_path)})
+        if command.endswith("1e-2"):
+            assert retry("s", (), folder.parent) == 0
+        else:
+            with pytest.raises(UserError, match="does not say which command started it, or that is gone"):
+                retry("s", (), folder.parent)
+    assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
+
+
+def test_retry_of_a_sweep_whose_script_is_gone_is_refused(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script is the first word after the interpreter, also if ``-m`` follows it."""
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr(sys, "argv", [str(script), "-m", *FAKE, CRASH, "lr=1e-2"])
+    folder = sweep(*FAKE, CRASH, "lr=1e-2")
+    script.unlink()
+    with pytest.raises(UserError, match="or that is gone"):
+        retry("s", (), folder.parent)
+
+
+def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command without the mistake then tries the named trials again, and no others."""
+    folder = sweep(*GRID)
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *GRID])
+    sweep(*GRID)
+    monkeypatch.setattr(
+        subprocess, "run", lambda *_, env, **__: asked.append(env) or subprocess.CompletedProcess((), 2)
+    )
+    retry("s", ("1",), folder.parent)
+    assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["failed", "failed"]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRPOSWEEP_RETRY", asked[0]["GRPOSWEEP_RETRY"])
+    assert attempts(sweep(*GRID)) == [1, 2]
+    assert attempts(sweep(*GRID)) == [1, 2]
+
+
 def test_files_that_changed_under_trained_trials_are_refused_until_the_user_chooses(
     sweep: Sweep, tmp_path: Path
 ) -> None:
@@ -103,6 +156,19 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
     assert attempts(sweep(*more)) == [1, 3]  # the choice has been made
 
 
+def test_what_was_written_and_not_trained_uses_the_files_of_the_run_that_trains_it(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    """A dry run writes trials; files may be corrected before the real run, which may add others."""
+    folder = sweep(*FAKE, "lr=1e-3", "cluster=dry_run", "cluster.gpus_per_node=0")
+    (tmp_path / "helpers.py").write_text("ONE = 2.0\n")
+    sweep(*FAKE, "lr=1e-3")
+    (trial,) = trials(folder)
+    assert read(trial / "result.json")["status"] == "finished"
+    assert read(trial / "provenance.json")["files"]["helpers.py"] == digest_of(tmp_path / "helpers.py")[:16]
+    assert Path(TrialInputs.read(trial).path("helpers.py")).read_text() == "ONE = 2.0\n"
+
+
 def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None:
     """As a single run is; the earlier results stay next to the new ones."""
     words = (*FAKE, "lr=1e-3,2e-3")
@@ -116,7 +182,6 @@ def test_every_point_of_a_grid_is_run_once_more_with_force(sweep: Sweep) -> None
 def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_path: Path) -> None:
     """The copy is found by the trial; one that looks for files next to itself runs where it is, and must not have changed."""
     from grposweep.schema import Trainer
-    from grposweep.storage.inputs import TrialInputs
 
     folder = sweep(*GRID)
     trial = trials(folder)[0]
@@ -127,16 +192,8 @@ def test_a_script_runs_as_it_was_when_its_trial_was_written(sweep: Sweep, tmp_pa
     found.check()
     assert found.trainer(Trainer(script="rewards.py")).script == found.path("rewards.py")
     shutil.rmtree(folder / "inputs")
-    with pytest.raises(UserError, match=r"helpers.py has changed since this trial was written"):
+    with pytest.raises(UserError, match=r"helpers.py has changed since the sweep recorded it"):
         found.check()
-
-
-def test_an_objective_that_the_first_evaluation_lacks_ends_the_trial_at_once(sweep: Sweep) -> None:
-    """The message names the metric that was meant."""
-    words = (*FAKE, "search.metric=eval_rewards", "schedule.max_steps=40", "lr=1e-3,2e-3")
-    result = read(trials(sweep(*words))[0] / "result.json")
-    assert result["step"] == 1
-    assert "Set search.metric=eval_reward" in result["failure"]["message"]
 
 
 def test_the_recorded_command_of_a_rerun_names_its_trial(sweep: Sweep) -> None:
@@ -166,3 +223,15 @@ def test_a_refused_command_deletes_only_what_a_sweep_writes(tmp_path: Path) -> N
     assert (tmp_path / "s" / "notes.txt").exists()
     with pytest.raises(UserError), leaving_nothing(tmp_path / ("s" * 300)):
         raise UserError("refused")
+
+
+def test_a_changed_configuration_is_a_reason_to_try_again(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that leaves the experiment the same, once; keys that decide only what is tried or shown are none."""
+    folder = sweep(*GRID)
+    assert attempts(sweep(*GRID, "search.trials=9", "verbose=true")) == [1, 1]
+    capsys.readouterr()
+    changed = (*GRID, "+cluster.environment.NCCL_P2P_DISABLE=1")
+    assert attempts(sweep(*changed)) == [2, 2]
+    assert "trial 0 is tried again: its configuration has changed" in capsys.readouterr().out
+    assert "NCCL_P2P_DISABLE" in (trials(folder)[0] / "config.yaml").read_text()
+    assert attempts(sweep(*changed)) == [2, 2]

@@ -18,7 +18,7 @@ RACED = (
 def study(sweep: Path) -> optuna.Study:
     """The study as any Optuna user opens it."""
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return optuna.load_study(study_name="grposweep", storage=storage)
+    return optuna.load_study(study_name=sweep.name, storage=storage)
 
 
 @pytest.fixture(scope="module")

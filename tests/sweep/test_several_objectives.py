@@ -31,7 +31,7 @@ def test_the_front_is_shown_and_its_models_are_kept(run: Run) -> None:
 
 @pytest.mark.slow
 def test_reward_against_gpu_hours_is_searched_by_tpe(run: Run) -> None:
-    """``auto`` is a sampler that knows several objectives; the same command goes on with more trials."""
+    """``auto`` is a sampler that knows several objectives; the same command continues with more trials."""
     arguments = (*TWO[:5], "search.metric=[eval_reward,gpu_hours]", TWO[6], "-m", "lr=tag(log,interval(1e-5,1e-2))")
     first = run(*arguments, "search.trials=3")
     assert first.code == 0, first.err

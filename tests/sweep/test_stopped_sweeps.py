@@ -36,7 +36,7 @@ def timeless(trial: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its reward falls to nothing; the other one's is far from its best, and goes on."""
+    """Its reward falls to nothing; the other one's is far from its best, and continues."""
     folder = sweep(*FAKE, SLOW, "lr=1e-3,1", "trainer.fake.best_lr=1e3", "trainer.keep=last")
     collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
     assert (collapsed["status"], collapsed["guard"], sound["status"]) == ("pruned", "reward_fallen", "finished")
@@ -63,7 +63,7 @@ def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep: Sweep) -> None:
 def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_bit(
     sweep: Sweep, tmp_path: Path
 ) -> None:
-    """It goes on from its checkpoint: what it had logged stays, so no step is trained twice."""
+    """It continues from its checkpoint: what it had logged stays, so no step is trained twice."""
     words = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=4", "task.eval_prompts=8", "lr=2e-3,1e-3",
              "schedule.budget_completions=null", "schedule.max_steps=30", "schedule.evaluations=5")  # fmt: skip
     seen: list[str] = []
@@ -84,17 +84,16 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 
 
 @pytest.mark.slow
-def test_a_sweep_by_expected_improvement_starts_pauses_and_promotes(sweep: Sweep) -> None:
-    """Four first points with one evaluation each; the best one is trained to its end, and the reasons are on disk."""
-    rates = "lr=tag(log,interval(1e-5,3e-2))"
-    folder = sweep(*FAKE, SLOW, rates, "batch=small,medium", "search.stopping=curve_ei", "search.trials=6")
+def test_a_sweep_by_expected_improvement_pauses_a_trial_that_is_far_behind(sweep: Sweep) -> None:
+    """After half of its training; the reason is on disk, and the best trial is trained to its end."""
+    points = "{lr: 1e-3, batch: small}, {lr: 1.1e-3, batch: medium}, {lr: 9e-4, batch: small}, {lr: 1e-5, batch: small}"
+    space = ("lr=tag(log,interval(1e-5,3e-2))", "batch=small,medium", f"search.enqueue=[{points}]", "search.trials=6")
+    folder = sweep(*FAKE, "trainer.fake.step_seconds=0.4", *space, "search.stopping=curve_ei")
     results = [read(trial / "result.json") for trial in trials(folder)]
-    assert len(results) == 6
-    assert {result["status"] for result in results} == {"finished", "pruned"}
-    pruned = [result["reason"] for result in results if result["status"] == "pruned"]
-    assert all("first points are compared" in text or "promises" in text or "chance" in text for text in pruned)
-    best = max(results, key=lambda result: result["objective"])
-    assert best["status"] == "finished"
+    assert [result["status"] for result in results[:4]] == ["finished"] * 3 + ["pruned"]
+    assert 5 <= results[3]["step"] < 10
+    assert "promises" in results[3]["reason"] or "chance" in results[3]["reason"]
+    assert max(results, key=lambda result: result["objective"])["status"] == "finished"
 
 
 def test_a_sampler_without_its_policy_is_refused(sweep: Sweep) -> None:

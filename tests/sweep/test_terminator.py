@@ -7,7 +7,8 @@ import pytest
 
 from grposweep.config.validate import check_objectives
 from grposweep.errors import UserError
-from grposweep.report.run_output import terminator_note
+from grposweep.report.run_output import RunEnd, print_results, terminator_note
+from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from grposweep.schema import Search
 from grposweep.search.early_stopping import NoStopping, SearchContext
@@ -50,19 +51,24 @@ def test_a_converged_sweep_starts_nothing_more_if_asked(tmp_path: Path) -> None:
     assert controller.queue.planned == 1
 
 
-def test_any_other_sweep_goes_on_and_notes_where_it_had_converged(tmp_path: Path) -> None:
-    """Once: later trials do not change the note."""
+def test_any_other_sweep_continues_and_notes_where_it_had_converged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: later trials do not change the note, and the forecast is not computed for them."""
     controller, place = run(tmp_path, terminates=False)
     assert len(place.jobs) == 2
     noted = dict(controller.early_stopping.converged)
     assert noted == {"trials": 1, "completions": 64, "improvement": 0.01, "noise": 0.02, "best": 0.5}
+    monkeypatch.setattr(Converged, "judge", lambda *_: pytest.fail("it is judged again"))
     place.evaluate("1", 0.7)
     place.finish("1", "finished")
     controller.tick()
     assert controller.early_stopping.converged == noted
 
 
-def test_the_summary_says_what_the_terminator_would_have_saved(tmp_path: Path) -> None:
+def test_the_summary_says_what_the_terminator_would_have_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From outlook.json; a record without it says nothing."""
     sweep = make_sweep(tmp_path / "s", Made(trials=4))
     view = read_sweep(sweep)
@@ -75,6 +81,8 @@ def test_the_summary_says_what_the_terminator_would_have_saved(tmp_path: Path) -
     note = terminator_note(read_sweep(sweep))
     assert "search.terminator=true would have saved 75% of the completions and ended with 0.5000" in note
     assert f"instead of {best.objective:.4f}" in note
+    print_results(build_console(80), read_sweep(sweep), RunEnd())
+    assert note in " ".join(capsys.readouterr().out.split())
     asked = replace(read_sweep(sweep), settings={"search": {"terminator": True}})
     assert terminator_note(asked) == (
         "converged after 2 trials: no choice promised more than 0.004, less than the noise of 0.02"

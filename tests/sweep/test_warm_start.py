@@ -18,7 +18,7 @@ from support import Ended, read, run_in, trials
 Run = Callable[..., Ended]
 SHORT = ("trainer=fake", "schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1")
 EARLIER = (*SHORT, "name=early", "batch.per_device_train_batch_size=32", "-m", "lr=1e-5,1e-3,3e-3")
-# The same 4 prompts x 8 generations a step, in two micro-steps.
+# The same 4 prompts x 8 generations per step, in two micro-steps.
 OTHER_SIZES = ("batch.per_device_train_batch_size=16", "batch.gradient_accumulation_steps=2")
 LATER = (
     *SHORT, *OTHER_SIZES, "name=late", "search=tpe", "search.trials=4", "-m", "lr=tag(log,interval(1e-4,1e-2))", "kl=none,low",
@@ -110,7 +110,7 @@ def test_sizes_and_seeds_change_no_learning_and_rates_do(earlier: Path) -> None:
 
 @pytest.mark.slow
 def test_a_point_that_was_enqueued_twice_is_tried_once(run: Run) -> None:
-    """And the search goes on after it."""
+    """And the search continues after it."""
     ended = run(*LATER, "search.enqueue=[{lr: 0.001, kl: low}, {lr: 0.001, kl: low}]")
     assert ended.code == 0, ended.err
     assert len(trials(ended.sweep)) == 4

@@ -27,7 +27,7 @@ SMALL = [
 
 
 def build_experiment(*overrides: str) -> Experiment:
-    """A small experiment: 2 prompts x 4 generations a step, 4 steps, 8 held-out prompts."""
+    """A small experiment: 2 prompts x 4 generations per step, 4 steps, 8 held-out prompts."""
     config = OmegaConf.from_dotlist(["lr=1e-3", *SMALL, "optimizer.learning_rate=${lr}", *overrides])
     return to_experiment(config)
 

@@ -16,7 +16,7 @@ REPOSITORY = "someone/sums"
 
 @dataclass
 class Hub:
-    """The files of one repository at its newest commit, and the paths that were asked for."""
+    """The files of one repository at its newest commit, and the requested paths."""
 
     files: Mapping[str, bytes]
     kind: str = "models"  # or datasets

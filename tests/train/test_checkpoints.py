@@ -166,7 +166,7 @@ def test_a_checkpoint_with_a_file_that_was_cut_off_is_passed_over_and_renamed(
 def test_a_torn_checkpoint_of_another_program_is_renamed_and_one_of_unknown_kind_is_left_to_it(
     tmp_path: Path, is_ours: bool
 ) -> None:
-    """A program may know how to go on from its own files; our trainer's rotation would count them."""
+    """A program may know how to continue from its own files; our trainer's rotation would count them."""
     (write_checkpoint(tmp_path, 5) / "scheduler.pt").unlink()
     write_checkpoint(tmp_path, 10)
     (tmp_path / "checkpoint-10" / "optimizer.pt").rename(tmp_path / "checkpoint-10" / "own_optimizer")

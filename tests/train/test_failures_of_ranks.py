@@ -54,7 +54,7 @@ FAULTS = {
     "import no_such_module": Failure.BAD_CONFIGURATION,
     "torch.ones(3) @ torch.ones(4)": Failure.CRASH,
     "raise KeyboardInterrupt": Failure.KILLED,
-    "os._exit(1)": Failure.COMMUNICATION,  # without a word: its neighbour's is all there is
+    "os._exit(1)": Failure.COMMUNICATION,  # it prints nothing, so only its neighbour's message is there
     "time.sleep(8); os._exit(1)": Failure.COMMUNICATION,  # the neighbour's time-out
 }
 

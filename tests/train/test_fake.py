@@ -60,7 +60,7 @@ def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsy
 
 
 def test_a_high_learning_rate_can_be_staged_to_crash(make_fake: MakeTrial) -> None:
-    """Part of a space may fail while the rest goes on."""
+    """Part of a space may fail while the rest continues."""
     assert run_attempt(make_fake("lr=1e-2", "trainer.fake.crash_above_lr=5e-3")) == ExitCode.FAILED
 
 
@@ -83,7 +83,7 @@ def test_the_failure_of_another_node_is_not_hidden_by_the_stop_that_it_caused(ma
     assert result_of(folder)["failure"]["message"] == "Ray ended on node 1"
 
 
-def test_a_pause_may_name_its_step_and_the_next_attempt_goes_on_from_there(make_fake: MakeTrial) -> None:
+def test_a_pause_may_name_its_step_and_the_next_attempt_continues_from_there(make_fake: MakeTrial) -> None:
     """Two attempts leave the same metrics as one."""
     paused, straight = make_fake("trainer.fake.noise=0.1"), make_fake("trainer.fake.noise=0.1", name="0001-b")
     control(paused, "pause", until_step=3)
@@ -112,7 +112,8 @@ def test_a_metric_that_does_not_exist_is_bad_input_that_names_those_that_do(
     """One message, no traceback, exit code 2."""
     folder = make_fake("search.metric=eval_accuracy")
     assert run_attempt(folder) == ExitCode.BAD_INPUT
-    assert result_of(folder)["failure"]["kind"] == "bad_input"
+    assert result_of(folder)["failure"]["kind"] == "unknown_metric"
+    assert result_of(folder)["step"] == 1  # found at the first evaluation
     error = capsys.readouterr().err
     assert "eval_reward" in error
     assert "Traceback" not in error

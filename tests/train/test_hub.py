@@ -67,7 +67,7 @@ def test_a_repository_without_weights_is_one_message(server: Hub) -> None:
 
 
 def test_the_bytes_of_a_download_are_reported(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least once while it goes on, so that it is not taken for a hang."""
+    """At least once while it continues, so that it is not taken for a hang."""
     monkeypatch.setattr(hub, "SECONDS", 0.001)
     told: list[tuple[str, int, int]] = []
     hub.download(MODEL, lambda *report: told.append(report))

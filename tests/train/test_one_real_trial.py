@@ -2,7 +2,10 @@
 
 import pytest
 
+from grposweep.config.compose import load_experiment
+from grposweep.config.metric_names import known_names
 from grposweep.errors import ExitCode
+from grposweep.storage.provenance import TIMES
 
 from .conftest import MakeTrial, metrics_of, result_of
 
@@ -26,3 +29,6 @@ def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: 
     assert (result["objective"], result["objective_se"]) == (lines[-1]["eval_reward"], lines[-1]["eval_reward_se"])
     assert (folder / "model" / "model.safetensors").is_file()
     assert not (folder / "checkpoints").exists()
+    names = known_names(load_experiment(folder / "config.yaml"))
+    assert names is not None
+    assert {name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES) <= names

@@ -82,7 +82,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
 
 
 def run_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt that is stopped after three steps, and one that goes on."""
+    """An attempt that is stopped after three steps, and one that continues."""
     write_json(folder / "control.json", {"action": "stop", "until_step": 3})
     assert run_attempt(folder) == ExitCode.STOPPED
     (folder / "control.json").unlink()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
 from grposweep.files import read_json, write_json, write_text
+from grposweep.storage.inputs import find_inputs
 from grposweep.train.prepare import lock, prepare_sweep
 
 from .conftest import build_experiment
@@ -57,6 +59,39 @@ def test_what_is_prepared_stays_prepared(tmp_path: Path) -> None:
     assert prepare_sweep(tmp_path) == 0
     entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
     assert (set(entries), entries["older"]) == ({"older", key}, {"train_prompts": 7})
+
+
+def test_data_that_was_edited_while_its_preparation_waited_is_counted_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trials train with the sweep's copy. Without one the edited file is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = ("trainer.kind=fake", "task.kind=jsonl", "task.path=mine.jsonl", "task.eval_prompts=2")
+    row = '{"prompt": "1", "answer": "1"}\n'
+    Path("mine.jsonl").write_text(row * 9)
+    find_inputs([build_experiment(*task)]).keep(tmp_path).write(tmp_path)
+    Path("mine.jsonl").write_text(row * 5)
+    key = write_sweep(tmp_path, *task)
+    assert prepare_sweep(tmp_path) == 0
+    assert (read_json(tmp_path / "prepared.json") or {})["entries"][key]["train_prompts"] == 7
+    shutil.rmtree(tmp_path / "inputs")
+    assert prepare_sweep(tmp_path) == 2
+    assert "mine.jsonl has changed since the sweep recorded it" in capsys.readouterr().err
+
+
+def test_errors_in_data_name_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the copy of the sweep, which was read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = ("trainer.kind=fake", "task.kind=jsonl", "task.path=mine.jsonl")
+    Path("mine.jsonl").write_text("no JSON\n")
+    find_inputs([build_experiment(*task)]).keep(tmp_path).write(tmp_path)
+    write_sweep(tmp_path, *task)
+    assert prepare_sweep(tmp_path) == 2
+    assert capsys.readouterr().err.startswith("task.path=mine.jsonl: line 1 is not JSON")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +182,7 @@ def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
 
 
 def test_a_dead_preparations_lock_is_taken_over(tmp_path: Path) -> None:
-    """A kill must not block the sweep for ever."""
+    """A kill must not block the sweep forever."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / "lock").write_text(str(dead.pid))

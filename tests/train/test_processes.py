@@ -94,7 +94,7 @@ def test_two_ranks_train_together_and_count_each_held_out_prompt_once(
 
 
 @pytest.mark.slow
-def test_two_ranks_stop_at_the_same_step_and_go_on_bit_for_bit(make_trial: MakeTrial, here: dict[str, str]) -> None:
+def test_two_ranks_stop_at_the_same_step_and_continue_bit_for_bit(make_trial: MakeTrial, here: dict[str, str]) -> None:
     """Only rank 0 reads the controller's word; all leave the loop together, and rank 0 alone says that it was stopped."""
     ranks = ("cluster.processes=2", "batch.per_device_train_batch_size=4")
     stopped, straight = make_trial(*ranks), make_trial(*ranks, name="0001-b")
@@ -128,7 +128,7 @@ def start_ranks(folder: Path, env: dict[str, str], start: Start = start_forked) 
 
 @pytest.mark.slow
 def test_the_tiny_model_learns_and_the_learning_rate_decides_how_much(make_trial: MakeTrial) -> None:
-    """The promise behind the demo; with the person's own cache, for the model takes seconds to make."""
+    """The promise behind the demo; with the user's own cache, for the model takes seconds to make."""
     rewards = {}
     for number, lr in enumerate(("1e-5", "3e-4", "3e-3")):
         folder = make_trial(

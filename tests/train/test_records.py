@@ -47,12 +47,12 @@ def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
     ],
 )
 def test_the_controllers_word(tmp_path: Path, action: str, until: int | None, step: int, stops: bool) -> None:
-    """Run lets go on up to its step; the others end from their step on."""
+    """Run lets continue up to its step; the others end from their step on."""
     control(tmp_path, action, until_step=until)
     assert ControlFile(tmp_path).asks_to_stop(step) is stops
 
 
-def test_a_changed_word_is_heard_and_no_word_means_go_on(tmp_path: Path) -> None:
+def test_a_changed_word_is_heard_and_no_word_means_continue(tmp_path: Path) -> None:
     """Even when the file system's clock did not move."""
     word = ControlFile(tmp_path)
     assert not word.asks_to_stop(1)

@@ -1,4 +1,4 @@
-"""Rewards: what the built-in ones pay, how a person's own is found, and what is said when it misbehaves."""
+"""Rewards: what the built-in ones pay, how a user's own is found, and what is reported when it misbehaves."""
 
 import multiprocessing
 import threading
@@ -16,7 +16,7 @@ def test_exact_ignores_surrounding_space_and_reads_conversations() -> None:
     assert exact(completions=[" 46\n", "47", chat], answer=["46", "46", "46"]) == [1.0, 0.0, 1.0]
 
 
-def test_math_sees_through_notation_and_pays_nothing_for_what_it_cannot_read() -> None:
+def test_math_compares_values_and_gives_0_to_what_it_cannot_read() -> None:
     """Half-written LaTeX is a wrong answer, not a crash."""
     completions = ["so it is \\boxed{1/2}", "The answer is 0.5", "7", "\\frac{", ""]
     assert math(completions=completions, answer=["0.5"] * 5) == [1.0, 1.0, 0.0, 0.0, 0.0]
@@ -49,7 +49,7 @@ def test_a_reward_may_live_in_a_file_and_name_only_the_columns_it_reads(tmp_path
 
 
 def test_a_reward_file_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the person is."""
+    """Where the user is."""
     (tmp_path / "mine.py").write_text("def one(completions, **_): return [1 for _ in completions]\n")
     monkeypatch.chdir(tmp_path)
     assert load_reward("mine.py:one")(prompts=[], completions=["a", "b"]) == [1.0, 1.0]
@@ -97,7 +97,7 @@ def test_a_reward_that_raises_shows_its_own_line_and_what_it_worked_on(tmp_path:
     assert len(said) < 700
 
 
-def test_a_only_reward_that_judges_nothing_ends_the_training_with_that_word(tmp_path: Path) -> None:
+def test_if_the_only_reward_judges_nothing_the_training_ends_with_that_message(tmp_path: Path) -> None:
     """Together with another reward it may leave a batch to that one."""
     (tmp_path / "mine.py").write_text("def none(completions, **_):\n    return [None for _ in completions]\n")
     spec = f"{tmp_path}/mine.py:none"

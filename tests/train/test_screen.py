@@ -57,7 +57,7 @@ def make_screen(folder: Path, *overrides: str, samples: int = 16) -> Path:
     return folder
 
 
-def test_an_interrupted_screen_goes_on_and_ends_with_the_same_samples(
+def test_an_interrupted_screen_continues_and_ends_with_the_same_samples(
     tmp_path: Path, reward: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is stopped after a portion, and a later portion of it is torn; each portion has its own random numbers."""

@@ -72,7 +72,7 @@ def test_the_real_configuration_takes_fsdp(tmp_path: object) -> None:
     assert arguments.fsdp_config["version"] == 2
 
 
-def test_without_sharding_nothing_is_said() -> None:
+def test_without_sharding_nothing_is_reported() -> None:
     """The arguments stay as they were."""
     assert sharding_options(build_experiment()) == {}
 

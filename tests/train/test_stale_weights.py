@@ -1,4 +1,4 @@
-"""A trial whose vLLM does not get the trained weights ends with one message; any other goes on. Logs are staged."""
+"""A trial whose vLLM does not get the trained weights ends with one message; any other continues. Logs are staged."""
 
 import pytest
 

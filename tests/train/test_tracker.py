@@ -55,7 +55,7 @@ def test_two_offline_attempts_are_one_run_with_the_whole_history(
 
 
 def test_kept_completions_are_tables_of_the_run_also_those_of_earlier_attempts(make_fake: MakeTrial) -> None:
-    """Read from W&B's own files: a row a completion, with its prompt, rewards and whether it was cut off."""
+    """Read from W&B's own files: a row per completion, with its prompt, rewards and whether it was cut off."""
     folder = make_fake("tracker.kind=wandb")
     for step in (0, 2):
         attempt = load_attempt(folder)
@@ -95,7 +95,7 @@ def test_a_tracker_that_cannot_start_fails_the_attempt(make_fake: MakeTrial, mon
 def test_a_tracker_that_fails_later_warns_once(
     make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """The training goes on and metrics.jsonl is whole."""
+    """The training continues and metrics.jsonl is whole."""
 
     class Violation:
         def __getattr__(self, name: str) -> Any:

@@ -31,7 +31,7 @@ def as_we_found_it() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def stop_then_go_on(folder: Path, step: int) -> None:
+def stop_then_continue(folder: Path, step: int) -> None:
     """Two attempts, the first one ended at ``step``."""
     control(folder, "pause", until_step=step)
     assert run_attempt(folder) == ExitCode.STOPPED
@@ -46,7 +46,7 @@ def stop_then_go_on(folder: Path, step: int) -> None:
     "overrides",
     [
         ["batch.num_iterations=2", "kl.enabled=true", "kl.beta=0.1"],  # a rollout is used for two steps
-        ["task.train_prompts=5", "schedule.max_steps=6", "schedule.evaluations=3"],  # two steps an epoch
+        ["task.train_prompts=5", "schedule.max_steps=6", "schedule.evaluations=3"],  # two steps per epoch
         ["kl.enabled=true", "kl.beta=1", "kl.sync_ref_model=true", "kl.ref_model_sync_steps=1"],  # moved at each step
     ],
     ids=["reuse and KL", "later epoch", "a reference that follows"],
@@ -54,14 +54,14 @@ def stop_then_go_on(folder: Path, step: int) -> None:
 def test_a_resumed_trial_equals_an_undisturbed_one_bit_for_bit(make_trial: MakeTrial, overrides: list[str]) -> None:
     """Weights, optimizer, random numbers and the order of prompts all come back."""
     disturbed, straight = make_trial(*overrides), make_trial(*overrides, name="0001-b")
-    stop_then_go_on(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
+    stop_then_continue(disturbed, step=3 if "schedule.max_steps=6" in overrides else 2)
     assert run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(disturbed, timeless=True) == metrics_of(straight, timeless=True)
     assert {line["attempt"] for line in metrics_of(disturbed)} == {0, 1}
 
 
-def test_a_checkpoint_without_the_reference_that_followed_is_refused(make_trial: MakeTrial) -> None:
-    """Earlier versions continued with the model before training as the reference, without a word."""
+def test_a_checkpoint_without_its_moving_reference_is_refused(make_trial: MakeTrial) -> None:
+    """Earlier versions continued silently with the model before training as the reference."""
     folder = make_trial("kl.enabled=true", "kl.beta=1", "kl.sync_ref_model=true", "kl.ref_model_sync_steps=1")
     control(folder, "pause", until_step=2)
     assert run_attempt(folder) == ExitCode.STOPPED
@@ -97,7 +97,7 @@ def test_a_fork_repeats_its_parent_bit_for_bit_unless_it_changes_something(make_
     assert all(lines[-1] != metrics_of(parent, timeless=True)[-1] for lines in changed.values())
 
 
-def test_a_crashed_trial_goes_on_from_its_last_checkpoint(
+def test_a_crashed_trial_continues_from_its_last_checkpoint(
     make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 3 was written and is taken back: the checkpoint is of step 2."""
@@ -152,7 +152,7 @@ def test_how_often_a_trial_is_evaluated_does_not_change_what_it_learns(make_tria
 
 
 def test_keep_last_keeps_a_checkpoint_and_no_model(make_trial: MakeTrial) -> None:
-    """keep=last: what a longer schedule would go on from."""
+    """keep=last: what a longer schedule would continue from."""
     folder = make_trial("trainer.keep=last", "schedule.evaluations=1", "schedule.eval_at_start=false")
     assert run_attempt(folder) == ExitCode.FINISHED
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-4"]
@@ -168,7 +168,7 @@ def test_a_reward_that_fails_in_training_fails_the_trial_by_name(make_trial: Mak
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_a_colocated_engine_does_not_take_the_seed_away(
+def test_a_colocated_engine_does_not_change_the_seed(
     make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """It seeds all generators of the process when it starts; a server does not, and nothing changes there."""
@@ -212,7 +212,7 @@ def test_data_that_changed_since_preparation_is_bad_input(make_trial: MakeTrial)
 
 
 def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() -> None:
-    """Two ranks, two completions a prompt; the last batch of rank 1 was filled up with prompt 7 again."""
+    """Two ranks, two completions per prompt; the last batch of rank 1 was filled up with prompt 7 again."""
     rank0 = [(0, 0, 0, 7, 1.0), (0, 0, 1, 7, 0.0), (1, 0, 0, 9, 1.0), (1, 0, 1, 9, 1.0)]
     rank1 = [(0, 1, 0, 8, 0.0), (0, 1, 1, 8, 0.0), (1, 1, 0, 7, 1.0), (1, 1, 1, 7, 1.0)]
     mean, error = mean_over_prompts(rank1 + rank0, generations=2)
@@ -232,7 +232,7 @@ def test_held_out_rewards_are_weighted_and_skip_what_could_not_be_judged() -> No
 
 
 def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
-    """Peak memory, tokens a second, and the shares of generation, scoring and training, which make up the step."""
+    """Peak memory, tokens per second, and the shares of generation, scoring and training, which make up the step."""
     folder = make_trial()
     assert run_attempt(folder) == ExitCode.FINISHED
     steps = [line for line in metrics_of(folder) if line["kind"] == "train"]
@@ -245,7 +245,7 @@ def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
 def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(make_trial: MakeTrial) -> None:
     """The same prompts each time, with their rewards; an interruption leaves neither gaps nor duplicates."""
     disturbed, straight = make_trial(), make_trial(name="0001-b")
-    stop_then_go_on(disturbed, step=2)
+    stop_then_continue(disturbed, step=2)
     assert run_attempt(straight) == ExitCode.FINISHED
     kept = read_completions(straight)
     assert {step: len(group) for step, group in kept.items()} == {0: 8, 2: 8, 4: 8}
@@ -265,7 +265,7 @@ def test_the_model_of_the_best_evaluation_is_kept_across_an_interruption(make_tr
         "lr=3e-2",
     )  # breaks: an early one is best
     disturbed, straight = make_trial(*options), make_trial(*options, name="0001-b")
-    stop_then_go_on(disturbed, step=3)
+    stop_then_continue(disturbed, step=3)
     assert run_attempt(straight) == ExitCode.FINISHED
     one, other = result_of(disturbed), result_of(straight)
     best = one["best_step"]

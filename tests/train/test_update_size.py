@@ -62,7 +62,7 @@ def second_rank() -> Iterator[None]:
 
 @pytest.mark.usefixtures("second_rank")
 def test_of_weights_that_fsdp_divides_the_ranks_own_part_counts() -> None:
-    """Unevenly divided, and without a word to the other ranks, which do not measure."""
+    """Unevenly divided, and without a message to the other ranks, which do not measure."""
     model = torch.nn.Linear(3, 7, bias=False)
     own = torch.ones(4, 3)
     whole = DTensor.from_local(

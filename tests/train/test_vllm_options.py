@@ -62,7 +62,7 @@ def test_the_server_is_the_one_that_trl_would_start() -> None:
 
 
 def test_a_proxy_that_answers_for_the_server_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TRL's client tries again for ever as long as something answers."""
+    """TRL's client tries again forever as long as something answers."""
     monkeypatch.setattr(requests, "get", lambda *_arguments, **_named: SimpleNamespace(status_code=503))
     with pytest.raises(UserError, match=r"http://n2:8000 after 0 s \(HTTP status 503 at /health.*no_proxy"):
         wait_for_server("http://n2:8000", 0)

@@ -185,12 +185,13 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
 
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
-    from grposweep.config.compose import open_session
+    from grposweep.config.compose import open_session, override_name
+    from grposweep.config.native_keys import check_reach, check_switches
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.search.validity import Validator
+    from grposweep.search.validity import Validator, distinct_experiments
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
@@ -199,9 +200,13 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
             raise UserError(
                 "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
             )
+        searched = [parameter.name for parameter in space.parameters]
         validator = Validator(space, Points(session.compose, fixed))
+        check_reach(validator.points.base.trainer, [*map(override_name, fixed), *searched])
         validator.check_parameters()
         validity = evaluate_grid(validator)
+        if validity.valid:
+            check_switches(searched, lambda section: distinct_experiments(validity, section))
         console = build_console()
         console.print(
             f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False
@@ -267,6 +272,6 @@ def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table
     table = build_table("parameter", "value", ("valid points", RIGHT), "")
     for parameter, labels in by_label.items():
         for label, (good, whole) in labels.items():
-            note = "" if good else "never valid with the other parameters as they are"
+            note = "" if good else "never valid with the other parameters in this space"
             table.add_row(parameter, str(label), f"{good:,} of {whole:,}", note, style="" if good else "yellow")
     return table

@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 class LintFormat(StrEnum):
-    """For people, for programs (an object a recipe and line), for GitHub's annotations, and for code scanners."""
+    """For users, for programs (one object per recipe and line), for GitHub's annotations, and for code scanners."""
 
     text = "text"
     json = "json"
@@ -69,8 +69,8 @@ Measured = Annotated[
     ),
 ]
 LINES = (
-    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} a line from '
-    "stdin, one answer a line."
+    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} per line from '
+    "stdin, one answer per line."
 )
 
 
@@ -91,7 +91,7 @@ def lint(
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
     format: Annotated[
-        LintFormat, typer.Option(help="json is one object per recipe, one a line; github annotates a pull request.")
+        LintFormat, typer.Option(help="json is one object per recipe, one per line; github annotates a pull request.")
     ] = LintFormat.text,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write the fixes that do not change training. Shell scripts are not edited.")
@@ -107,7 +107,7 @@ def lint(
     ] = None,
     stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
-    """Check GRPO recipes: print each error, its line, and what to change.
+    """Check GRPO recipes: errors, their lines and fixes.
 
     A folder is searched for recipes, except files that git ignores. A comment "# grposweep: ignore[GB101]" on or above a line
     switches a rule off for it.
@@ -174,9 +174,11 @@ def plan(
     gpu_memory_gib: GpuMemory = None,
     measured: Measured = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object per recipe, one a line.")] = Format.text,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Show batch sizes, steps and epochs of a recipe, each with its formula; several recipes in columns.
+    """Show batch sizes, steps and epochs of recipes.
+
+    Each number has its formula. Several recipes are shown in columns.
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
@@ -203,7 +205,9 @@ def screen(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Sample the untrained model: report how many groups carry a signal, which prompts to keep, and which group size to use.
+    """Find the prompts that carry a training signal.
+
+    Samples the untrained model. Reports how many groups carry a signal, which prompts to keep, and which group size to use.
 
     Ctrl-C stops it; the same command continues it. A finished screen is kept under outputs/screens and not run again.
 
@@ -226,10 +230,12 @@ def fit(
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object per GPU, one a line.")] = Format.text,
+    format: Annotated[Format, typer.Option(help="text, or one JSON object per GPU, one per line.")] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Estimate whether a recipe fits a GPU (or each common GPU), its largest sizes, and what saves most memory.
+    """Estimate whether a recipe fits a GPU.
+
+    Also shows the largest sizes that fit, and what saves most memory. Without --gpu it shows a table of GPUs.
 
     Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
@@ -257,7 +263,9 @@ def translate(
     framework_version: FrameworkVersion = None,
     dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Convert a recipe to another framework, with its launch command and a list of what is lost.
+    """Convert a recipe to another framework.
+
+    Writes the launch command too, and lists what is lost.
 
     Exit code: 0 success, 1 if its plan could not be kept or the recipe has errors, 2 unusable input.
     """

@@ -31,7 +31,10 @@ HydraArguments: TypeAlias = Annotated[
     context_settings=HYDRA,
 )
 def run(arguments: HydraArguments = None) -> None:
-    """Run one experiment, or the study of a sweep file. 'grposweep run --help' lists groups and keys."""
+    """Run one experiment, or the study of a sweep file.
+
+    'grposweep run --help' lists groups and keys.
+    """
     from grposweep.cli.hydra_app import start
 
     start(arguments or [])
@@ -39,7 +42,10 @@ def run(arguments: HydraArguments = None) -> None:
 
 @command("grposweep sweep lr=1e-4,3e-4 batch=small,medium           # a grid", context_settings=HYDRA)
 def sweep(arguments: HydraArguments = None) -> None:
-    """Sweep the parameters that have several values: 'grposweep run -m'."""
+    """Run a sweep over parameters with several values.
+
+    The same as 'grposweep run -m'.
+    """
     from grposweep.cli.hydra_app import start
 
     start(["-m", *(arguments or [])])
@@ -47,7 +53,10 @@ def sweep(arguments: HydraArguments = None) -> None:
 
 @command("grposweep init                    # writes conf/", "grposweep init experiments/conf")
 def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path("conf")) -> None:
-    """Copy the configuration groups and a starter study into your project, to edit."""
+    """Copy conf/ and a starter study into your project.
+
+    Edit the copy, and pass it with --config-dir.
+    """
     from grposweep.cli.hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
@@ -65,7 +74,9 @@ def rerun(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Repeat a trial exactly or with a change, with the same configuration, seeds and code if the sweep kept a copy.
+    """Repeat a trial exactly, or with a change.
+
+    Configuration and seeds are those of the trial, and so is the code if the sweep kept a copy.
 
     Results go to a new sweep next to the trial's. Relative paths start where that sweep was started.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
@@ -86,7 +97,9 @@ def fork(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Continue a trial from a checkpoint with one parameter changed at a time, and compare by paired intervals.
+    """Continue a trial from a checkpoint with changed values.
+
+    Each child changes one parameter. The comparison has paired intervals.
 
     A control changes nothing. All children of a seed have the same data order and random numbers. Results go to a new sweep
     next to the trial's; the same command resumes it.
@@ -107,7 +120,9 @@ def retry(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Retry failed trials in their own sweep, each from its last checkpoint, and resume the sweep.
+    """Retry failed trials and resume their sweep.
+
+    Each trial continues from its last checkpoint.
 
     'grposweep rerun' repeats any trial as a separate sweep.
     Exit code: that of the sweep.
@@ -119,7 +134,9 @@ def retry(
 
 @command("grposweep sync                               # the newest sweep", "WANDB_API_KEY=... grposweep sync lr_batch")
 def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
-    """Upload the W&B runs that a sweep kept offline, one run per trial; uploaded runs are not sent again.
+    """Upload the offline W&B runs of a sweep.
+
+    There is one run per trial. Uploaded runs are not sent again.
 
     Exit code: 0 everything is sent, 1 something is not sent (nothing is lost), 2 unusable input.
     """
@@ -158,19 +175,21 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
     "grposweep best lr_batch --export best.yaml           # for run.py",
     "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
     "grposweep best --as command",
+    "grposweep best --extrapolated                        # at twice the length",
 )
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write.", show_default=False)] = None,
     form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that holds something else.")] = False,
+    extrapolated: Annotated[bool, typer.Option("--extrapolated", help="Rank by the value after twice the completions.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show a sweep's best trial, or write its configuration."""
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
-    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force)
+    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force, extrapolated)
 
 
 @command(
@@ -185,7 +204,10 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials: parameters, objective, state, cost, failure; with --history every logged metric."""
+    """Write all trials as CSV or JSON.
+
+    A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
+    """
     from grposweep.files import write_text
     from grposweep.report.export import render_history, render_rows
     from grposweep.report.view import open_sweep
@@ -206,7 +228,10 @@ def export(
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
 def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
-    """Compare sweeps (by their best trials) or trials: settings, curves, and whether the difference is significant."""
+    """Compare trials, or the best trials of sweeps.
+
+    Shows settings, curves, and whether the difference is significant.
+    """
     from grposweep.report.compare import compare_all
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
@@ -222,7 +247,9 @@ def space(
     arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
     config_dir: ConfigDir = None,
 ) -> int:  # fmt: skip  # an option a line reads best
-    """Count a sweep's points: valid ones, and which rules make the others invalid.
+    """Count the valid and invalid points of a sweep.
+
+    Names the rules that make points invalid, and valid changes.
 
     Exit code: 0 success, 1 if no point is valid, 2 unusable input.
     """
@@ -233,7 +260,10 @@ def space(
 
 @command("grposweep cancel lr_batch")
 def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
-    """Cancel the jobs of a sweep and no others; its command resumes them from their last checkpoints."""
+    """Cancel the jobs of one sweep.
+
+    The sweep's command resumes them from their last checkpoints.
+    """
     from grposweep.launchers import cancel_sweep
 
     say(cancel_sweep(sweep, outputs))
@@ -245,7 +275,9 @@ def doctor(
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Check that a sweep's files are readable and consistent, and show how to repair them.
+    """Check the files of a sweep, and repair them.
+
+    Without --repair it only reports what is unreadable or inconsistent.
 
     Exit code: 0 no problems, 1 problems remain, 2 unusable input.
     """

@@ -32,6 +32,11 @@ DISK_ERRORS = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Allow writing there"),
     **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.EEXIST), "Move away what stands there"),
 }
+NO_THREAD = "can't start new thread"  # Python's own
+NO_THREAD_MESSAGE = (
+    "this machine starts no further thread ('ulimit -u' limits processes and threads of a user). End other processes or raise "
+    "the limit, and run the same command again: nothing is lost."
+)
 
 
 def command(main: Callable[[], None]) -> None:
@@ -56,6 +61,11 @@ def command(main: Callable[[], None]) -> None:
             raise
         do = f"{DISK_ERRORS[error.errno]}, or set outputs=... to another disk."
         say(f"error: {error.filename} cannot be used ({error.strerror}). {do}", sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
+    except RuntimeError as error:
+        if wanted or str(error) != NO_THREAD:
+            raise
+        print(f"error: {NO_THREAD_MESSAGE}", file=sys.stderr)
         sys.exit(ExitCode.BAD_INPUT)
     except LeaseLostError as error:
         print(f"stopped: {printable(str(error))}", file=sys.stderr)

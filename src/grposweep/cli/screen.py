@@ -12,7 +12,7 @@ from grposweep.screening.run import prompts_by_group, run_screen
 from grposweep.screening.summary import recommend
 from grposweep.screening.text import as_json, print_screen, write_kept
 from grposweep.storage import paths
-from grposweep.sweep.run import counting_interrupts
+from grposweep.sweep.interrupts import counting_interrupts
 
 
 def show_screen(overrides: Sequence[str], samples: int, prompts: int | None, is_json: bool) -> int:

@@ -21,7 +21,10 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Show the progress of a sweep: best trial so far, running and waiting trials, invalid points, failures, cost."""
+    """Show the progress of a sweep.
+
+    Best trial so far, running and waiting trials, invalid points, failures, cost.
+    """
     from grposweep.report.status import status_json, status_screen, watch_status
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import SweepReader
@@ -40,7 +43,10 @@ def status(
 
 @command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
 def show(trial: Trial, sweep: Sweep = None, outputs: Outputs = Path("outputs")) -> None:
-    """Show one trial: its curve, problems, differences from the best trial and the baseline, and its command."""
+    """Show one trial: curve, problems and command.
+
+    Also its differences from the best trial and from the baseline.
+    """
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.trial_screen import print_trial
     from grposweep.report.view import open_sweep
@@ -75,7 +81,7 @@ def diagnose(
     sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Diagnose a GRPO training from its log, and show what to do.
+    """Diagnose a GRPO training from its log.
 
     It reads trainer_state.json, the output of TRL, ms-swift, verl and EasyR1, their JSON lines, W&B's offline runs and CSV,
     TensorBoard events, and metrics.jsonl.
@@ -125,7 +131,9 @@ def report(
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one HTML file about a sweep: leaderboard, curves, parameters, invalid points and why, failures, cost, commands.
+    """Write one HTML file about a sweep.
+
+    Leaderboard, curves, parameters, invalid points with reasons, failures, cost, commands.
 
     It opens from disk, needs no network, and may be written while the sweep runs.
     """
@@ -146,7 +154,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.", show_default=False)] = 0,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Serve a sweep's report on this machine, updated while the sweep runs, until Ctrl-C. Read only.
+    """Serve a sweep's report on this machine.
+
+    Read only, updated while the sweep runs, until Ctrl-C.
 
     The address holds a secret; on a remote machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
     """

@@ -37,6 +37,7 @@ from omegaconf.errors import (
 
 from grposweep.errors import UserError
 from grposweep.files import CONF, bounded_yaml, read_text
+from grposweep.registries import suggest_search_key
 from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 
 # For a number given as a group option: the key that takes it.
@@ -100,9 +101,8 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
     meant = f" Did you mean {group}={near[0]}?" if near else ""
     parameter = f" To set a number use {NUMBER_KEYS[group]}." if group in NUMBER_KEYS and not near else ""
     meant = f" A sweep compares several: -m {group}={value.strip('[]')}." if value.startswith("[") else meant
-    return (
-        f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{meant}{parameter}"
-    )
+    hint = suggest_search_key(group, value) or f"{meant}{parameter}"
+    return f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{hint}"
 
 
 def malformed(argument: str, error: Exception) -> str:
@@ -114,7 +114,10 @@ def malformed(argument: str, error: Exception) -> str:
     )
 
 
-MAPPINGS = ("trainer.args", "generation.generation_kwargs")
+MAPPINGS = (
+    "trainer.args", "generation.generation_kwargs", "model.chat_template_kwargs", "trainer.fsdp_config", "trainer.environment",
+    "cluster.environment",
+)  # fmt: skip
 DIRECTIONS = ("maximize", "minimize")
 
 
@@ -218,7 +221,7 @@ def _refuse_missing(content: Any, key: str = "") -> None:
         for name, value in content.items():
             _refuse_missing(value, f"{key}.{name}" if key else str(name))
     elif content == "???" and not key.startswith("hydra."):
-        raise UserError(f"{key} is not set, and this configuration cannot do without it. Set {key}=...")
+        raise UserError(f"{key} is not set, and this configuration needs it. Set {key}=...")
 
 
 @cache
@@ -237,14 +240,14 @@ def explain(error: OmegaConfBaseException) -> str:
     if isinstance(error, ConfigKeyError | ConfigAttributeError):
         return unknown_key(key)
     if isinstance(error, MissingMandatoryValue):
-        return f"{key} is not set, and this configuration cannot do without it. Set {key}=..."
+        return f"{key} is not set, and this configuration needs it. Set {key}=..."
     if isinstance(error, InterpolationKeyError):
         return f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
     for pattern, wanted in WRONG_TYPES:
         if found := re.search(pattern, first):
             return f"{key}={found[1]} is not {wanted}. Set one ('--cfg job' shows the present value)."
     if first.endswith("is not Optional"):
-        return f"{key}=null: this key cannot do without a value. Set one ('--cfg job' shows the present value)."
+        return f"{key}=null: this key needs a value. Set one ('--cfg job' shows the present value)."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
 
 
@@ -380,8 +383,15 @@ PRIMARY = "config"  # the configuration in conf/ that includes all others
 
 
 def is_conf(folder: Path) -> bool:
-    """Return whether a folder is a complete copy of conf/."""
-    return (folder / f"{PRIMARY}.yaml").is_file()
+    """Return whether a folder is a copy of conf/. Raises UserError if it lacks groups."""
+    if not (folder / f"{PRIMARY}.yaml").is_file():
+        return False
+    if lost := [group for group in GROUPS if not (folder / group).is_dir()]:
+        raise UserError(
+            f"--config-dir {folder}: it has a {PRIMARY}.yaml, but no folder {', '.join(lost)}. A copy of conf/ has all "
+            "groups: run 'grposweep init FOLDER' and name that folder."
+        )
+    return True
 
 
 @contextmanager

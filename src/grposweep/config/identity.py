@@ -177,7 +177,7 @@ def sizes(s: Setting) -> dict[str, Any]:
 
 
 def numbers(s: Setting) -> dict[str, Any]:
-    """Return what a setting alone determines about learning; cheap, for looking through many points."""
+    """Return the part of an identity that a setting alone determines. It is cheap, so many points can be compared."""
     return sizes(s) | {name: getattr(s, name) for name in _NUMBERS}
 
 

@@ -1,15 +1,15 @@
 """Native keys in a configuration: TRL's own in ``trainer.args``, and a user's recipe as the base of a sweep.
 
 ``trainer.args`` are keys of TRL's GRPOConfig that have no grposweep key, checked against TRL's table and as a setting.
-Source: trl 1.16 trainer/grpo_config.py with the transformers of its time (frameworks/trl/keys.json). Of a user's native recipe
-the numbers are read, and a point's numbers are written back under its keys. Only what a point changes is written; all other
-keys stay as they are. A trial's folder gets the point's recipe, the list of changes and the command of the program.
+Source: trl 1.16 trainer/grpo_config.py with the transformers of its time (frameworks/trl/keys.json). The numbers of
+a user's native recipe are read, and a point's numbers are written back under the recipe's keys. Only what a point changes is
+written; all other keys stay as they are. A trial's folder gets the point's recipe, the list of changes and the command.
 """
 
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from grposweep.planning import micro_steps_per_generation
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.redaction import refuse_secrets
 from grposweep.rules.helpers import show
-from grposweep.schema import ALIASES, Experiment, Trainer, is_external
+from grposweep.schema import ALIASES, Experiment, Trainer, is_external, value_at
 from grposweep.setting import TRL, Setting, Version
 from grposweep.storage import paths
 
@@ -157,6 +157,39 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
         raise UserError(f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}")
 
 
+# Beginnings of keys, the key that switches them on, and its value then.
+SWITCHES: dict[str, tuple[str, Any]] = {
+    "model.lora.": ("model.lora.enabled", True),
+    "generation.vllm_": ("generation.use_vllm", True),
+    "kl.ref_model_": ("kl.sync_ref_model", True),
+    "loss.entropy_coef_": ("loss.use_adaptive_entropy", True),
+    "loss.entropy_target": ("loss.use_adaptive_entropy", True),
+    "loss.sapo_": ("loss.loss_type", "sapo"),
+    "loss.vespo_": ("loss.loss_type", "vespo"),
+    "trainer.fake.": ("trainer.kind", "fake"),
+}
+
+
+def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Experiment]]) -> None:
+    """Raise UserError for a searched key that another key switches off at every point.
+
+    ``distinct`` returns the experiments of the space that differ in a section, such as ``model``.
+    """
+    for name in names:
+        switch = next((SWITCHES[start] for start in SWITCHES if name.startswith(start)), None)
+        if switch is None or name == switch[0]:
+            continue
+        key, wanted = switch
+        experiments = distinct(key.partition(".")[0])
+        if any(is_external(item.trainer.kind) or value_at(item, key) == wanted for item in experiments):
+            continue
+        present = str(value_at(experiments[0], key)).lower()
+        raise UserError(
+            f"{name}: nothing reads it while {key} is {present}, so its values would all train the same. "
+            f"Set {key.removesuffix('.kind')}={str(wanted).lower()}, or leave it out."
+        )
+
+
 @lru_cache(maxsize=16)
 def _declared(script: Path) -> Mapping[str, KeySpec]:
     from grposweep.frameworks.parsing.python.launched import read_launched  # only a script needs it
@@ -194,7 +227,7 @@ def _place(name: str) -> str:
 
 
 def _mistyped(value: Any, kind: str) -> str:
-    """Return what a key of this type takes if the value has another type."""
+    """Describe the values that a key of this type takes, if this value has another type."""
     base = kind.rstrip("?")
     if value is None:
         return "" if kind.endswith("?") or base in ("any", "list") else WANTED[base]
@@ -328,8 +361,9 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
 
 
 def write_program(folder: Path, experiment: Experiment, setting: Setting) -> None:
-    """Write recipe.yaml, changed.json (which keys the point set, and for which release) and program.sh (to read, or to
-    repeat by hand; several nodes each run their own, those of a Ray cluster the head's alone).
+    """Write recipe.yaml, changed.json (the keys that the point set, and for which release) and program.sh.
+
+    program.sh is to read, or to repeat the trial by hand. It has the command of each node; in a Ray cluster that of the head.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)

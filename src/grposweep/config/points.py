@@ -1,6 +1,6 @@
 """Build the experiment of each point without composing it through Hydra: one composition per group option, then patches.
 
-Composing takes 40-190 ms a point. A group option sets only keys of its own group, so a point is the base with a few
+Composing takes 40-190 ms per point. A group option sets only keys of its own group, so a point is the base with a few
 sections exchanged; a test compares this with Hydra's own composition. A user's recipe becomes an option of each group
 (``batch=recipe``, ``kl=recipe``, ...), so every other option still replaces a whole group, and every key a single number. A
 recorded experiment is changed in the same way: a group's option replaces the group, a key its value, the rest stays.

@@ -17,7 +17,18 @@ from grposweep.files import parse_json
 from grposweep.frameworks.writing import in_prompts
 from grposweep.memory.catalog import find_model, memory_of
 from grposweep.planning import micro_steps_per_generation, realise
-from grposweep.schema import ALIASES, AUTO, AUTO_SIZES, UNSET, Cluster, Experiment, Shape, is_external, value_at
+from grposweep.schema import (
+    ALIASES,
+    AUTO,
+    AUTO_SIZES,
+    UNSET,
+    Cluster,
+    Experiment,
+    Shape,
+    Trainer,
+    is_external,
+    value_at,
+)
 from grposweep.setting import OF_TRL, TRL, Runtime, Setting
 
 # A field of the setting -> the place of its value in an Experiment.
@@ -101,7 +112,7 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "evaluates": ("schedule.evaluations", "schedule.eval_at_start"),
     "eval_strategy": ("schedule.evaluations",),
     "has_chat_template": ("model", "task"),
-    "loads_on_every_rank": ("trainer.sharding", "trainer.fsdp_config", "kl.beta", "model.lora.enabled"),
+    "loads_on_every_rank": ("trainer.sharding", "trainer.fsdp_config"),
     "train_prompts": ("model", "task"),  # as prepared for this model and task
     "eval_prompts": ("model", "task"),
     "rewards": ("task.rewards",),
@@ -142,6 +153,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ARGS, ("trainer.args",)),
 }
 PLAIN = Setting(keys={**KEYS, **ARGS})
+OF_TASKS = PLAIN.replace({"keys": {**PLAIN.keys, "processes": "cluster.tasks_per_node"}})
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -167,12 +179,17 @@ def resolve_auto(s: Setting) -> Setting:
 def base_setting(experiment: Experiment) -> Setting:
     """Return the setting to which an experiment's fields are applied: an external trainer's recipe, otherwise an empty one."""
     if not is_external(experiment.trainer.kind):
-        return PLAIN
+        return OF_TASKS if _starts_tasks(experiment.cluster) else PLAIN
     from grposweep.config.native_keys import base_of  # only external trainers need the recipe readers
 
     base = base_of(experiment.trainer, experiment.cluster.processes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
+
+
+def _starts_tasks(cluster: Cluster) -> bool:
+    """Return whether a job of one node without GPUs starts a rank for each of its tasks."""
+    return cluster.kind in ("slurm", "dry_run") and cluster.nodes == 1 and not cluster.gpus_per_node
 
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -193,7 +210,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "train_prompts": counted.get("train_prompts", None if task.keep_between else task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "has_chat_template": counted.get("has_chat_template"),
-        "loads_on_every_rank": not loads_once(experiment),
+        "loads_on_every_rank": _loads_on_every_rank(experiment.trainer),
         "rewards": len(task.rewards),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
@@ -212,7 +229,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
 
 
 def _screened_fields(experiment: Experiment, screens: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return what a screen of this model, task and sampling found; empty without one."""
+    """Return the results of a screen of this model, task and sampling; empty without one."""
     found: Mapping[str, Any] = {}
     if screens:
         from grposweep.config.identity import screen_key  # it imports this module
@@ -270,7 +287,7 @@ BITS = {"4bit": 4, "8bit": 8}
 
 
 def read_runtime(experiment: Experiment) -> Runtime:
-    """Return how grposweep's trainer uses memory: like TRL, with quantized weights and offloaded states."""
+    """Return the memory use of grposweep's trainer: like TRL, with quantized weights and offloaded states."""
     model, trainer = experiment.model, experiment.trainer
     offloads = frozenset(OFFLOADED["all" if trainer.fsdp_config.get("cpu_offload") else trainer.offload])
     bits = BITS.get(model.quantization or "", 0)
@@ -294,6 +311,17 @@ def loads_once(experiment: Experiment) -> bool:
     return experiment.trainer.sharding == "fsdp" and bool(
         experiment.trainer.fsdp_config.get("cpu_ram_efficient_loading", default)
     )
+
+
+def _loads_on_every_rank(trainer: Trainer) -> bool | None:
+    """Return the negation of ``loads_once`` as far as the trainer decides it; None if a reference model does.
+
+    A field that follows from ``kl.beta`` would need an experiment composed for each of its values.
+    """
+    loads_once = trainer.fsdp_config.get("cpu_ram_efficient_loading")
+    if trainer.sharding != "fsdp":
+        return True
+    return None if loads_once is None else not loads_once
 
 
 def read_architecture(shape: Shape) -> Architecture | None:

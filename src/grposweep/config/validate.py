@@ -15,7 +15,7 @@ from grposweep.errors import UserError
 from grposweep.files import parse_json, read_bytes
 from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, load
+from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, load, suggest_search_key
 from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -35,6 +35,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "search.direction": ("maximize", "minimize"),
     "search.changed_files": ("refuse", "recorded", "accept"),
     "search.at": ("last", "best"),
+    "search.prior": ("none", "published"),
     "tracker.mode": ("offline", "online", "disabled"),
 }
 # Keys whose choices are registries, so registered names are choices at once.
@@ -175,7 +176,9 @@ def check_choice(key: str, value: Any) -> None:
     if value is not None and value not in choices(key):
         name = key.rpartition(".")[2]
         what = {"kind": key.partition(".")[0]}.get(name, name.replace("_", " "))
-        raise UserError(f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.")
+        raise UserError(
+            f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.{suggest_search_key(key, value)}"
+        )
 
 
 def check_installed(experiment: Experiment) -> None:

@@ -1,1 +1,1 @@
-"""Diagnose the log of a GRPO training: read it in any framework's format, and report what happens."""
+"""Diagnose the log of a GRPO training: read it in any framework's format, and report problems with steps and numbers."""

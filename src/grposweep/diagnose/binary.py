@@ -1,6 +1,7 @@
-"""Read W&B's offline runs and TensorBoard's events without either: records of protocol buffers in a file of frames.
+"""Read W&B's offline runs and TensorBoard's event files without either package.
 
-Only the few fields that hold metrics are read. A damaged or unfinished end is where reading stops.
+Both are files of framed protocol buffers. Only the few fields that hold metrics are read. Reading stops at the first
+record that is damaged or incomplete.
 """
 
 import struct
@@ -16,12 +17,12 @@ _MOST_RECORD = 1 << 26  # bytes
 
 
 def is_events(data: bytes) -> bool:
-    """Return whether a file is one of TensorBoard: its first record names the version of the format."""
+    """Return whether a file is a TensorBoard event file. Its first record names the format's version."""
     return b"brain.Event:" in data[:64]
 
 
 def wandb_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the history of a W&B run, a line a call of ``wandb.log`` (wandb_internal.proto, Record.history)."""
+    """Yield the history of a W&B run, one line per call of ``wandb.log`` (wandb_internal.proto, Record.history)."""
     for record in _leveldb(data):
         for number, content in _fields(record):
             if number == 2 and isinstance(content, bytes):
@@ -32,7 +33,7 @@ def _item(data: bytes) -> tuple[str, Any]:
     """Return the key and the value of a history item."""
     keys, value = [], None
     for number, content in _fields(data):
-        if number in (1, 2) and isinstance(content, bytes):  # key, or the parts of a nested one
+        if number in (1, 2) and isinstance(content, bytes):  # the key, or the parts of a nested key
             keys.append(content.decode(errors="replace"))
         elif number == 16 and isinstance(content, bytes):
             try:
@@ -43,7 +44,7 @@ def _item(data: bytes) -> tuple[str, Any]:
 
 
 def event_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the scalars of TensorBoard's events, a line a value (event.proto, summary.proto; TFRecord frames)."""
+    """Yield the scalars of a TensorBoard event file, one line per value (event.proto, summary.proto; TFRecord frames)."""
     position = 0
     while position + 12 <= len(data):
         (length,) = struct.unpack_from("<Q", data, position)
@@ -64,7 +65,7 @@ def event_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _scalar(data: bytes) -> tuple[str, float] | None:
-    """Return the tag and the value of a summary: a float, or a tensor that holds one."""
+    """Return the tag and the value of a summary (a float, or a tensor with one float), or None."""
     tag, value = "", None
     for number, content in _fields(data):
         if number == 1 and isinstance(content, bytes):
@@ -79,7 +80,7 @@ def _scalar(data: bytes) -> tuple[str, float] | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """Yield the fields of a protocol buffer with their numbers; stop where it is none."""
+    """Yield the number and the value of each field of a protocol buffer. Stop at the first invalid byte."""
     position = 0
     try:
         while position < len(data):
@@ -103,7 +104,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return an integer and the position after it. Raises IndexError at the end of the data."""
+    """Return a variable-length integer and the position after it. Raises IndexError at the end of the data."""
     value = 0
     for shift in range(0, 70, 7):
         byte = data[position]
@@ -115,7 +116,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _leveldb(data: bytes) -> Iterator[bytes]:
-    """Yield the records of LevelDB's log format; a record may be in fragments over several blocks of 32 KiB."""
+    """Yield the records of LevelDB's log format. A record may be split over several blocks of 32 KiB."""
     parts: list[bytes] = []
     position = 7  # after W&B's own header, which is part of the first block
     while position + _HEADER <= len(data):

@@ -1,4 +1,4 @@
-"""The checks of a training log: each looks for one thing, and answers with its evidence."""
+"""The checks of a training log. Each looks for one symptom and returns its evidence, or None."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,16 +10,16 @@ from grposweep.diagnose.evidence import Evidence
 from grposweep.diagnose.log import Log
 from grposweep.search.early_stopping import guards
 
-# Each threshold is outside what healthy trainings show; those that the sweep's guards have are taken from there.
-SOME_ROWS = 10  # logged steps, of which a check needs as many
-EARLY = 0.3  # share of a training before which a flat reward says nothing
-FLAT = 0.25  # of a group's standard deviation: a smaller change of the whole training is none
-HIGH = 0.8  # of the highest mean reward of a step: there is little left to gain
-DROP = 0.1  # of what the reward is, or was gained, on top of noise
-BELOW_ERRORS = 3.0 * math.sqrt(2)  # of the difference of two evaluations
+# Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken from the guard.
+SOME_ROWS = 10  # logged steps that a check needs
+EARLY = 0.3  # share of a training; a flat reward before it means nothing
+FLAT = 0.25  # of a group's standard deviation: a smaller change over the whole training counts as none
+HIGH = 0.8  # of the highest mean reward of a step: above it there is little left to gain
+DROP = 0.1  # of the reward or of its gain, in addition to noise
+BELOW_ERRORS = 3.0 * math.sqrt(2)  # standard errors of an evaluation: three of the difference of two
 EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0  # entropy, against the first windows
-KL_WARN = 1.0  # nats a token, on average: trainings of language models stay below
-SPIKE, SPIKES = 20.0, 3  # times the median; so many steps
+KL_WARN = 1.0  # nats per token, on average: trainings of language models stay below
+SPIKE, SPIKES = 20.0, 3  # times the median; the number of such steps
 NO_VARIANCE = 0.8  # share of groups, on average over the last windows
 TRUNCATED = guards.SOME
 LONGER = 1.5  # times the first completions
@@ -31,7 +31,7 @@ CLIPPED = 10.0  # median gradient norm, ten times the usual max_grad_norm
 
 
 class Level(StrEnum):
-    """How bad a finding is. A note explains and never makes a command fail unless it is named."""
+    """How bad a finding is. A note only explains: it makes the command fail only if ``--fail-on`` names it."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 
 class Said(NamedTuple):
-    """The answer of a check: its evidence in words, the range of steps, the numbers, and a level if it is not the usual one."""
+    """The result of a check: a sentence of evidence, the range of steps, numbers for scripts, and an unusual level."""
 
     evidence: str
     steps: tuple[int, int]
@@ -48,7 +48,7 @@ class Said(NamedTuple):
 
 
 def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Said | None]:
-    """Ask one of the sweep's guards."""
+    """Return a check that applies one of the sweep's guards to the log."""
 
     def find(evidence: Evidence) -> Said | None:
         curve = evidence.curve
@@ -66,7 +66,7 @@ def guard(guard: Callable[[Any], str]) -> Callable[[Evidence], Said | None]:
 
 
 def non_finite(evidence: Evidence) -> Said | None:
-    """Look for a loss or gradient norm that is no number in the last steps."""
+    """Look for a loss or gradient norm that is NaN or infinite in the last steps."""
     for name in ("loss", "grad_norm"):
         last = list(evidence.log.every(name))[-3:]
         if len(last) == 3 and not any(math.isfinite(value) for _, value in last):
@@ -76,14 +76,14 @@ def non_finite(evidence: Evidence) -> Said | None:
 
 
 def flat(evidence: Evidence) -> Said | None:
-    """Look for a reward without a gain, where the interval of its change excludes one."""
+    """Look for a flat reward: the interval of its change excludes a large gain."""
     if _has_fallen(evidence) or (said := _no_gain(evidence, "has not risen")) is None:
         return None
     return said._replace(level=Level.NOTE) if _is_high(evidence) else said
 
 
 def falling(evidence: Evidence) -> Said | None:
-    """Look for a reward that falls, where the interval of its change excludes a standstill."""
+    """Look for a falling reward: the interval of its change excludes a flat one."""
     return _no_gain(evidence, "has fallen") if _has_fallen(evidence) else None
 
 
@@ -93,7 +93,7 @@ def _has_fallen(evidence: Evidence) -> bool:
 
 
 def _no_gain(evidence: Evidence, words: str) -> Said | None:
-    """Return the change of a reward that has not risen and is not about to; None for any other."""
+    """Return the change of a reward that has not risen. Return None if it has, or if it may still rise."""
     trend, scale, log = evidence.trend, evidence.scale, evidence.log
     if trend is None or scale is None or evidence.risen or (log.total and log.end < EARLY * log.total):
         return None
@@ -108,14 +108,14 @@ def _no_gain(evidence: Evidence, words: str) -> Said | None:
 
 
 def _is_high(evidence: Evidence) -> bool:
-    """Return whether most prompts are solved: groups without variance, at a reward near the highest that was seen."""
+    """Return whether most prompts are solved: groups have no variance, and the reward is near its highest value."""
     values = [value for _, value in evidence.log.series("reward")]
     equal = [share for _, share in evidence.signal("zero_std")]
     return bool(values and equal) and fmean(equal) >= 0.5 and fmean(values) >= HIGH * max(values) > 0
 
 
 def below_start(evidence: Evidence) -> Said | None:
-    """Look for evaluations below the one before training."""
+    """Look for evaluations that are worse than the one before training."""
     curve = evidence.curve
     if curve is None or curve.start is None or len(curve.held_out) < guards.TWICE:
         return None
@@ -165,7 +165,7 @@ def few_groups(evidence: Evidence) -> Said | None:
 
 
 def entropy_up(evidence: Evidence) -> Said | None:
-    """Look for entropy that grows many times while the reward does not."""
+    """Look for entropy that has multiplied while the reward has not risen."""
     windows = evidence.windows("entropy")
     if len(windows) < 4 or evidence.risen:
         return None
@@ -173,19 +173,19 @@ def entropy_up(evidence: Evidence) -> Said | None:
     if last < EXPLOSION_TIMES * first or last < first + EXPLOSION_NATS:
         return None
     return Said(
-        f"entropy has risen from {first:.3g} to {last:.3g} nats a token, and the {evidence.reward_name} has not risen",
+        f"entropy has risen from {first:.3g} to {last:.3g} nats per token, and the {evidence.reward_name} has not risen",
         (windows[-2].first, windows[-1].last),
         {"first": first, "last": last},
     )
 
 
 def kl_drift(evidence: Evidence) -> Said | None:
-    """Look for a high KL on average."""
+    """Look for a KL that is high on average."""
     windows = evidence.windows("kl")[-guards.TWICE :]
     if len(windows) < guards.TWICE or min(window.mean for window in windows) < KL_WARN:
         return None
     return Said(
-        f"KL to the reference is {windows[-1].mean:.3g} nats a token on average; it usually stays below {KL_WARN:g}",
+        f"KL to the reference is {windows[-1].mean:.3g} nats per token on average; it usually stays below {KL_WARN:g}",
         (windows[0].first, windows[-1].last),
         {"kl": windows[-1].mean},
         Level.NOTE if evidence.risen else None,
@@ -212,7 +212,7 @@ def spikes(name: str, least: float) -> Callable[[Evidence], Said | None]:
 
 
 def truncation(evidence: Evidence) -> Said | None:
-    """Look for completions that run into the length limit."""
+    """Look for completions that reach the length limit."""
     windows = evidence.windows("truncated")
     if len(windows) < 2:
         return None
@@ -227,7 +227,7 @@ def truncation(evidence: Evidence) -> Said | None:
 
 
 def longer(evidence: Evidence) -> Said | None:
-    """Look for completions that grow while the reward does not."""
+    """Look for completions that have become longer while the reward has not risen."""
     windows = evidence.windows("length")
     if len(windows) < 4 or evidence.risen:
         return None
@@ -242,7 +242,7 @@ def longer(evidence: Evidence) -> Said | None:
 
 
 def no_rate(evidence: Evidence) -> Said | None:
-    """Look for a learning rate of 0, apart from a schedule's last steps."""
+    """Look for a learning rate of 0. A schedule's last steps may have it."""
     rates = evidence.log.series("learning_rate")
     zeros = [step for step, rate in rates if rate == 0]
     idle = next((i for i, (_, rate) in enumerate(reversed(rates)) if rate > 0), len(rates))
@@ -257,7 +257,7 @@ def _still_warming(evidence: Evidence) -> bool:
 
 
 def warm_up(evidence: Evidence) -> Said | None:
-    """Look for a learning rate that still rises."""
+    """Look for a learning rate that is still rising."""
     rates = evidence.log.series("learning_rate")
     if not _still_warming(evidence) or evidence.risen:
         return None
@@ -269,7 +269,7 @@ def warm_up(evidence: Evidence) -> Said | None:
 
 
 def no_update(evidence: Evidence) -> Said | None:
-    """Look for steps with a gradient that changed no weight."""
+    """Look for steps that have a gradient but changed no weight."""
     rates, norms = (dict(evidence.log.series(name)) for name in ("learning_rate", "grad_norm"))
     sizes = [(step, size) for step, size in evidence.log.series("update_size") if rates.get(step) and norms.get(step)]
     if len(sizes) < SOME_ROWS or any(size > 0 for _, size in sizes):
@@ -278,7 +278,7 @@ def no_update(evidence: Evidence) -> Said | None:
 
 
 def precision(evidence: Evidence) -> Said | None:
-    """Look for a learning rate below what bfloat16 weights can hold."""
+    """Look for a learning rate too small for bfloat16 weights: its updates round to nothing."""
     rates = evidence.log.series("learning_rate")
     top = max(rate for _, rate in rates)
     need = TYPICAL_WEIGHT * BF16_HALF_STEP
@@ -315,7 +315,7 @@ def clipped_gradient(evidence: Evidence) -> Said | None:
 
 
 def generation(evidence: Evidence) -> Said | None:
-    """Look for generation that takes most of a step."""
+    """Look for steps that spend most of their time on generation."""
     shares = [value for _, value in evidence.log.series("generation_share")] or list(_measured_shares(evidence.log))
     if len(shares) < SOME_ROWS or (share := median(shares)) < GENERATION:
         return None

@@ -23,7 +23,7 @@ STYLES = {Level.PROBLEM: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "
 def parse_fail_on(text: str | None) -> frozenset[str]:
     """Return the names in ``--fail-on``.
 
-    Raises UserError for one that no finding has.
+    Raises UserError for a name that no finding has.
     """
     names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
     if unknown := sorted(names - NAMES_TO_FAIL):
@@ -44,9 +44,9 @@ def diagnose_once(path: Path, console: Console, as_json: bool, fail_on: frozense
 
 
 def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float) -> ExitCode:
-    """Diagnose a log again each time it has grown, until Ctrl-C, the training's last step, or a finding of ``fail_on``.
+    """Diagnose a log each time it grows, until Ctrl-C, the training's last step, or a finding in ``fail_on``.
 
-    A terminal shows one screen. Without one, a diagnosis is printed when its findings have changed.
+    A terminal shows one screen. Without a terminal, a diagnosis is printed each time its findings change.
     """
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
     shown: list[str] | None = None
@@ -71,7 +71,7 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
 
 
 def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
-    """Yield a diagnosis each time the log has changed. A log without metrics may get some; a missing one is an error."""
+    """Yield a diagnosis each time the log has changed. Wait if it has no metrics yet; a missing log is an error."""
     seen: tuple[str, int, int] | None = None
     while True:
         file = find_log(path)
@@ -84,7 +84,7 @@ def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
 
 
 def screen(found: Diagnosis) -> Group:
-    """Return a diagnosis as a screen."""
+    """Return a diagnosis as text for the terminal."""
     log = found.log
     of = f" of {log.total:,}" if log.total else ""
     numbered = ", lines numbered" if log.counted else ""
@@ -107,7 +107,7 @@ def _paragraph(finding: Finding) -> Iterator[RenderableType]:
 
 
 def _missing(found: Diagnosis) -> str:
-    """Return what was not judged, by what is missing for it."""
+    """Return the checks that did not run, grouped by what they lack."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in found.not_judged.items():
         by_reason.setdefault(reason, []).append(name)
@@ -115,7 +115,7 @@ def _missing(found: Diagnosis) -> str:
 
 
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis for scripts."""
+    """Return a diagnosis as JSON for scripts."""
     log = found.log
     return {
         "v": 1,

@@ -1,4 +1,4 @@
-"""The evidence in a log: windows of steps with their means, the reward's curve for the guards, and its trend."""
+"""Values that checks derive from a log: means over windows of steps, the reward's curve for the guards, and its trend."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from grposweep.search.early_stopping.guards import has_risen
 
 WINDOWS = 10  # of a log without evaluations
 FEWEST_IN_WINDOW = 3  # logged steps
-FEWEST_EVALUATIONS = 3  # after the start; with fewer the training reward is judged
+FEWEST_EVALUATIONS = 3  # after the start; with fewer, the training reward is used
 FEWEST_TREND = 6  # points of a trend
-# 97.5 % quantile of Student's t by degrees of freedom (any table of it).
+# 97.5 % quantiles of Student's t by degrees of freedom (standard table).
 _STUDENT = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 30: 2.042}
 _SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 
@@ -32,9 +32,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through the reward: its change from the first to the last point, with the 95 % interval."""
+    """A straight line fitted to the reward: its change from the first to the last point, with the 95 % interval."""
 
-    name: str  # whose reward
+    name: str  # of the reward: of evaluations or of training
     change: float
     low: float
     high: float
@@ -49,7 +49,7 @@ class Evidence:
     log: Log
 
     def windows(self, name: str) -> list[Window]:
-        """Return a metric in at most ``WINDOWS`` parts of equally many logged values; none of fewer than six values."""
+        """Split a metric into at most ``WINDOWS`` windows with equally many logged values. Empty for fewer than six values."""
         values = self.signal(name)
         count = min(WINDOWS, len(values) // FEWEST_IN_WINDOW)
         if count < 2:
@@ -58,7 +58,10 @@ class Evidence:
         return [_window(values[a:b]) for a, b in pairwise(bounds)]
 
     def signal(self, name: str) -> list[tuple[int, float]]:
-        """Return a metric by step. Where the share of groups without variance was not logged, it is 1 where no reward varies."""
+        """Return a metric by step.
+
+        If the share of groups without variance is missing, it is 1 in steps whose rewards are all equal, and 0 in others.
+        """
         values = self.log.series(name)
         if name != "zero_std" or values:
             return values
@@ -81,17 +84,17 @@ class Evidence:
 
     @property
     def held_out(self) -> bool:
-        """Return whether the reward is that of evaluations; otherwise it is the mean of training steps."""
+        """Return whether the reward comes from evaluations. Otherwise it is the mean of training steps."""
         return len(self.evaluations) >= FEWEST_EVALUATIONS
 
     @property
     def reward_name(self) -> str:
-        """Return the name of the reward in sentences."""
+        """Return the reward's name for sentences."""
         return "held-out reward" if self.held_out else "training reward"
 
     @cached_property
     def curve(self) -> Curve | None:
-        """Return the reward as the sweep's guards take it; None of a log that is too short."""
+        """Return the reward as the curve that the sweep's guards read, or None if the log is too short."""
         if self.held_out:
             steps = [step for step, _ in self.evaluations]
             values = [value for _, value in self.evaluations]
@@ -115,12 +118,12 @@ class Evidence:
 
     @cached_property
     def risen(self) -> bool:
-        """Return whether the reward has risen by more than noise: the sweep's guards ask the same."""
+        """Return whether the reward has risen by more than noise, as the sweep's guards define it."""
         return self.curve is not None and has_risen(self.curve)
 
     @cached_property
     def scale(self) -> float | None:
-        """Return the scale of a large reward difference: the usual standard deviation in a group, or a substitute."""
+        """Return the size of a large reward difference: the median standard deviation in a group, or a substitute."""
         spread = [value for _, value in self.log.series("reward_std") if value > 0]
         if spread:
             return median(spread)
@@ -130,7 +133,10 @@ class Evidence:
 
     @cached_property
     def trend(self) -> Trend | None:
-        """Fit evaluations, or windows of the training reward where they are few, by least squares; None of too few points."""
+        """Fit a line to the evaluations by least squares. With few evaluations, fit windows of the training reward.
+
+        None if there are too few points.
+        """
         points: list[tuple[int, float]] = self.evaluations
         if len(points) < FEWEST_TREND:
             points = [(window.last, window.mean) for window in self.windows("reward")]
@@ -150,7 +156,7 @@ class Evidence:
         return Trend("training reward", change, change - half, change + half, self.log.steps[0], points[-1][0])
 
     def early_gain(self) -> float:
-        """Return the highest gain of the training reward over its first twentieth that noise allows (95 %); 0 of evaluations."""
+        """Return the upper end (95 %) of the training reward's gain over its first twentieth; 0 if evaluations are used."""
         values = self.log.series("reward")
         if len(self.evaluations) >= FEWEST_TREND or len(values) < WINDOWS:
             return 0.0
@@ -159,12 +165,12 @@ class Evidence:
         return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
 
     def share(self, name: str, is_true: Callable[[float], bool]) -> float:
-        """Return the share of a metric's values for which something is true; 0 of none."""
+        """Return the share of a metric's values for which ``is_true`` holds; 0 without values."""
         values = self.log.series(name)
         return sum(is_true(value) for _, value in values) / len(values) if values else 0.0
 
     def _between(self, name: str, stops: Sequence[int]) -> list[float | None]:
-        """Return a signal's means between the curve's points."""
+        """Return the means of a signal between the points of the curve."""
         values, found, at = self.signal(name), [], 0
         for stop in stops:
             part = []
@@ -176,7 +182,7 @@ class Evidence:
 
     @staticmethod
     def _scatter(values: Sequence[float]) -> float:
-        """Estimate the noise of an evaluation by the differences of neighbours (von Neumann 1941)."""
+        """Estimate the standard error of an evaluation from the differences of neighbours (von Neumann 1941)."""
         steps = [(b - a) ** 2 for a, b in pairwise(values)]
         return math.sqrt(median(steps) / 2) if steps else 0.0
 

@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, the worst first, and the checks that the log has no data for, with what is missing."""
+    """All findings, worst first, and the checks that could not run, each with the data that it lacks."""
 
     log: Log
     findings: list[Finding]
@@ -49,7 +49,7 @@ class Diagnosis:
         return all(finding.level == Level.NOTE for finding in self.findings)
 
     def fails(self, names: frozenset[str]) -> bool:
-        """Return whether a finding is one of these names, groups or levels."""
+        """Return whether a finding has one of these names or levels, or is in one of these groups."""
         return any(names & {found.name, found.level, *GROUPS.get(found.name, ())} for found in self.findings)
 
 
@@ -61,7 +61,7 @@ def diagnose(log: Log) -> Diagnosis:
     for check in CHECKS:
         lacking = [name for name in check.needs if not _has(evidence, name)]
         if "update_size" in lacking:
-            continue  # no other trainer logs it
+            continue  # only this project's trainer logs it
         if lacking:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
         elif said := check.find(evidence):
@@ -110,14 +110,14 @@ CHECKS = (
           "There is no gradient. If the reward is at its maximum, the prompts are solved: use harder ones. If it is at its "
           "minimum, use easier prompts, more generations, or a reward with partial credit."),
     Check("all_truncated", P, ("rows", "truncated"), checks.guard(guards.all_truncated),
-          "All completions have come to be truncated.",
-          "The model repeats without end. Stop, lower the learning rate, and look at completions."),
+          "All completions are truncated.",
+          "The model repeats itself until the limit. Stop, lower the learning rate, and look at completions."),
     Check("reward_fallen", P, ("rows",), checks.guard(guards.reward_fallen), "The reward has collapsed.",
           "Stop, and take a checkpoint from before. Lower the learning rate or add a KL term."),
     Check("entropy_explosion", P, ("rows", "entropy"), checks.entropy_up, "The entropy explodes: completions become random.",
           "Lower the learning rate, or the entropy bonus if there is one. Check the sampling temperature."),
     Check("learning_rate_zero", P, ("learning_rate",), checks.no_rate, "The learning rate is 0, so nothing is trained.",
-          "Check the schedule and the number of steps that it was made for."),
+          "Check the schedule and the number of steps for which it is computed."),
     Check("no_gradient", P, ("grad_norm",), checks.no_gradient, "There is no gradient.",
           "Usually no group has variance in its rewards: see frac_reward_zero_std. Otherwise check which weights are trained."),
     Check("no_update", P, ("update_size", "learning_rate", "grad_norm"), checks.no_update, "Updates round to nothing.",
@@ -129,7 +129,7 @@ CHECKS = (
           "Take the checkpoint nearest to that step. For the next run: fewer steps, or a lower learning rate."),
     Check("flat", W, ("trend",), checks.flat, "The reward is flat.",
           "Look at completions and their rewards: can the model earn the reward at all, and does it differ in a group? If so, "
-          "raise the learning rate (3 to 10 times) or the number of prompts a step."),
+          "raise the learning rate (3 to 10 times) or the number of prompts per step."),
     Check("falling", W, ("trend",), checks.falling, "The reward falls.",
           "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL term."),
     Check("few_groups", W, ("zero_std",), checks.few_groups, "Few groups carry signal.",
@@ -153,9 +153,9 @@ CHECKS = (
     Check("gradient_clipped", N, ("grad_norm",), checks.clipped_gradient, "Gradient clipping scales all updates down.",
           "This is common. The learning rate then sets the size of the updates alone."),
     Check("generation_bound", N, ("generation",), checks.generation, "Most of the time is generation.",
-          "Generate with vLLM or SGLang, lower max_completion_length, or do more updates a rollout."),
+          "Generate with vLLM or SGLang, lower max_completion_length, or do more updates per rollout."),
     Check("loss_near_zero", N, ("loss",), checks.loss, "The loss is near 0, as it should be.",
-          "With one update a rollout, the ratio of new to old policy is 1 and the advantages of a group add up to 0. So the "
+          "With one update per rollout, the ratio of new to old policy is 1 and the advantages of a group add up to 0. So the "
           "policy term's value is 0, its gradient is not, and only the KL term is left. Watch the reward instead."),
 )  # fmt: skip  # a row a check
 COLLAPSE = (
@@ -168,8 +168,8 @@ COLLAPSE = (
     "reward_fallen",
 )
 GROUPS: Mapping[str, tuple[str, ...]] = dict.fromkeys(COLLAPSE, ("collapse",))
-EXPLAINED_BY = {  # a finding that another one explains is not shown
-    "no_variance": {"reward_fallen"},  # all rewards are 0: its own advice would mislead
+EXPLAINED_BY = {  # a finding is not shown if one of these explains it
+    "no_variance": {"reward_fallen"},  # all rewards are 0; the advice on variance would mislead
     "flat": {*COLLAPSE, "learning_rate_zero", "no_gradient", "no_update", "below_start", "precision", "few_groups"},
     "falling": {*COLLAPSE, "below_start"},
     "below_start": {"reward_fallen"},

@@ -1,4 +1,4 @@
-"""A training log in one vocabulary: metrics by optimizer step, from any framework."""
+"""A training log of any framework with one set of names: metrics by optimizer step."""
 
 import math
 import re
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-MOST_ROWS = 200_000  # logged lines; of a longer log the last ones are judged
+MOST_ROWS = 200_000  # logged lines; only the last ones of a longer log are kept
 MOST_STEPS = 10**12
-_LARGEST = 1e100  # a larger number is as infinite, and its square no float
+_LARGEST = 1e100  # a larger number counts as infinite: its square is no float
 
-# Our name for a metric: the frameworks' names. The first that a line has counts.
+# This project's name of a metric: the frameworks' names. The first one that a line has is used.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "actor/loss", "actor/pg_loss", "policy_loss"),
     "reward": ("reward", "critic/score/mean", "reward/overall", "critic/rewards/mean", "rewards/mean"),
@@ -35,15 +35,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "eval_loss": ("eval_loss",),
 }
 STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "iteration", "global_step/max_steps")
-_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")  # verl's, one a data source
+_VALIDATION = re.compile(r"val-core/.+/mean@\d+|val/test_score/.+")  # verl's, one for each data source
 _OURS = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names)}
-_ROUNDED = re.compile(r"0\.00+")  # verl printed three decimals until 0.2, and a learning rate has none that count
+_ROUNDED = re.compile(r"0\.00+")  # verl printed three decimals until 0.2, too few for a learning rate
 _SIGNS = frozenset({"reward", "zero_std", "eval_reward"})  # no supervised training logs these
-_OFTEN_NAN = frozenset({"loss", "grad_norm"})  # a null of ours stands for NaN
+_OFTEN_NAN = frozenset({"loss", "grad_norm"})  # this project logs NaN as null
 
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
-    """Return a logged line's metrics under grposweep's names, without unknown names and values that are not numbers."""
+    """Return a logged line's metrics under this project's names. Unknown names and values that are no numbers are left out."""
     found: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
     for key, value in line.items():
@@ -64,7 +64,7 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
 
 
 def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:
-    """Return the optimizer step that a line names, and that of the training's end where it does (ms-swift: "5/100")."""
+    """Return a line's optimizer step and the training's last step (ms-swift logs "5/100"). None for a missing one."""
     for name in ("train/global_step", *STEPS):
         value = line.get(name)
         if isinstance(value, str) and (pair := re.fullmatch(r"(\d{1,12})/(\d{1,12})", value)):
@@ -76,7 +76,7 @@ def step_of(line: Mapping[str, object]) -> tuple[int | None, int | None]:
 
 
 def to_number(value: object) -> float | None:
-    """Return a number that a log holds, as a float; NaN and infinity too. Text that is none is None."""
+    """Return a logged number as a float, which may be NaN or infinite; None for other text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -87,26 +87,26 @@ def to_number(value: object) -> float | None:
 
 
 def _plain(key: str) -> str:
-    """Return a metric's name without the parts that W&B, TensorBoard and transformers put in front of it."""
+    """Return a metric's name without the prefixes of W&B, TensorBoard and transformers."""
     name = key.removeprefix("train/")
     return f"eval_{name.removeprefix('eval/')}" if name.startswith("eval/") else name
 
 
 @dataclass
 class Log:
-    """A parsed log; ``rows`` holds metrics under grposweep's names by optimizer step, in order."""
+    """A parsed log. ``rows`` holds metrics under this project's names by optimizer step, in order."""
 
     path: str
     format: str
     rows: dict[int, dict[str, float]] = field(default_factory=dict)
-    total: int | None = None  # optimizer steps of the whole training, if the log names them
-    counted: bool = False  # lines have no step, so they are numbered
+    total: int | None = None  # optimizer steps of the whole training, if the log states them
+    counted: bool = False  # the lines state no steps and are numbered
     weights: str | None = None  # type of the weights in training, such as bfloat16; None is unknown
     skipped: int = 0  # damaged lines
 
     @classmethod
     def build(cls, path: str, format: str, lines: Iterable[Mapping[str, object]], total: int | None = None) -> "Log":
-        """Join logged lines by step; a later line of the same step overrides. Lines without any step are numbered."""
+        """Merge logged lines by step; later values of the same step override. Lines without a step are numbered."""
         log = cls(path, format, total=total)
         rows: dict[int, dict[str, float]] = {}
         last = 0
@@ -129,12 +129,12 @@ class Log:
 
     @property
     def is_grpo(self) -> bool:
-        """Return whether there is a metric that only a training with rewards logs."""
+        """Return whether there is a metric that only trainings with rewards log."""
         return any(_SIGNS & row.keys() for row in self.rows.values())
 
     @cached_property
     def steps(self) -> list[int]:
-        """Return the steps with metrics of training."""
+        """Return the steps that have training metrics."""
         return [step for step, row in self.rows.items() if "reward" in row or "loss" in row]
 
     @property
@@ -143,13 +143,13 @@ class Log:
         return self.steps[-1] if self.steps else 0
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """Return a metric as pairs of step and value; values that are not finite are left out."""
+        """Return a metric as pairs of step and finite value."""
         return [(step, value) for step, value in self.every(name) if math.isfinite(value)]
 
     def every(self, name: str) -> Iterator[tuple[int, float]]:
-        """Yield the same with values that are not finite."""
+        """Yield a metric as pairs of step and value, including NaN and infinity."""
         return ((step, row[name]) for step, row in self.rows.items() if name in row)
 
     def has(self, *names: str) -> bool:
-        """Return whether all these metrics have a value."""
+        """Return whether each of these metrics has a value."""
         return all(any(name in row for row in self.rows.values()) for name in names)

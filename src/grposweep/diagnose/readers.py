@@ -1,4 +1,4 @@
-"""Read a training log of any framework. The format is found by content; damaged lines are skipped and counted."""
+"""Read a training log of any framework. The content shows the format. Damaged lines are skipped and counted."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ from grposweep.storage import paths
 
 MOST_BYTES = 256 << 20
 MOST_LINES = 5_000_000
-LONGEST_LINE = 1 << 20  # characters; a longer one is no line of a log
+LONGEST_LINE = 1 << 20  # characters; longer lines are skipped
 MOST_NESTED = 8  # levels of a JSON object that are flattened
 
 Line = dict[str, Any]
@@ -32,20 +32,20 @@ _YAML = re.compile(r"( *)([\w@./-]+):(?: (\S+))?\s*")
 
 
 class TextFormat(NamedTuple):
-    """A format of text: its name, and how the metrics of a whole file are found."""
+    """A text format: its name, and the function that reads a file's metrics."""
 
     name: str
     read: Callable[[Iterable[str]], Iterator[Line]]
 
 
 class NoMetricsYet(UserError):
-    """A file without a line of metrics: it is no log, or the training has not logged yet."""
+    """The file has no metrics: it is no log, or the training has not logged yet."""
 
 
 def read_log(path: Path) -> Log:
     """Read a log file, or the log in a folder.
 
-    Raises UserError if there is none, if it is too large, or if it has no rewards.
+    Raises UserError if there is no log, if it is too large, or if it has no rewards.
     """
     file = find_log(path)
     data = _bytes(file)
@@ -56,10 +56,10 @@ def read_log(path: Path) -> Log:
     else:
         log = _read_text(file, data.decode("utf-8", errors="replace"))
     if not log.rows:
-        raise NoMetricsYet(f"{file}: no line in it is one of a training log. Name {_READ}.")
+        raise NoMetricsYet(f"{file}: no line has metrics of a training. Name {_READ}.")
     if not log.is_grpo:
         raise UserError(f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}.")
-    if file.name == paths.METRICS:  # a trial of ours, so its folder tells more
+    if file.name == paths.METRICS:  # a trial of this project: its folder has more
         log.weights = _weights(file)
         plan = file.parent / paths.PLAN
         log.total = whole_or_none((read_json(plan) or {}).get("total_steps")) if plan.is_file() else None
@@ -70,7 +70,7 @@ _READ = (
     "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, metrics.jsonl, a W&B run or its CSV, "
     "or a file of TensorBoard events"
 )
-# In a folder, the first that is there; of several the newest.
+# The first pattern that matches in a folder is used; of several matches, the newest file.
 _FOLDER = (
     paths.METRICS, "logging.jsonl", "experiment_log.jsonl", "trainer_state.json", "checkpoint-*/trainer_state.json",
     "*.wandb", "files/*.wandb", "run-*/*.wandb", "offline-run-*/*.wandb", "events.out.tfevents.*",
@@ -79,7 +79,7 @@ _FOLDER = (
 
 
 def find_log(path: Path) -> Path:
-    """Return the log itself.
+    """Return the log file at a path: the file itself, or the log in a folder.
 
     Raises UserError if a folder has none.
     """
@@ -107,11 +107,11 @@ def _bytes(file: Path) -> bytes:
 
 
 def _read_text(file: Path, text: str) -> Log:
-    """Read a log in text: the format whose lines are most."""
+    """Read a text log in the format that yields the most metrics."""
     start = text.lstrip()[:1]
     if start in ("{", "[") and (whole := _whole(text)) is not None:
         return _from_json(file, whole)
-    if start == "{" and '"log_history"' in text:  # a checkpoint whose writer was killed
+    if start == "{" and '"log_history"' in text:  # an incomplete checkpoint: its writer was killed
         rest = text.partition('"log_history"')[2]
         found = (_whole(match[0]) for match in _HISTORY.finditer(rest))
         log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
@@ -128,7 +128,7 @@ def _read_text(file: Path, text: str) -> Log:
 
 
 def _whole(text: str) -> Any:
-    """Return a file that is one JSON value; None if it is none. A file of several lines of objects is none."""
+    """Return a text's JSON value, or None if it is not exactly one value (such as JSON lines)."""
     try:
         return parse_json(text)
     except ValueError:
@@ -147,7 +147,7 @@ def _from_json(file: Path, value: Any) -> Log:
 
 
 def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
-    """Return nested objects as one, keys joined by "/" (EasyR1 nests them; verl puts them into "data")."""
+    """Flatten nested objects with keys joined by "/" (EasyR1 nests its metrics; verl puts them into "data")."""
     flat: Line = {}
     for key, value in line.items():
         name = key if not prefix else f"{prefix}/{key}"
@@ -169,14 +169,14 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _damaged(lines: list[str]) -> int:
-    """Count lines that begin as an object and are none."""
+    """Count the lines that begin like a JSON object but are invalid."""
     return sum(line.startswith("{") and _whole(line) is None for line in lines)
 
 
 def _dicts(lines: Iterable[str]) -> Iterator[Line]:
-    """Read what transformers prints: a dict a logged step, after a progress bar that tells the step.
+    """Read the console of transformers: one dict per logged step, after a progress bar with the step.
 
-    Bars go to another stream, which may be late. Then the dicts of a finished training share its steps equally.
+    Progress bars go to another stream and may be late. The dicts of a finished training are then spread evenly over its steps.
     """
     found: list[tuple[Line, int | None]] = []
     step = total = planned = None
@@ -197,7 +197,7 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _numbered(found: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
-    """Give dicts their steps: those of the bars if each has another one, or equal parts of a whole training."""
+    """Number the dicts: by the progress bars if these give each its own step, else evenly over a finished training."""
     steps = [step for pairs, step in found if "reward" in translate(pairs)]
     known = [step for step in steps if step is not None]
     if total and len(known) == len(steps) and known == sorted(set(known)):
@@ -212,7 +212,10 @@ def _numbered(found: list[tuple[Line, int | None]], total: int | None, whole: in
 
 
 def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:
-    """Return the last step that a progress bar shows in a text; without a planned length the longest bar is the training's."""
+    """Return the last step and the length of the training's progress bar in a text.
+
+    The bar is the one of the planned length. If none is planned, it is the longest one.
+    """
     if "it/s" not in text and "s/it" not in text:
         return step, total
     for done, of in _PROGRESS.findall(text):
@@ -255,7 +258,7 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def _table(lines: Iterable[str]) -> Iterator[Line]:
-    """Read a W&B history as CSV; a chart's export names columns "RUN - METRIC", with bounds that are left out."""
+    """Read a W&B history as CSV. A chart's export has columns "RUN - METRIC", and bounds, which are left out."""
     rows = csv.reader(line.replace("\0", "") for line in lines if line)
     try:
         names = [name.split(" - ", 1)[-1] for name in next(rows, [])]
@@ -277,7 +280,7 @@ TEXT_FORMATS = (
 
 
 def _weights(file: Path) -> str | None:
-    """Return the type of the weights in training, if the log is one of a trial of ours."""
+    """Return the type of the trained weights if the log belongs to a trial of this project."""
     config = file.parent / paths.CONFIG
     if not config.is_file() or config.stat().st_size > 1 << 20:
         return None

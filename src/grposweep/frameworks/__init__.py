@@ -55,7 +55,7 @@ def find_framework(name: str) -> Framework:
 
 
 def read(recipe: Recipe) -> ParsedRecipe:
-    """Return the setting of a recipe, and the fields that could not be read; with the model's shape if a GPU is named."""
+    """Return a recipe's setting and its unreadable fields. If a GPU is named, the setting includes the model's shape."""
     parsed = FRAMEWORKS[recipe.framework].read(recipe)
     if recipe.gpu_gib is None:
         return parsed
@@ -89,7 +89,7 @@ def write(setting: Setting, framework: str) -> TranslatedRecipe:
 
 
 def detect(config: Mapping[str, Any], *paths: str) -> str:
-    """Return the framework of a recipe by its keys (or, of dotted keys, their first words), or by its paths and programs.
+    """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are matched by their first word.
 
     The last framework that matches wins. Without a match it is TRL, whose keys all others share.
 
@@ -102,11 +102,11 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
 
 
 def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
-    """Return the framework of a file's keys, if they or the programs that take them identify a GRPO recipe.
+    """Return the framework of a file, if its keys or the programs that read them identify a GRPO recipe.
 
     ``paths`` name the file: a folder named like a framework selects it, but does not make a file a recipe.
 
-    Raises NotARecipe if nothing identifies one.
+    Raises NotARecipe if nothing identifies a recipe.
     """
     programs = tuple(programs)
     name = detect(config, *programs, *paths)
@@ -157,7 +157,7 @@ def version_of(name: str, wanted: str | None = None) -> Version:
 
 
 def _own_version(text: str, framework: Framework) -> Version:
-    """Return a framework's own release; one before the first known is bad input."""
+    """Return a release of a framework other than TRL. Raises UserError if it is older than the first known release."""
     parts = text.strip().removeprefix("v").split(".")
     if not 2 <= len(parts) <= 4 or not all(part.isdigit() for part in parts[:3]):
         raise UserError(f"version {text[:40]!r}: a version has two or three numbers. Write it like 0.3.3.")
@@ -169,11 +169,20 @@ def _own_version(text: str, framework: Framework) -> Version:
     return version
 
 
+ASSUMED = ("", "default", "the keys")  # places of a version that nothing states
+
+
 def describe_version(recipe: Recipe) -> str:
-    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py: trl==0.18.0)``."""
+    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py: trl==0.18.0)``.
+
+    Without a source: that it is assumed, why it is this one, and how to state it.
+    """
     source = recipe.version_source
-    why = ": ".join(filter(None, (source.where, source.text))) or "assumed, nothing states it"
-    why += ", which does not take all keys" if source.conflict else ""
+    why = ": ".join(filter(None, (source.where, source.text)))
+    if source.where in ASSUMED and source.kind != "asked":
+        taken = source.text or "no release accepts all keys"
+        why = f"assumed, because the recipe states no version, and {taken}; set --framework-version"
+    why += ", which does not accept all keys" if source.conflict else ""
     return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"
 
 

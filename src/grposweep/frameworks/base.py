@@ -1,7 +1,7 @@
 """Define a framework: its traits, its keys, how a recipe is read and written, and how it is started.
 
 `Framework` is the contract. A framework is one folder that defines ``FRAMEWORK``; the registry is
-``registries.FRAMEWORKS``. What its table of fields (`grposweep.frameworks.reading`) says needs no code of its own.
+``registries.FRAMEWORKS``. Fields in its table (`grposweep.frameworks.reading`) need no code of their own.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grposweep.frameworks.reading import Values  # it builds on this module
 
 RELEASE = "release"  # as the type of a row: type and default are those of the release's key
-UNSAID = object()  # what a row derives if the recipe does not state its field
+UNSAID = object()  # the result of ``derive`` if the recipe does not state the field
 
 
 class KeyTable(dict[str, KeySpec]):
@@ -42,7 +42,7 @@ class KeyTable(dict[str, KeySpec]):
 
     @cached_property
     def below(self) -> dict[str, list[str]]:
-        """The dotted keys that have a word among their sections."""
+        """For each word, the dotted keys that have it among their sections."""
         found: dict[str, list[str]] = {}
         for name in self:
             for word in set(name.split(".")[:-1]):
@@ -74,17 +74,17 @@ class TranslatedRecipe:
 
 @dataclass(frozen=True)
 class Field:
-    """A row of a framework's table: a field of the setting, and the native key behind it.
+    """A row of a framework's table: a field of the setting and its native key.
 
     A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``, and written through
     ``write``. ``default`` is the value if recipe and release have none. A row that needs several keys has a
     ``derive``, which returns ``UNSAID`` if they do not state the field. If one of ``also`` cannot be read, the field is unknown.
-    A row with neither only names the key: the framework's own
-    functions read and write it. A row without a name holds the place of a key that they write.
+    A row with neither only names the key: the framework's own functions read and write it. A row without a name reserves
+    the place of a key that they write.
 
-    ``rollouts``: the key counts rollouts, and the field optimizer steps. ``before`` maps a release to the key that was used
+    ``rollouts``: the key counts rollouts, the field optimizer steps. ``before`` maps a release to the key that was used
     until then. ``fixable``: a fix may set the key. ``judged``: a rule or the plan depends on the key. Of the rows of a
-    release, those with ``always`` are written also where they have their default, and those without ``plain`` by functions only.
+    release, those with ``always`` are written even with their default value, and those without ``plain`` by functions only.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Field:
         return next((key for until, key in sorted(self.before.items()) if version < until), self.key)
 
     def native(self, value: Any) -> Any:
-        """Return a value of the setting as the key takes it."""
+        """Return a value of the setting in the key's form."""
         return value if self.write is None else self.write(value)
 
 
@@ -115,9 +115,9 @@ class Field:
 class Command:
     """A command of the framework that starts a training: ``swift rlhf``, ``trl grpo``.
 
-    ``word`` follows the command's name, ``program`` is what it runs. ``takes_file``: the recipe may follow the word
+    ``word`` follows the command's name, and ``program`` is what it runs. ``takes_file``: the recipe may follow the word
     without an option. ``counts`` is how the number of processes is stated: by the options of another launcher, or by
-    variables of the environment ("environment"). ``passes_on``: options of accelerate may stand among the recipe's.
+    environment variables ("environment"). ``passes_on``: options of accelerate may be mixed with the recipe's.
     """
 
     word: str
@@ -128,7 +128,7 @@ class Command:
 
 
 class Vendored(NamedTuple):
-    """The keys and defaults in a framework's own source, as far as they can be read, and the version that it states."""
+    """The version and the readable keys and defaults in a framework's own source."""
 
     keys: Mapping[str, KeySpec] | None
     version: Version | None = None
@@ -151,36 +151,36 @@ class Framework:
     """Everything that a framework needs to be detected, read, judged, planned, fixed, translated and swept.
 
     Args:
-        traits: what plan and rules know about it.
-        version: the release to judge by if no other is given.
-        fields: its table.
+        traits: its properties for the plan and the rules.
+        version: the default release.
+        fields: its table of fields.
         takes: the keys of a release, with types and defaults.
         keys: keys that no other framework has; for dotted keys, their first parts.
         programs: matches its programs and paths.
         trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
         sections: the first words of its dotted keys.
-        renamed: older names of keys, which are read as today's.
+        renamed: older names of keys, read as the present ones.
         commands: its commands by name.
-        expand: returns the launch behind its wrapper script, and the GPUs of it that a vLLM server may take.
-        releases: the releases to choose from with ``--framework-version``; None where there is no choice.
-        key_table: the keys that one recipe may set, where they depend on more than the release.
-        collect: returns the values behind a recipe's keys; by default under today's names, with the release's defaults.
-        unsaid: the fields of a recipe that sets nothing, where the release has no key with this default.
-        keys_of: the native keys of one recipe, where they depend on what it sets.
-        derived: fields that follow from several keys, in order; each gets the values, and the fields so far.
-        render: writes a setting as a recipe; by default as the table says.
-        native_keys: a setting in completions as keys and values of a release; by default what ``render`` writes.
-        special: fields whose change is more than a value of their key, for fixes.
-        base_config: the configuration behind a name that is not at hand; None where it is needed.
-        config_defaults: of a configuration of Hydra's, on which a written recipe builds.
+        expand: returns the launch in a wrapper script, and the number of its GPUs that a vLLM server may take.
+        releases: the releases for ``--framework-version``; None if there is no choice.
+        key_table: the keys that a recipe may set, if they depend on more than the release.
+        collect: returns the values of a recipe's keys; by default under present names, with the release's defaults.
+        unsaid: the fields of an empty recipe for which the release has no key with a default.
+        keys_of: the native keys of one recipe, if they depend on its other keys.
+        derived: functions for fields that follow from several keys, in order. Each gets the values and the fields so far.
+        render: writes a setting as a recipe; by default from the table.
+        native_keys: returns a setting in completions as keys and values of a release; by default those of ``render``.
+        special: for fixes, fields whose change sets more than their own key.
+        base_config: returns the base configuration of a name if its file is missing; None if it is unknown.
+        config_defaults: the Hydra defaults list of a written recipe.
         environment_key: the key of a recipe that holds variables of the environment.
-        misfits: returns the keys of a recipe that its release refuses, where that takes more than a look into the table.
+        misfits: returns the keys of a recipe that its release refuses, if the table alone does not show them.
         passed_on: keys that a recipe may set for its launcher, in addition to those of any release.
-        packages: the distributions that a repository pins for it, by their names on PyPI.
-        vendor: how its own source is found and read where a repository contains it.
-        memory: returns the fields that memory depends on, from a recipe's values and its setting; None where they do not say.
-        counts_itself: its recipes state the GPUs that train, and the command that starts them does not.
-        trainer: what starts it as an external trainer.
+        packages: the PyPI packages that a repository pins for it.
+        vendor: how its own source is found and read in a repository that contains it.
+        memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
+        counts_itself: its recipes state the number of training GPUs, and its command does not.
+        trainer: starts it as an external trainer.
 
     """
 
@@ -235,7 +235,7 @@ class Framework:
 
     @cached_property
     def never_null(self) -> frozenset[str]:
-        """The keys of the same name as a field of the setting that always has a value."""
+        """The keys whose namesake in the setting always has a value."""
         nullable = {known.name for known in fields(Setting) if "None" in str(known.type)}
         return frozenset(row.key for row in self.fields if row.key == row.name) - nullable
 
@@ -246,7 +246,7 @@ class Framework:
         return self.key_table(recipe) if self.key_table else self.takes(recipe.version)
 
     def keys_at(self, version: Version) -> dict[str, str]:
-        """Return the native key behind each field in a release, in a mapping of the caller's own."""
+        """Return a new mapping from each field to its native key in a release."""
         return dict(_keys_at(self, version))
 
     def read(self, recipe: Recipe) -> ParsedRecipe:
@@ -268,7 +268,7 @@ class Framework:
         return to_native(self, change, recipe, s)
 
     def is_judged(self, key: str, version: Version) -> bool:
-        """Return whether a rule or the plan depends on a native key in a release; of flat keys, on the mapping that it names."""
+        """Return whether a rule or the plan depends on a native key in a release, or on a key inside its mapping."""
         keys = {row.key_at(version) for row in self.fields if row.judged}
         inside = set() if self.is_dotted else {name.partition(".")[0] for name in keys} | self.renamed.keys()
         return key in keys | inside
@@ -279,7 +279,7 @@ def _keys_at(framework: Framework, version: Version) -> dict[str, str]:
     return {row.name: row.key_at(version) for row in framework.fields if row.name}
 
 
-# The changes of keys behind a field's new value: from the value, the recipe, its setting, and the changes so far.
+# Returns the changes of keys for a field's new value, from the value, the recipe, its setting and the changes so far.
 NativeChange = Callable[[Any, Recipe, Setting, Mapping[str, Any]], dict[str, Any] | None]
 
 
@@ -292,8 +292,8 @@ def load_table(package: str) -> dict[str, Any]:
 def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
     """Return the keys of the newest release that is not newer than a version.
 
-    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone where
-    it left.
+    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone if
+    that release removed it.
     """
     found = KeyTable()
     for name, changes in history.items():
@@ -317,7 +317,7 @@ def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version 
 class ReleaseTable:
     """The keys of a framework by release, read from the ``keys.json`` of its folder when they are first needed.
 
-    ``data["releases"]`` are its releases, ascending; ``data["keys"]`` the history of each key, as in `keys_at_release`.
+    ``data["releases"]`` lists its releases in ascending order. ``data["keys"]`` has the history of each key (`keys_at_release`).
     """
 
     def __init__(self, package: str, newest: Version) -> None:
@@ -334,7 +334,7 @@ class ReleaseTable:
         return tuple(parse_release(name) for name in self.data["releases"])
 
     def known(self, version: Version | None = None) -> KeyTable:
-        """Return the keys of a release; of the newest one without."""
+        """Return the keys of a release (None: the newest one)."""
         version = version or self.newest
         if version not in self._known:
             self._known[version] = keys_at_release(self.data["keys"], version)
@@ -347,18 +347,18 @@ class ReleaseTable:
 
 @cache
 def parse_release(name: str) -> Version:
-    """Return a release of a table, which has three numbers, as a version."""
+    """Parse a release of a table, which has three numbers."""
     major, minor, patch = (int(part) for part in name.split("."))
     return major, minor, patch
 
 
 def text(version: Version) -> str:
-    """Return a version as it is written."""
+    """Return a version as text."""
     return ".".join(map(str, version))
 
 
 def closest_keys(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to two flat keys that a typo may have meant, nearest first."""
+    """Return up to two flat keys similar to a misspelt one, nearest first."""
     from difflib import get_close_matches  # only a mistake needs it
 
     plain = name.replace("-", "_").lower()
@@ -366,7 +366,7 @@ def closest_keys(name: str, names: Iterable[str]) -> list[str]:
 
 
 def read_mapping(value: Any) -> Mapping[str, Any]:
-    """Return a value that is a mapping, or the JSON text of one; otherwise an empty mapping."""
+    """Return a mapping, given as such or as JSON text. Other values give an empty mapping."""
     if isinstance(value, str) and value.startswith("{"):
         try:
             value = parse_json(value)

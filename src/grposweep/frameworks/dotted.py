@@ -1,4 +1,4 @@
-"""Shared by EasyR1 and verl: estimators, lengths in rollouts, what neither can do, and how Ray starts them.
+"""Code shared by EasyR1 and verl: estimators, lengths in rollouts, features that neither has, and the start with Ray.
 
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 Their logs count rollouts too. Sources: EasyR1 verl/trainer/main.py and utils/logger/logger.py (``experiment_log.jsonl`` in the
@@ -19,7 +19,7 @@ from grposweep.frameworks.base import Field, KeyTable, NativeChange
 from grposweep.frameworks.lora import lora_losses, write_lora
 from grposweep.frameworks.parsing.yaml_text import convert, flatten, resolve
 from grposweep.frameworks.reading import Values, values_of
-from grposweep.frameworks.writing import in_rollouts, steps_a_rollout
+from grposweep.frameworks.writing import in_rollouts, rollout_steps
 from grposweep.planning import steps_per_rollout
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting
@@ -35,10 +35,10 @@ ESTIMATORS = {
     "k2+": "k2",
 }
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
-NEVER_CLIPPED = 1e6  # a dual clip that never acts
+NEVER_CLIPPED = 1e6  # a dual clip that has no effect
 NODE = 8  # GPUs
-NODES = (1, 2, 4, 8)  # the GPUs of a node that a fix may ask for
-PROMPT_TOKENS = 2048  # written where a setting has no longest prompt
+NODES = (1, 2, 4, 8)  # GPUs of a node that a fix may set
+PROMPT_TOKENS = 2048  # written if a setting has no longest prompt
 
 
 def frequency(name: str, key: str) -> Field:
@@ -47,27 +47,27 @@ def frequency(name: str, key: str) -> Field:
 
 
 def clip(name: str, key: str, default: float = 0.0) -> Field:
-    """Return the row of the dual clip: one that never acts is none, since neither framework can switch it off."""
+    """Return the row of the dual clip. Neither framework can switch it off, so one without effect is read as none."""
     return Field(name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value)
 
 
 def unless(name: str, key: str, default: float) -> Field:
-    """Return the row of an option that is written where it is not the frameworks' default."""
+    """Return the row of an option that is written if it differs from the frameworks' default."""
     return Field(name, key, "float", default, write=lambda value: None if value == default else value, judged=False)
 
 
 def top_k(key: str) -> Field:
-    """Return the row of top_k, where -1 is all tokens (0 in a setting)."""
+    """Return the row of top_k. -1 means all tokens, which is 0 in a setting."""
     return Field("top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1)
 
 
 def estimator_word(name: Any) -> Any:
-    """Return the frameworks' word for an estimator."""
+    """Return the frameworks' name of an estimator."""
     return WORDS.get(name, name)
 
 
 def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of GPUs, as told or as the recipe says; None where that cannot be read."""
+    """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
     gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
     unread = found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
     told = fields["processes"]
@@ -75,7 +75,7 @@ def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]
 
 
 def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
-    """Return what derives the fields that follow in both frameworks alike; ``betas`` is the key of Adam's rates."""
+    """Return the function for fields that both frameworks derive alike. ``betas`` is the key of Adam's rates."""
 
     def derive(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         rates = resolve(found.values, betas)
@@ -97,7 +97,7 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
 
 
 def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the change of keys for another number of GPUs; None if no node has 1, 2, 4 or 8 of them then."""
+    """Return the change of keys for another number of GPUs; None if it is not whole nodes of 1, 2, 4 or 8."""
     if recipe.processes is not None:
         return {"processes": processes}
     nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
@@ -106,13 +106,13 @@ def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any
 
 
 def key_of_gpus(found: Values) -> dict[str, str]:
-    """Return the key that states the GPUs, where a recipe names nodes only."""
+    """Return the key of the number of GPUs, for a recipe that sets only the number of nodes."""
     only_nodes = "trainer.n_gpus_per_node" not in found.given and "trainer.nnodes" in found.given
     return {"processes": "trainer.nnodes"} if only_nodes else {}
 
 
 def warmup_change(key: str) -> NativeChange:
-    """Return the change of keys for another warmup: steps as rollouts of ``key``, a share under the recipe's own key."""
+    """Return the change of keys for another warmup: steps as rollouts under ``key``, a share under the recipe's own key."""
 
     def change(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
         return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
@@ -121,7 +121,7 @@ def warmup_change(key: str) -> NativeChange:
 
 
 def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
-    """Return whether a key exists, names a section, or stands under a key whose own keys are free (an empty mapping)."""
+    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by default)."""
     if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
         return True
     parts = key.split(".")
@@ -130,9 +130,9 @@ def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
 
 
 def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
-    """Return the keys that an unknown one may have meant: its last word elsewhere, or a spelling close to it.
+    """Return the keys that an unknown key may mean: its last word in another section, or a similar spelling.
 
-    They stand in the sections of the key, or in a longer path with these, and can hold its value.
+    They have the key's sections in their path and can hold its value.
     """
     *sections, word = key.split(".")
     below = (takes if isinstance(takes, KeyTable) else KeyTable(takes)).below
@@ -146,11 +146,11 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
     alike = (
         [name for name in by_word[near] if _holds(takes[name], value)] for near in _spelled_alike(word, tuple(by_word))
     )
-    return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path counts
+    return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
 
 
 def _holds(spec: KeySpec, value: Any) -> bool:
-    """Return whether a key can hold a value, by its type or, where that says nothing, its default."""
+    """Return whether a key can hold a value, by its type or, without a type, by its default."""
     if value is None or (isinstance(value, str) and "$" in value):
         return True
     if isinstance(spec.default, str) and "${" not in spec.default:
@@ -160,22 +160,22 @@ def _holds(spec: KeySpec, value: Any) -> bool:
     return convert(value, spec.type.removeprefix("auto ")).trouble != "type"
 
 
-@lru_cache(maxsize=1024)  # each fix that is tried asks again for every unknown key
+@lru_cache(maxsize=1024)  # each candidate fix looks up every unknown key again
 def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that are spelled like a word, the nearest first."""
+    """Return the names with a spelling similar to a word, nearest first."""
     from difflib import get_close_matches  # only a mistake needs it
 
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
 
 
 def _closest(key: str, names: Iterable[str]) -> list[str]:
-    """Return names, those with most of the key's own sections first."""
+    """Sort names, those with most of the key's own sections first."""
     parts = set(key.split("."))
     return sorted(names, key=lambda name: (-len(parts & set(name.split("."))), len(name)))
 
 
 def write_common(s: Setting) -> dict[str, Any]:
-    """Return the native values of fields that both frameworks write alike, by the setting's field."""
+    """Return the native values of the fields that both frameworks write alike, by field."""
     _, each = nodes(s.processes or 1)
     engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
     return {
@@ -195,49 +195,49 @@ def write_common(s: Setting) -> dict[str, Any]:
 
 
 def betas_of(s: Setting) -> list[float] | None:
-    """Return Adam's two rates, where both are known."""
+    """Return Adam's two rates, if both are known."""
     return [s.adam_beta1, s.adam_beta2] if s.adam_beta1 and s.adam_beta2 else None
 
 
 def nodes(processes: int) -> tuple[int, int]:
-    """Return nodes, and GPUs on each."""
+    """Return the number of nodes and of GPUs on each."""
     each = next(n for n in range(min(processes, NODE), 0, -1) if processes % n == 0)
     return processes // each, each
 
 
 def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
-    """Return the length in whole rollouts, where steps are known or set; and what that adds."""
+    """Return the length in whole rollouts if steps are known or set, and a loss for steps that this adds."""
     steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else planning.total_steps(s)
     if steps is None and s.max_steps is not None:
         steps = s.max_steps
     if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
         return None, ()
-    count, each = ceil(steps / steps_a_rollout(s)), steps_a_rollout(s)
+    count, each = ceil(steps / rollout_steps(s)), rollout_steps(s)
     surplus = count * each - steps
     return count, (f"{steps} optimizer steps are {count} rollouts of {each:g}: {surplus:g} more",) if surplus else ()
 
 
 def every(s: Setting, steps: float | None) -> int:
-    """Return a frequency in rollouts, -1 for never; a share of all steps becomes one where their number is known."""
+    """Return a frequency in rollouts, -1 for never. A share of all steps is converted if their number is known."""
     if steps is None:
         return -1
     if steps < 1:
         steps = steps * (planning.total_steps(s) or 0)
-    return max(round(steps / steps_a_rollout(s)), 1)
+    return max(round(steps / rollout_steps(s)), 1)
 
 
 def warmup(s: Setting) -> tuple[int | None, float, tuple[str, ...]]:
-    """Return rollouts of warmup, or a share; the rate moves once a rollout."""
+    """Return warmup in rollouts or as a share, and its losses. The learning rate changes once per rollout."""
     if s.warmup_steps <= 0:
         return None, 0.0, ()
-    lost = (f"the learning rate moves once a rollout ({steps_a_rollout(s):g} steps), and the first is trained at 0",)
+    lost = (f"the learning rate changes once per rollout ({rollout_steps(s):g} steps) and is 0 in the first",)
     if s.warmup_steps < 1:
         return None, s.warmup_steps, lost
-    return ceil(s.warmup_steps / steps_a_rollout(s)), 0.0, lost
+    return ceil(s.warmup_steps / rollout_steps(s)), 0.0, lost
 
 
 def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
-    """Return constant or cosine, the only schedules available, and what that changes."""
+    """Return constant or cosine, the only schedules available, and the losses."""
     plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
     if s.lr_scheduler_type in plain:
         return plain[s.lr_scheduler_type], ()
@@ -247,18 +247,18 @@ def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
 
 
 def common_losses(s: Setting, framework: str) -> Iterator[str]:
-    """Yield what neither EasyR1 nor verl can do of a setting."""
+    """Yield the parts of a setting that neither EasyR1 nor verl supports."""
     counts_prompts = s.framework.unit == "prompts"
     if s.sync_ref_model:
-        yield "sync_ref_model: the reference never moves"
+        yield "sync_ref_model: the reference is never updated"
     if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
-        yield "checkpoints are at the end of a rollout only"
+        yield "checkpoints are written only at the end of a rollout"
     if s.mask_truncated_completions:
         yield "mask_truncated_completions: truncated completions are not masked"
     if s.scale_rewards == "batch":
         yield "scale_rewards=batch: advantages are scaled within their group"
     if s.delta is None:
-        yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which never acts"
+        yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which has no effect"
     yield from lora_losses(s, framework)
     if s.max_prompt_length is None:
         yield "the setting has no prompt length limit, and the target needs one: 2,048 tokens are written"
@@ -268,18 +268,21 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
 
 
 def estimator(s: Setting) -> str | None:
-    """Return the estimator of KL in the loss; on-policy, TRL's k3 weighed by the ratio has the gradient of k3+."""
+    """Return the estimator of KL in the loss. On-policy, TRL's k3 times the ratio has the gradient of k3+."""
     if s.kl_estimator is not None:
         return s.kl_estimator
     return "k3+" if s.use_bias_correction_kl else "k3"
 
 
 def fitting(number: int, most: int) -> int:
-    """Return a micro-batch for log-probabilities: the wanted size where it divides, or what it has in common."""
+    """Return a micro-batch for log-probabilities: the wanted size if it divides the number, else their common divisor."""
     return most if number % most == 0 else gcd(number, most)
 
 
-MEASURED = ("val/reward_score", "val-core/")  # what either calls its held-out reward; ours calls it eval_reward
+MEASURED = (
+    "val/reward_score",
+    "val-core/",
+)  # either framework's name of the held-out reward, eval_reward in this project
 
 
 def build_ray(
@@ -298,15 +301,15 @@ def build_ray(
 
 
 class RayLogTail:
-    """A file of JSON lines, one a rollout, whose steps are made optimizer steps."""
+    """Reads a file of JSON lines, one per rollout, and converts rollouts to optimizer steps."""
 
     def __init__(self, path: Path, trial: Trial) -> None:
         self.path, self.trial = path, trial
         self.read = 0  # bytes
-        self.stamp = _identity(path)  # of what an earlier attempt left
+        self.stamp = _identity(path)  # of an earlier attempt's file
 
     def __call__(self) -> list[Entry]:
-        """Return the whole lines since the last call, once the program has opened the file again."""
+        """Return the complete lines since the last call, once the program has opened the file again."""
         if not self.path.is_file() or (self.read == 0 and _identity(self.path) == self.stamp):
             return []
         with self.path.open("rb") as file:
@@ -318,7 +321,7 @@ class RayLogTail:
 
     @property
     def factor(self) -> float:
-        """Optimizer steps a rollout."""
+        """Optimizer steps per rollout."""
         from grposweep.frameworks.parsing.load import Options, load_recipe  # it imports all frameworks
 
         options = Options(self.trial.trainer.kind, None, self.trial.place.processes)
@@ -334,7 +337,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
-    """Yield a line's training, and its evaluation where it has one."""
+    """Yield a line's training metrics, and its evaluation if it has one."""
     try:
         content: dict[str, Any] = parse_json(line)
     except ValueError:

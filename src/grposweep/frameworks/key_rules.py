@@ -1,11 +1,11 @@
-"""GV, GM and GK, on recipes of every framework: keys set twice, values that only a shell knows, launches cut short, memory.
+"""GV, GM and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
 
-For dotted keys also the types and choices of values, and KL keys that nothing reads. What a framework
-knows of its keys is a variant of a rule here. Sources: PyYAML (the last of two keys counts), bash; docs/explanation/memory.md.
+For dotted keys also types and choices of values, and KL keys without effect. A framework's own version of such a rule is a
+variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
 
-GV110 and GV111: whether the version that a recipe is judged by is known, and whether its keys are those of another. Where the
-version is unknown, findings on keys are a guess. So all of it is one warning, without a fix that counts as safe. What is
-true of every release (`Violation.certain`) stays an error.
+GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another version. Findings on keys are
+uncertain if the version is unknown, so they become one warning without a safe fix. Findings that are true for every
+release (`Violation.certain`) stay errors.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,10 +24,10 @@ from grposweep.setting import DOTTED, EVERY, Version
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
-    """A key that a file sets twice: YAML's reader silently takes the last one."""
+    """A key that a file sets twice: the YAML reader silently takes the last one."""
     for twice in recipe.duplicates:
         what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
-        yield Violation(what, "the last one counts, and the others are silently ignored", f"Keep line {twice.line}.",
+        yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
                         (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
 
@@ -39,9 +39,9 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """
     for key, value in recipe.unresolved.items():
         if key not in (value, "num_processes", "config") and not _matters(recipe, key):
-            continue  # a folder's name, a run's: no rule reads it
+            continue  # the name of a folder or a run: no rule reads it
         if key != value and value in recipe.unresolved:
-            continue  # said once of the words that may hold it
+            continue  # reported once, for the words that may contain it
         why = "the script alone does not determine it, so nothing that depends on it was checked"
         instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
         if key == value:
@@ -56,7 +56,7 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
-    """Return whether what is judged depends on a key."""
+    """Return whether a rule or the plan depends on a key."""
     return frameworks.FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
 
 
@@ -74,7 +74,7 @@ def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GM203", "warning", of=EVERY)
-def the_memory_that_was_asked_for_is_known(recipe: Recipe) -> Iterator[Violation]:
+def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violation]:
     """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be estimated are reported.
 
     Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
@@ -101,7 +101,7 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false",
 
 
 def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
-    """Describe a key that does not exist, with those it may have meant."""
+    """Describe a key that does not exist, with the keys that it may mean."""
     value = recipe.config[key]
     other = found[0] if found else ""
     advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
@@ -127,7 +127,7 @@ def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
 def find_mistyped(
     recipe: Recipe, takes: Mapping[str, KeySpec], adjust: Callable[[str, str], str] = lambda _, kind: kind
 ) -> Iterator[Violation]:
-    """Find values that are not of their key's type; ``adjust`` says what a key and its type in the table come to."""
+    """Find values that are not of their key's type. ``adjust`` returns the effective key and type for those of the table."""
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
@@ -147,11 +147,11 @@ def words_are_known(_: Recipe) -> tuple[Violation, ...]:
     Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently treats an unknown ``loss_type``
     as ``default``.
     """
-    return ()  # without a list of words
+    return ()  # only variants have lists of choices
 
 
 def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
-    """Find values that are none of the words that their key knows."""
+    """Find values that are not among the choices of their key."""
     trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
     for written, value in recipe.config.items():
         key = written.lstrip("+")
@@ -178,11 +178,11 @@ def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
     EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
     and ``disable_kl`` switches all KL off.
     """
-    return ()  # without a list of KL keys
+    return ()  # only variants have lists of KL keys
 
 
 def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
-    """Find keys that are set and have no effect."""
+    """Find keys that are set but have no effect."""
     named = [key for key in dead if key in recipe.config]
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
@@ -194,24 +194,24 @@ MOST_NAMED = 6  # keys in a message
 
 
 def find(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
-    """Return what a rule says of a recipe, without what the version leaves open."""
+    """Return a rule's findings on a recipe, without those that depend on an unknown version."""
     found = list(rule.judge(recipe))
     return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
 
 
 def _is_open(recipe: Recipe, broken: Violation) -> bool:
-    """Return whether another version would change a finding, and nothing states which one trains."""
+    """Return whether a finding depends on the version, and nothing states the version that trains."""
     if broken.certain:
         return False
     if not recipe.version_source.known:
         return True
-    return bool(recipe.version_source.conflict)  # it is not the pinned release that trains
+    return bool(recipe.version_source.conflict)  # the pinned release is not the one that trains
 
 
 def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
-    """Return a release that may be the one that trains, and that a rule on settings has nothing against; None without any.
+    """Return a release that may be the one that trains and for which a rule on settings is satisfied, or None.
 
-    Where a version is known, and takes the recipe's keys, no other may be.
+    None if the version is known and takes the recipe's keys.
     """
     from grposweep.frameworks.parsing.version_source import fitting_releases, releases_of  # it loads the frameworks
 
@@ -228,9 +228,9 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
 
 @recipe_rule("GV110", "warning", of=EVERY)
 def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that the assumed release does not take, in a recipe for which nothing states the version that trains it.
+    """The assumed release does not take some keys of the recipe, and nothing states the version that trains it.
 
-    The version is looked for in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
+    Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
     releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
@@ -254,7 +254,7 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV111", "warning", of=EVERY)
 def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A repository pins one release and a recipe has keys of another: one of the two is out of date.
+    """A repository pins one release, and a recipe has keys of another release. One of the two is out of date.
 
     The recipe is judged by the newest release that takes all its keys, if there is one.
     """
@@ -273,7 +273,7 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _held_back(recipe: Recipe) -> list[Violation]:
-    """Return what the rules that depend on the release would say, were the assumed version known."""
+    """Return the findings of rules that depend on the release, as if the assumed version were known."""
     rules = choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
     return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
 
@@ -287,7 +287,7 @@ def _never_taken(key: str, recipe: Recipe) -> bool:
 
 
 def _near(found: list[Violation]) -> dict[str, str]:
-    """Return ``" (ppo_epochs?)"`` for each key whose fix is to spell it so."""
+    """Return a hint such as ``" (ppo_epochs?)"`` for each key whose fix is another spelling."""
     near: dict[str, str] = {}
     for broken in found:
         for change in broken.suggestions:
@@ -305,5 +305,5 @@ def _label(recipe: Recipe) -> str:
 
 def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    hints = near if near and len(keys) > 1 else {}  # of one key the reason has it
+    hints = near if near and len(keys) > 1 else {}  # for a single key the reason has the hint
     return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more

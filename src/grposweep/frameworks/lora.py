@@ -1,4 +1,4 @@
-"""LoRA and data sets as frameworks write them: rank, alpha, modules, and names.
+"""Read and write LoRA and data sets in the frameworks' forms: rank, alpha, modules and names.
 
 Sources: trl trainer/model_config.py; ms-swift arguments/tuner_args.py; verl workers/config/model.py and workers/fsdp_workers.py;
 EasyR1 workers/actor/config.py (LoraConfig); OpenRLHF cli/train_ppo_ray.py; peft tuners/tuners_utils.py
@@ -13,11 +13,11 @@ from grposweep.frameworks.base import Field
 from grposweep.setting import Setting
 
 # Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
-PEFT_TARGETS = ("q_proj", "v_proj")  # of most models, where none are named
+PEFT_TARGETS = ("q_proj", "v_proj")  # PEFT's choice for most models if none are named
 
 
 def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field) -> tuple[Field, ...]:
-    """Return the rows of LoRA, which a rank above 0 switches on; ``usual`` is the alpha of a recipe that sets none."""
+    """Return the rows of LoRA, which a rank above 0 switches on. ``usual`` is the default alpha."""
     return (
         row("lora", rank, "int", 0, read=lambda found: found > 0, fixable=False),
         row("lora_rank", rank, "int", 0, fixable=False, judged=False),
@@ -26,29 +26,29 @@ def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[...
     )
 
 
-_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")  # of PEFT, which matches a module's whole name
+_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")  # PEFT matches a module's whole name
 
 
 def as_modules(value: Any) -> tuple[str, ...]:
-    """Return the modules that adapters are put on: a name, several, or an expression that lists them."""
+    """Return the modules with adapters, from one name, several names, or an expression that lists them."""
     if isinstance(value, str) and (match := _ALTERNATIVES.fullmatch(value)):
         return tuple(match[1].split("|"))
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
 
 
 def one_name(value: Any) -> str | None:
-    """Return the one data set that a key names; None for none and for several, which a setting cannot hold."""
+    """Return the data set that a key names; None for several, which a setting cannot hold."""
     found = value if isinstance(value, list) else [value] if value else []
     return str(found[0]) if len(found) == 1 else None
 
 
 def as_expression(modules: tuple[str, ...]) -> str:
-    """Return modules for a key that takes one text: a name, or an expression that lists them."""
+    """Return modules as one text: a name, or an expression that lists them."""
     return modules[0] if len(modules) == 1 else rf".*\.({'|'.join(modules)})"
 
 
 def write_lora(s: Setting) -> dict[str, Any]:
-    """Return the native values of LoRA, by field; without it only a rank of 0."""
+    """Return the native values of LoRA by field. Without LoRA, return only a rank of 0."""
     if not s.lora:
         return {"lora": 0, "lora_rank": 0, "lora_alpha": None, "lora_targets": None}
     modules = s.lora_targets or PEFT_TARGETS
@@ -57,12 +57,12 @@ def write_lora(s: Setting) -> dict[str, Any]:
 
 
 def as_count(number: float) -> float:
-    """Return a whole number without a fraction, as keys take it."""
+    """Return a whole number as an int, which is the form of keys."""
     return int(number) if number == int(number) else number
 
 
 def lora_losses(s: Setting, framework: str, has_dropout: bool = False) -> Iterator[str]:
-    """Yield what is lost of LoRA."""
+    """Yield the parts of LoRA that the framework does not support."""
     if s.lora and not s.lora_targets:
         yield f"no modules are named for LoRA, and PEFT chooses them by the model: {' and '.join(PEFT_TARGETS)} are written"
     if s.lora and s.lora_dropout and not has_dropout:

@@ -1,4 +1,4 @@
-"""Read what memory depends on, by framework: the model's shape, types, sharding, offload, how logits are held.
+"""Read the fields for the memory estimate by framework: the model's shape, types, sharding, offload, and logits.
 
 Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/config, workers/actor/dp_actor.py; EasyR1 0.3.3
 verl/workers/config.py, workers/actor/dp_actor.py, fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
@@ -17,7 +17,7 @@ from grposweep.setting import Runtime, Setting
 
 HALF = frozenset({"bfloat16", "float16", "bf16", "fp16", "auto", "torch.bfloat16", "torch.float16"})
 TILES = (1, 15, 0)  # TRL's first release that does not hold all logits
-VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed where its coefficient is 0
+VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed if its coefficient is 0
 STAGES = ("zero3", "zero2", "zero1")
 PIXELS = 28 * 28  # of one image token of Qwen2-VL and Qwen2.5-VL
 
@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 
 
 def describe(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the fields that memory depends on; unchanged if model or trainer is unknown."""
+    """Return the setting with the fields for the memory estimate, unchanged if model or trainer is unknown."""
     name = str(s.model_name_or_path or "")
     model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
     if model is None or read is None:
@@ -41,7 +41,7 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
 def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     """Read TRL, Open-R1 and Unsloth: weights are float32 unless the recipe sets another type.
 
-    By default gradient checkpointing is on since 0.22, and ``bf16`` since 0.19.
+    Gradient checkpointing is on by default since 0.22, and ``bf16`` since 0.19.
     """
     config = found.recipe.config
     is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
@@ -132,25 +132,25 @@ def _fsdp(s: Setting, dtype: str) -> Fields:
 
 
 def _sharding(named: Any, s: Setting) -> str:
-    """Return how a recipe shards: as accelerate's file says, or by the stage in the name of DeepSpeed's."""
+    """Return a recipe's sharding: from accelerate's file, or from the stage in the name of DeepSpeed's file."""
     word = str(named or "").lower().replace("_", "").replace("stage", "zero")
     return s.sharding if s.sharding != "none" else next((stage for stage in STAGES if stage in word), "none")
 
 
 def _offload(deepspeed: Any) -> Fields:
-    """Return what DeepSpeed keeps and steps in main memory, by the name of its configuration."""
+    """Return the parts that DeepSpeed keeps or steps in main memory, by the name of its configuration."""
     if "offload" not in str(deepspeed or ""):
         return {}
     return {"offloads": frozenset({"weights", "optimizer"}), "computes_offloaded": True}
 
 
 def _named(found: Values, **keys: str) -> frozenset[str]:
-    """Return the parts whose key is true."""
+    """Return the names of the parts whose key is true."""
     return frozenset(part for part, key in keys.items() if found.flag(key))
 
 
 def _bits(config: Mapping[str, Any], default: bool) -> int:
-    """Return the bits of bitsandbytes' weights; 0 without."""
+    """Return the bits of bitsandbytes' weights; 0 without quantization."""
     if config.get("load_in_8bit") is True:
         return 8
     return 4 if config.get("load_in_4bit", default) is True else 0

@@ -1,7 +1,6 @@
-"""Read a recipe as a framework's table of fields says.
+"""Read a recipe by a framework's table of fields.
 
-A framework whose table says all needs no code of its own. The rest is small functions: those of a row, and those that derive
-several fields at once.
+A complete table needs no further code. Otherwise small functions belong to a row, or derive several fields at once.
 """
 
 from collections import ChainMap
@@ -15,7 +14,7 @@ from typing import Any
 from grposweep import planning
 from grposweep.frameworks.base import RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grposweep.frameworks.parsing.yaml_text import Value, convert, resolve
-from grposweep.frameworks.writing import steps_a_rollout
+from grposweep.frameworks.writing import rollout_steps
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Setting, Version
 
@@ -26,8 +25,8 @@ WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (s
 class Values:
     """The values behind a recipe's keys.
 
-    ``values`` has the release's defaults filled in, ``said`` is what the recipe sets and can be read. ``given`` are keys
-    that it sets, ``bad`` those whose value cannot be read; ``lines`` are theirs.
+    ``values`` includes the release's defaults. ``said`` holds only the readable values that the recipe sets. ``given`` are the
+    keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
     """
 
     recipe: Recipe
@@ -38,7 +37,7 @@ class Values:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
-        """Return a key's value as a type, references followed; the default where it has none or cannot be read."""
+        """Return a key's value as a type, with references followed. The default replaces a missing or unreadable value."""
         found = convert(resolve(self.values, key), f"{kind}?")
         return default if found.value is None or found.trouble == "type" else found.value
 
@@ -62,9 +61,9 @@ class Values:
 def values_of(recipe: Recipe) -> Values:
     """Return the values behind a recipe's keys.
 
-    The reader and many rules ask for them, so they are kept with the recipe.
+    The reader and many rules need them, so they are cached with the recipe.
     """
-    from grposweep.frameworks import FRAMEWORKS  # it loads the frameworks, whose tables build on this module
+    from grposweep.frameworks import FRAMEWORKS  # it loads the frameworks, whose tables import this module
 
     if "values" not in recipe.derived:
         framework = FRAMEWORKS[recipe.framework]
@@ -74,7 +73,7 @@ def values_of(recipe: Recipe) -> Values:
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
-    """Return the values of a recipe under today's names, without the signs of overrides; a deleted key has no default."""
+    """Return the values of a recipe under present names, without the signs of overrides. A deleted key has no default."""
     takes, renamed = framework.known_keys(recipe), framework.renamed
     given: dict[str, Any] = {}
     for written, value in recipe.config.items():
@@ -84,7 +83,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
             continue
         name = renamed.get(key, key) if key not in takes else key
         if name != key and name in recipe.config:
-            continue  # the newer name counts
+            continue  # the newer name wins
         given[name] = value
     unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
     said = {name: value for name, value in given.items() if name not in unresolved}
@@ -108,9 +107,9 @@ def collect_converted(
     convert: Callable[[Any, str], Value] = convert,
     spell: Callable[[str], str] = str,
 ) -> Values:
-    """Return the values of a recipe of flat keys as the framework's parser converts them, under today's names.
+    """Return the values of a flat recipe as the framework's parser converts them, under present names.
 
-    ``convert`` makes a value of a key's type, ``spell`` a key of how it is written. A null keeps its older name.
+    ``convert`` converts a value to a key's type, and ``spell`` returns the key for a spelling. A null keeps its older name.
     """
     said: dict[str, Any] = {}
     bad = {spell(str(key)) for key in recipe.unresolved}
@@ -119,10 +118,10 @@ def collect_converted(
         name = renamed.get(key, key) if value is not None else key
         spec = takes.get(name) or takes.get(key)
         if spec is None or (name != key and recipe.config.get(name) is not None):
-            continue  # nothing reads it, or the newer name counts
+            continue  # nothing reads it, or the newer name wins
         found = convert(value, spec.type)
         if found.trouble == "type" or (found.value is None and name in framework.never_null):
-            bad.add(name)  # an annotation may allow None where the arithmetic does not
+            bad.add(name)  # an annotation may allow None although the arithmetic does not
         else:
             said[name] = found.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
@@ -133,7 +132,7 @@ CASTS = {"float": float, "str": str}
 
 
 def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields behind the rows of a table, by the keys of one recipe; of a release's keys, those that it sets."""
+    """Return the fields of a table's rows for one recipe. Rows that follow the release are read only if the recipe sets them."""
     fields = {}
     by_key, deriving, typed = _sorted_rows(framework)
     for key in by_key.keys() & found.said.keys():
@@ -157,7 +156,7 @@ def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> d
 def _sorted_rows(
     framework: Framework,
 ) -> tuple[dict[str, list[Field]], list[tuple[Field, Callable[[Values], Any]]], list[Field]]:
-    """Return a table's rows that follow the release by key, those that derive their field, and those with a type."""
+    """Return a table's rows in three groups: rows that follow the release (by key), rows with ``derive``, rows with a type."""
     by_key: dict[str, list[Field]] = {}
     for row in framework.fields:
         if row.type == RELEASE:
@@ -168,7 +167,7 @@ def _sorted_rows(
 
 @lru_cache(maxsize=128)
 def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
-    """Return the fields of a recipe that sets nothing, for a framework whose rows follow the release."""
+    """Return the fields of an empty recipe, for a framework whose rows follow the release."""
     return {} if framework.unsaid is None else _fields_unsaid(framework, version, framework.takes(version))
 
 
@@ -181,7 +180,7 @@ def _fields_unsaid(framework: Framework, version: Version, takes: Mapping[str, K
 
 
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
-    """Return the setting behind a recipe as the table says, and what of it could not be read."""
+    """Return the setting of a recipe by its framework's table, and the unreadable fields."""
     found, keys = values_of(recipe), framework.keys_at(recipe.version)
     own = framework.keys_of(found) if framework.keys_of else {}
     keys |= own
@@ -204,7 +203,7 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
 
 
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with what follows from others, where nothing has said it."""
+    """Fill in unset fields that follow from others."""
     if "parameters" not in fields:
         fields["parameters"] = model_size(str(fields.get("model_name_or_path") or ""))
     for name, steps in (("eval_strategy", "eval_steps"), ("save_strategy", "save_steps")):
@@ -222,10 +221,10 @@ def _build_setting(
     fields: Mapping[str, Any],
     unsaid: Set[str],
 ) -> ParsedRecipe:
-    """Return the setting of these fields, its derived sizes made and what counts rollouts turned into optimizer steps.
+    """Return the setting of these fields. Compute derived sizes, and convert counts of rollouts to optimizer steps.
 
-    ``held`` are the fields behind each key that a recipe sets: of a mapping those of all keys in it. ``unsaid`` are fields of
-    which the recipe says nothing, though it sets their key.
+    ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unsaid`` are fields that
+    the recipe does not state, although it sets their key.
     """
     recipe, lines = found.recipe, found.lines
     counted = _counted(framework)
@@ -233,7 +232,7 @@ def _build_setting(
     setting = _blank(framework, recipe.version).replace(
         {
             "launcher": recipe.launch.launcher if recipe.launch else None,
-            "given": frozenset(("framework", *given)),  # never empty: that would be an experiment of our own
+            "given": frozenset(("framework", *given)),  # never empty, which would mean an experiment of this project
             "keys": keys,
             "lines": {name: lines[key] for name, key in given.items() if key in lines} if lines else {},
             "train_prompts": recipe.train_prompts,
@@ -243,7 +242,7 @@ def _build_setting(
     if framework.traits.unit == "prompts":
         setting = planning.resize(setting)
     if counted:
-        each = steps_a_rollout(setting) if setting.gradient_accumulation_steps > 0 else 1.0
+        each = rollout_steps(setting) if setting.gradient_accumulation_steps > 0 else 1.0
         counts = {name: fields[name] for name in counted & fields.keys()}
         setting = setting.replace(
             {name: n if n is None or abs(n) < 1 else ceil(n * each) for name, n in counts.items()}
@@ -252,7 +251,7 @@ def _build_setting(
         return ParsedRecipe(setting)
     unknown = {name for key in found.bad for name in held.get(key, ())}
     unknown |= {name for name, row in framework.by_name.items() if found.bad & row.also}
-    if recipe.may_have_more:  # what is not set may be set by what only a running shell knows
+    if recipe.may_have_more:  # unset keys may be set by words known only to a running shell
         unknown |= {"given", *(name for name in framework.by_name if name not in given)}
         unknown -= {"processes"} if recipe.processes is not None else set()
     return ParsedRecipe(setting, frozenset(unknown))
@@ -260,7 +259,7 @@ def _build_setting(
 
 @lru_cache(maxsize=128)
 def _blank(framework: Framework, version: Version) -> Setting:
-    """Return the setting that others are copied from: making one takes ten times as long as a copy."""
+    """Return a setting to copy: creating one takes ten times as long as a copy."""
     return Setting(framework=framework.traits, version=version)
 
 
@@ -272,10 +271,10 @@ def _counted(framework: Framework) -> frozenset[str]:
 
 @lru_cache(maxsize=128)
 def _holders(framework: Framework, version: Version, own: tuple[tuple[str, str], ...]) -> Mapping[str, tuple[str, ...]]:
-    """Return the fields behind each key that a recipe sets; ``own`` are fields with another key in this recipe."""
+    """Return the fields of each key that a recipe sets. ``own`` are fields with another key in this recipe."""
     keys = framework.keys_at(version)
     if not framework.is_dotted:
-        takes = framework.takes(version)  # an option may have dots of its own
+        takes = framework.takes(version)  # the name of an option may have dots
         keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
     found: dict[str, tuple[str, ...]] = {}
     for name, key in {**keys, **dict(own)}.items():

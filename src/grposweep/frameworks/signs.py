@@ -13,10 +13,10 @@ from grposweep.errors import NotARecipe
 
 
 class Signature(NamedTuple):
-    """How a framework that grposweep does not read is told.
+    """How to recognise a framework that grposweep does not read.
 
-    Each string of ``keys`` lists keys that stand together, ``section.key`` one level below. ``launch`` matches the command
-    lines that start it, with its options; ``modules`` are what its Python files import.
+    Each string of ``keys`` lists keys that occur together; ``section.key`` is one level below. ``launch`` matches its command
+    lines with their options. ``modules`` are imported by its Python files.
     """
 
     name: str
@@ -102,7 +102,7 @@ SIGNATURES = (
         ("open_instruct",),
     ),
 )  # fmt: skip
-# Other files that a repository holds, by keys that stand together.
+# Other kinds of files in a repository, by keys that occur together.
 KINDS = (
     ("an accelerate configuration", ("distributed_type", "compute_environment")),
     ("a DeepSpeed configuration", ("zero_optimization",)),
@@ -135,9 +135,9 @@ OTHERS = {
         ["rpo_alpha", "precompute_ref_log_probs", "reference_free", "label_smoothing", "desirable_weight",
          "undesirable_weight", "orpo_alpha", "simpo_gamma", "cpo_alpha", "loss_weights", "truncation_mode", "max_length"]),
 }  # fmt: skip
-# One of them alone says nothing: every trainer on preferences has a beta, every generation a temperature.
+# One of them alone is no sign: every trainer on preferences has a beta, every generation a temperature.
 TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "use_vllm learning_rate", "vllm_mode")
-NAMED = re.compile(r"grpo(?!sweep)")  # of a program; this one's own commands are no training
+NAMED = re.compile(r"grpo(?!sweep)")  # in a program's name; grposweep's own commands do not train
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
 MOST_OWN = 5  # keys that may be typos
@@ -145,7 +145,7 @@ EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_re
 
 
 def refuse_others(config: Mapping[str, Any]) -> None:
-    """Raise NotARecipe for the configuration of a framework that is not read."""
+    """Raise NotARecipe for the configuration of an unsupported framework."""
     words = _words(config)
     for signature in SIGNATURES:
         if _stand_together(signature.keys, words):
@@ -154,7 +154,7 @@ def refuse_others(config: Mapping[str, Any]) -> None:
 
 
 def refuse_toml(text: str) -> None:
-    """Raise NotARecipe for a TOML text, which no framework that is read has recipes in."""
+    """Raise NotARecipe for TOML, because no supported framework has recipes in it."""
     import tomllib  # only a TOML file needs it
 
     with suppress(ValueError, RecursionError):  # broken or too deeply nested: report only its kind
@@ -163,7 +163,7 @@ def refuse_toml(text: str) -> None:
 
 
 def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
-    """Raise NotARecipe for flat keys of which none says that this is a GRPO training, nor the program that takes them."""
+    """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO training."""
     named = [PurePosixPath(program.replace(".", "/")) for program in programs]
     words = _words(config)
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
@@ -184,7 +184,7 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
 
 
 def has_sign(config: Mapping[str, Any]) -> bool:
-    """Return whether flat keys are those of a GRPO training, perhaps one of them misspelled."""
+    """Return whether flat keys include one of a GRPO training, possibly misspelled."""
     words = {str(key) for key in config}
     loss = config.get("loss_type")
     if words & GROUPS or str(loss[0] if isinstance(loss, list) and loss else loss) in LOSSES:
@@ -201,7 +201,7 @@ def _is_misspelled(words: Iterable[str]) -> bool:
 
 
 def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> None:
-    """Raise NotARecipe for a file most of whose keys are no framework's: they are those of a script of its own."""
+    """Raise NotARecipe if most keys belong to no framework. Such a file is for a script of its own."""
     own = [str(key) for key in config if not known(str(key))]
     if len(own) > max(len(config) // 2, MOST_OWN):
         raise NotARecipe(
@@ -210,7 +210,7 @@ def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> 
 
 
 def refuse_launch(text: str) -> None:
-    """Raise NotARecipe for a script, or a command line, that starts a framework that is not read."""
+    """Raise NotARecipe for a script or a command line that starts an unsupported framework."""
     lines = (line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#"))
     command = "\n".join(lines)
     name = next((row.name for row in SIGNATURES if row.launch is not None and row.launch.search(command)), "")
@@ -219,13 +219,13 @@ def refuse_launch(text: str) -> None:
 
 
 def imported(modules: Iterable[str]) -> str:
-    """Return the framework, of those that are not read, that a Python file imports; empty where it is none."""
+    """Return the unsupported framework that a Python file imports, or an empty text."""
     first = {module.partition(".")[0] for module in modules}
     return next((row.name for row in SIGNATURES if not first.isdisjoint(row.modules)), "")
 
 
 def _words(config: Mapping[str, Any]) -> set[str]:
-    """Return the keys of the first two levels, as ``section.key`` and ``*.key``; dotted keys as they stand, and sections."""
+    """Return the keys of the first two levels as ``section.key`` and ``*.key``. Dotted keys and sections are included."""
     words: set[str] = set()
     for key, value in config.items():
         name = str(key).lstrip("+~")

@@ -1,7 +1,7 @@
-"""Write a setting as a framework's table of fields says: a recipe, native keys for a fix, and sizes in the framework's unit.
+"""Write a setting by a framework's table of fields: a recipe, native keys for a fix, and sizes in the framework's unit.
 
-Sizes are whole micro-batches of completions on every process, or prompts a rollout and a step. What
-each framework cannot do is compared in docs/reference/frameworks.md.
+Sizes are whole micro-batches of completions on every process, or prompts per rollout and per step.
+docs/reference/frameworks.md compares the frameworks' features.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def write_release(
             continue
         value, kind = getattr(s, row.name), takes[row.key].type
         if value is None and (default.get(row.name) is None or not kind.endswith("?")):
-            continue  # another framework has no word for it: the release's default
+            continue  # another framework has no key for it: the release's default
         if row.always or value != default.get(row.name):
             native = row.native(value)
             found[row.key] = int(native) if isinstance(native, float) and kind.startswith("int") else native
@@ -46,19 +46,19 @@ def write_release(
 
 
 def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a table with other values for some fields and keys; without those that have no value."""
+    """Return the keys of a table with other values for some fields and keys. Keys without a value are left out."""
     found = write_rows(framework, s)
     found |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
     return {key: value for key, value in found.items() if value is not None}
 
 
 def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
-    """Yield the options of loss and sampling that a setting has, that do something, and for which a framework has no key."""
+    """Yield the effective options of loss and sampling in a setting for which a framework has no key."""
     from grposweep.frameworks.trl.keys import known  # TRL's table builds on this package
     from grposweep.schema import UNSET  # lint, which writes no settings, starts without the schema
 
     named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
-    # A framework with one key for the correction has functions that say the rest of it.
+    # A framework with one key for the correction has functions that report the rest.
     says = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
     for option in (*UNSET["loss"], *UNSET["generation"]):
         value = getattr(s, option)
@@ -72,12 +72,12 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
 
 
 def to_unit(framework: Framework, s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return a setting with the sizes that a framework counts in; and what could not be kept."""
+    """Return a setting with sizes in a framework's unit, and the losses."""
     return in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
 
 
 def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Write a setting as the table says."""
+    """Write a setting by the table."""
     sized, lost = to_unit(framework, s)
     keys = overlay(framework, sized, {}, {})
     command = next(((name, command) for name, command in framework.commands.items()), None)
@@ -91,7 +91,7 @@ def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
 
 
 def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
-    """Return native keys as the text of a recipe; of dotted ones, over the defaults of the framework's configuration."""
+    """Return native keys as the text of a recipe. Dotted keys are written on top of the framework's defaults."""
     if not framework.is_dotted:
         return yaml.safe_dump(dict(keys), sort_keys=False, allow_unicode=True)
     defaults = {"defaults": list(framework.config_defaults)} if framework.config_defaults else {}
@@ -99,7 +99,7 @@ def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
 
 
 def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
-    """Return a change of fields as a change of native keys, None removing a key; None where a recipe has no words for it.
+    """Return a change of fields as a change of native keys (None removes one). None if a recipe cannot express it.
 
     ``processes`` stands for the count of the command that starts the recipe.
     """
@@ -125,21 +125,21 @@ def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s
 
 
 def _spelled(key: str, config: Mapping[str, Any], renamed: Mapping[str, str]) -> str:
-    """Return a dotted key as a recipe has it: with the sign of its override, or by an older name."""
+    """Return a dotted key in the recipe's form: with the sign of its override, or under an older name."""
     signed = next((written for written in config if written.lstrip("+") == key), None)
     return signed or next((old for old, new in renamed.items() if new == key and old in config), key)
 
 
 def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return the setting with B, A and S for all its processes, a rollout's and a step's completions kept; and what could not be.
+    """Return the setting with B, A and S for all its processes and the same completions per rollout and step, and the losses.
 
-    Sizes that were in these words already stay as they are; a rollout's size gives way to micro-steps.
+    Sizes that are already B, A and S stay. The size of a rollout is replaced by micro-steps.
     """
     micro_steps = planning.micro_steps_per_generation(s)
     plain = s.replace({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
         return plain, ()
-    # All processes are data ranks from here on, which also says that B counts completions in every version.
+    # From here on all processes are data ranks, so B counts completions in every version.
     plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
@@ -158,21 +158,21 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
         "gradient_accumulation_steps": max(round(step / s.processes), 1),
         "steps_per_generation": max(round(rollout / s.processes), 1),
     }
-    lost = f"{rollout} completions a rollout and {step} a step do not divide among {s.processes} processes: nearest sizes used"
+    lost = f"{rollout} completions per rollout and {step} per step do not divide among {s.processes} processes: sizes rounded"
     return _evaluated(plain.replace(nearest)), (lost,)
 
 
 def _evaluated(s: Setting) -> Setting:
-    """Return the setting with an evaluation batch of whole groups, for which prompts have no size."""
+    """Return the setting with an evaluation batch of whole groups, because sizes in prompts do not include one."""
     solved = planning.realise(s.replace({"auto": frozenset({"per_device_eval_batch_size"})}))
     return solved.replace({"auto": frozenset()})
 
 
-GPUS = 8  # assumed where no number of processes is known
+GPUS = 8  # assumed if the number of processes is unknown
 
 
 def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return the setting with P, p and a micro-batch that divides a step on every data rank; and what could not be kept."""
+    """Return the setting with P, p and a micro-batch that divides a step on every data rank, and the losses."""
     lost: list[str] = []
     if s.processes is None:
         s = s.replace({"processes": GPUS})
@@ -187,18 +187,20 @@ def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     each = (s.prompts_per_step or 0) * s.num_generations // ranks
     size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
     if (s.prompts_per_step or 0) * s.num_generations % ranks:
-        lost.append(f"{s.prompts_per_step} prompts x {s.num_generations} a step do not divide among {ranks} data ranks")
+        lost.append(
+            f"{s.prompts_per_step} prompts x {s.num_generations} per step do not divide among {ranks} data ranks"
+        )
     return planning.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
 
 
 def _counted(s: Setting) -> tuple[Setting, list[str]]:
-    """Return prompts for completions: whole groups a step, whole steps a rollout; and what that loses."""
+    """Return sizes in prompts: whole groups per step and whole steps per rollout, and the losses."""
     group = max(s.num_generations, 1)
     rollout, step = planning.completions_per_rollout(s) or group, planning.completions_per_step(s) or group
     lost = []
     prompts, taken = max(rollout // group, 1), -(-step // group)
     if step % group:
-        lost.append(f"{step} completions a step are not whole groups of {group}: {taken * group} are taken")
+        lost.append(f"{step} completions per step are not whole groups of {group}: {taken * group} are taken")
     if taken > prompts or prompts % taken:
         whole = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)
         lost.append(f"a rollout of {prompts} prompts cannot be {prompts / taken:.3g} steps: steps have {whole} prompts")
@@ -206,11 +208,11 @@ def _counted(s: Setting) -> tuple[Setting, list[str]]:
     return s.replace({"prompts_per_rollout": prompts, "prompts_per_step": taken}), lost
 
 
-def steps_a_rollout(s: Setting) -> float:
-    """Return the optimizer steps a rollout, 1 where the sizes make none."""
+def rollout_steps(s: Setting) -> float:
+    """Return the optimizer steps per rollout, 1 if the sizes give none."""
     return float(planning.steps_per_rollout(s)) or 1.0
 
 
 def in_rollouts(s: Setting, steps: float) -> int:
     """Return optimizer steps as whole rollouts, rounded up."""
-    return max(ceil(steps / steps_a_rollout(s)), 1)
+    return max(ceil(steps / rollout_steps(s)), 1)

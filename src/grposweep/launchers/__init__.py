@@ -3,19 +3,17 @@
 Open attempts of a sweep may belong to several launchers, because ``cluster`` is not part of a sweep's identity.
 """
 
-import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from grposweep.errors import UserError
 from grposweep.labels import count
-from grposweep.launchers.base import EndState, Launcher, LauncherUnreachable, SweepJob
+from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
 from grposweep.registries import LAUNCHERS, load
 from grposweep.schema import Cluster, Experiment, default_of, is_external
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.lease import Lease
-from grposweep.storage.records import AttemptEventKind
 
 
 def launcher_class(kind: str) -> type[Launcher]:
@@ -141,6 +139,4 @@ def _cancel(launcher: type[Launcher], folder: SweepFolder, job_ids: Sequence[str
     for trial in folder.trials():
         begun = trial.open_attempt()
         if begun is not None and begun.job_id in job_ids:
-            trial.note_attempt(
-                begun.number, AttemptEventKind.ENDED, code=-signal.SIGTERM, killed=True, kind=EndState.CANCELLED
-            )
+            note_cancelled(trial, begun.number)

@@ -5,6 +5,7 @@ how they ended and end them on request. The rest has defaults, which suit attemp
 """
 
 import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import ClassVar, Protocol, Self
 from grposweep.errors import UserError
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation
-from grposweep.storage.records import read_attempts
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.records import AttemptEventKind, read_attempts
 from grposweep.storage.results import read_runs
 
 PREPARATION_POLL_SECONDS = 0.2
@@ -27,7 +29,7 @@ RANKS = "GRPOSWEEP_RANKS"  # names the launcher whose `Launcher.rank_place` a ra
 class Job:
     """One attempt to run: the ranks of a trial folder, in the shape of ``cluster``.
 
-    ``starts_ranks``: an external program starts its ranks itself. Then one process of ours a node gets all of its GPUs.
+    ``starts_ranks``: an external program starts its ranks itself. Then one process of ours per node gets all of its GPUs.
     """
 
     folder: Path
@@ -219,6 +221,10 @@ class Launcher(ABC):
         """Return a function that writes a controller's script and returns the command to submit it; None without one."""
         return None
 
+    @classmethod  # noqa: B027 - a default: this machine always can
+    def check_available(cls) -> None:
+        """Raise UserError if nothing could be submitted from here now. Called before a new sweep's folder is created."""
+
     @abstractmethod
     def submit(self, job: Job) -> str:
         """Start an attempt; return an id for `poll` and `cancel`.
@@ -249,7 +255,7 @@ class Launcher(ABC):
         """End everything that does not outlive its controller, and release resources."""
 
     def preparation(self, cluster: Cluster) -> Preparer:
-        """Return what prepares models and data."""
+        """Return the object that prepares models and data."""
         return LocalPreparation(SpawnedProcesses(SOURCE), cluster.environment)
 
     @property
@@ -264,7 +270,7 @@ class Launcher(ABC):
         )
 
     def detach_message(self, job_ids: Sequence[str]) -> str:  # noqa: ARG002 - the contract's arguments
-        """Return what to tell the user when the controller leaves its attempts; empty if none is left."""
+        """Return the message for the user when the controller leaves its attempts; empty if none is left."""
         return ""
 
     @classmethod
@@ -323,6 +329,11 @@ def limit_requeues(end: End, job: Job) -> End:
         "Set that higher if it made progress, otherwise a longer cluster.walltime_min or more schedule.checkpoints."
     )
     return End(end.code, end.kind, message)
+
+
+def note_cancelled(trial: TrialFolder, attempt: int) -> None:
+    """Note the end of an attempt whose job grposweep cancelled: a later controller would take it for a failure."""
+    trial.note_attempt(attempt, AttemptEventKind.ENDED, code=-signal.SIGTERM, killed=True, kind=EndState.CANCELLED)
 
 
 def is_controller_job() -> bool:

@@ -109,11 +109,11 @@ def _free_gpus(setting: int | str) -> list[str]:
     return free
 
 
-NO_DEVICES = "No devices were found"  # nvidia-smi's words where the driver works; it fails all the same
+NO_DEVICES = "No devices were found"  # nvidia-smi's message if the driver works but there is no GPU; it still fails
 
 
 def _report_failure(setting: int | str, failure: str) -> None:
-    """Raise UserError if GPUs were asked for; print a line if they are optional."""
+    """Raise UserError if GPUs are required; print a line if they are optional."""
     text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
     if setting != AUTO:
         raise UserError(f"{text}. Repair the driver, set {VISIBLE} to the GPUs to use, or cluster.gpus=0.")
@@ -295,7 +295,7 @@ class Local(Launcher):
             return
         server = f" and generation.vllm_gpus={served} for its server" if served else ""
         raise UserError(
-            f"cluster.processes={cluster.processes}: a trial needs a GPU a process{server}, and this machine has {total}. "
+            f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, and this machine has {total}. "
             f"Set cluster.processes={max(total - served, 1)}, or cluster.gpus=0 to train on the CPU."
         )
 
@@ -365,7 +365,7 @@ def build_processes(experiment: Experiment) -> Processes:
 
 
 def _gpus_of(cluster: Cluster, generation: Generation) -> int:
-    """Return how many GPUs an attempt takes: one a rank, and those of its vLLM server."""
+    """Return how many GPUs an attempt takes: one per rank, and those of its vLLM server."""
     return cluster.processes + generation.vllm_gpus
 
 

@@ -1,4 +1,4 @@
-"""Write fixes into a recipe file, only if the recipe improves and only the changed keys are touched."""
+"""Write fixes into a recipe file, if the recipe improves and no other key changes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
 def _step(
     path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
 ) -> tuple[JudgedText, str] | None:
-    """Return the text after the first fix that removes its problem and adds none, judged, and the change."""
+    """Apply the first fix that removes its problem and adds none. Return the judged text and the change, or None."""
     for number, diagnostic, fix in _all_fixes(judged, unsafe):
         edited = _edit_recipe(path, judged, number, fix.change)
         if edited is None or edited == judged.text:
@@ -158,7 +158,7 @@ def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | No
 
 
 def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -> list[tuple[str, str, Any]]:
-    """Return old key, new key and value. A key removed with another one added is a rename in place that keeps its comment."""
+    """Return old key, new key and value. One removed and one added key are a rename in place, which keeps the comment."""
     gone = [key for key, value in change.items() if value is None and key in before]
     new = [key for key, value in change.items() if value is not None and key not in before]
     if len(gone) == len(new) == 1 and not nested:
@@ -190,7 +190,7 @@ def _rename(text: str, old: str, new: str) -> str | None:
 
 
 def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) -> str | None:
-    """Set one key in place, or add it to the deepest existing section. Of equal keys in a flat file one stays."""
+    """Set one key in place, or add it to the deepest existing section. Duplicates of it in a flat file are removed."""
     section, rest = _root(text), list(path)
     if section is None or (section.flow_style and not nested):
         return None

@@ -1,4 +1,4 @@
-"""Lint recipe files, or recipes as JSON lines. Each one gets an answer, even if others fail.
+"""Lint recipe files, or recipes as JSON lines. Each one gets a result, even if others fail.
 
 In a folder, all files that may hold a recipe and that git does not ignore are linted.
 """

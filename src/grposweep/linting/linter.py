@@ -123,7 +123,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
 
 
 def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
-    """Return the problems that rules find, without those that rest on an unreadable field."""
+    """Return the problems that rules find, without those that depend on an unreadable field."""
     problems = check(reading.setting, selection.ignore, selection.select)
     if is_part:  # the wrong key is in another file
         problems = [problem for problem in problems if {*problem.broken.fields[:1]} <= reading.setting.given]
@@ -154,7 +154,7 @@ def _of_setting(
     other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
     if other is None:
         return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
-    guess = f" ({text(recipe.version)} is assumed; {text(other)} has nothing against it.)"
+    guess = f" ({text(recipe.version)} is assumed; {text(other)} allows it.)"
     return Diagnostic(
         problem.code, "warning", message + guess, keys, line, tuple(replace(fix, safe=False) for fix in fixes)
     )
@@ -187,7 +187,7 @@ def _is_part(recipe: Recipe) -> bool:
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:
-    """Return what is set and why it cannot work, and advice if no verified change exists."""
+    """Return the message: the setting, the reason, and advice if no verified change exists."""
     return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
 
 

@@ -39,10 +39,11 @@ class Screen:
         """Print one line."""
         self.out.write(writable(text, self.out) + "\n")
 
-    def wrap(self, text: str, head: str = INDENT) -> None:
+    def wrap(self, text: str, head: str = INDENT, *styles: str) -> None:
         """Print a paragraph, with further lines indented under the first."""
-        self.say(textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
-                               break_long_words=False))  # fmt: skip
+        lines = textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+                              break_long_words=False)  # fmt: skip
+        self.say(self.paint(lines, *styles) if styles else lines)
 
 
 def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
@@ -58,7 +59,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
     for version in dict.fromkeys(map(describe_version, troubled)):
-        screen.say(screen.paint(f"{INDENT}judged by {printable(version)}", DIM))
+        screen.wrap(f"judged by {printable(version)}", INDENT, DIM)
     if troubled:
         screen.say()
 
@@ -166,7 +167,7 @@ def show_total(screen: Screen, total: Total) -> None:
     for version, files in _files_by_version(total).items():
         more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
         named = ", ".join(files[:MOST_NAMED]) + more
-        screen.say(screen.paint(printable(f"{named}: judged by {version}"), DIM))
+        screen.wrap(printable(f"{named}: judged by {version}"), "", DIM)
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:

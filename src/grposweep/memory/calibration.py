@@ -1,7 +1,7 @@
-"""Correct the estimate of a phase by the peaks that trials logged, in one sweep and, by a local file, across sweeps.
+"""Correct the estimate of a phase by the peaks that trials logged: in one sweep and, with a local file, across sweeps.
 
-A trial logs one peak, which is attributed to the phase that the estimate has as the largest. The largest ratio
-is used, not the mean: a point that is called safe and fails costs more than one left out.
+A trial logs one peak. It is attributed to the phase that the estimate takes for the largest. The largest ratio
+is used, not the mean: a point that fails costs more than a point that is left out.
 """
 
 import os
@@ -33,7 +33,7 @@ def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, i
 
 
 def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
-    """Return the trial by whose peak a point would exceed the limit in bytes; None if it fits by all of them.
+    """Return the trial whose peak shows that a point exceeds the limit in bytes; None if the point fits by all peaks.
 
     A phase that was never measured is judged by the estimate alone.
     """
@@ -45,13 +45,13 @@ def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]
 
 
 def share(s: Setting, line: Mapping[str, Any]) -> None:
-    """Append a measured peak to the local file, with the GPU and the versions it is valid for; without a file do nothing."""
+    """Append a measured peak to the local file, with its GPU and package versions. Without a file, do nothing."""
     if path := _shared_file():
         append_line(path, {**line, "on": _place(s)})
 
 
 def calibrate(s: Setting) -> Setting:
-    """Return a setting whose estimate is corrected by the local file's peaks on the same GPU with the same versions."""
+    """Correct a setting's estimate by the local file's peaks for the same GPU and package versions."""
     path = _shared_file()
     if path is None:
         return s
@@ -61,7 +61,7 @@ def calibrate(s: Setting) -> Setting:
 
 
 def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
-    """Return the record of a trial's peak in GiB, with the phase that the estimate has as the largest."""
+    """Return the record of a trial's peak in GiB, with the phase that the estimate takes for the largest."""
     return {"seen_gib": seen_gib, "estimate_gib": memory.peak / GIB, "phase": memory.peak_phase}
 
 
@@ -71,7 +71,7 @@ def _shared_file() -> Path | None:
 
 
 def _place(s: Setting) -> dict[str, Any]:
-    """Return what a peak is valid for: the framework, the GPU's memory, and the installed packages."""
+    """Return the conditions of a peak: the framework, the GPU's memory and the installed packages."""
     return {
         "framework": s.framework.name,
         "gpu_memory_gib": s.gpu_memory_gib,

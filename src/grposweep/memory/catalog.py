@@ -72,7 +72,7 @@ def has_bfloat16(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case, without separators, the maker's name and RTX."""
+    """Return a name in lower case without separators, maker and "RTX"."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
     return (
         letters.removeprefix("nvidia")

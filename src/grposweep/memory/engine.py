@@ -1,4 +1,4 @@
-"""Estimate vLLM's share of a GPU, and what must fit into it before vLLM starts."""
+"""Estimate vLLM's share of a GPU, and the bytes that this share must hold before vLLM starts."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ OWN_LENGTH = (0, 26)  # before, TRL set max_prompt_length + max_completion_lengt
 
 @dataclass(frozen=True)
 class Engine:
-    """Bytes of one GPU: vLLM's share, and what must fit into it before vLLM starts.
+    """Bytes of one GPU: vLLM's share, and the parts that it must hold before vLLM starts.
 
     ``cache`` are keys and values of one sequence of ``tokens``, the longest that vLLM accepts.
     """
@@ -25,7 +25,7 @@ class Engine:
 
     @property
     def needed(self) -> float:
-        """Return what the share must hold."""
+        """Return the bytes that the share must hold."""
         return self.weights + self.cache + ENGINE
 
 
@@ -51,7 +51,7 @@ def find_engine(s: Setting) -> Engine | None:
 
 
 def find_longest_sequence(s: Setting) -> int:
-    """Return the tokens of the longest sequence that vLLM keeps room for: as set, as TRL derives it, or the model's maximum."""
+    """Return vLLM's longest sequence in tokens: as set, as TRL derives it, or the model's maximum."""
     prompt, positions = find_prompt(s), s.architecture.positions if s.architecture else 0
     own = (prompt or ASSUMED_PROMPT_TOKENS) + s.max_completion_length
     if s.vllm_max_model_length is not None:

@@ -9,7 +9,7 @@ from grposweep.memory.parts import FLOAT, HALF, WEIGHTS_SHARDED, ZERO, Need, Sta
 from grposweep.setting import Setting
 
 GIB = 2**30
-# Constants that no formula gives. Each has its source; `TOLERANCE` is how far it may be off.
+# Constants that no formula gives, each with its source. `TOLERANCE` holds their errors.
 CONTEXT = (
     0.6 * GIB
 )  # CUDA's context (0.3-0.5 GiB by driver and GPU) and cuBLAS's workspaces (32 MiB a stream on Hopper)
@@ -44,7 +44,7 @@ TOLERANCE = {
     "communication": (0.5, 2.0),  # by channels and algorithms
     "fragmentation": (1.0, 2.0),  # none, or 18 % of what comes and goes
 }
-FEWEST_TOKENS = 0.25  # share of the limit of a prompt or a packed sequence, if the data are unknown
+FEWEST_TOKENS = 0.25  # share of the limit of a prompt or a packed sequence, assumed if the data are unknown
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Memory:
         return self._bound(1, 1)
 
     def _bound(self, side: int, sign: int) -> float:
-        """Return the largest phase if every part is off by its tolerance, in a measured phase by half of it."""
+        """Return the largest phase if every part is off by its tolerance. In a measured phase half of the tolerance is used."""
         found = 0.0
         for phase, sizes in self.parts.items():
             share = 0.5 if phase in self.factors else 1.0
@@ -168,7 +168,7 @@ def build_memory(n: Need, factors: Mapping[str, float] | None = None) -> Memory:
 def _shortened(n: Need) -> Need | None:
     """Return a need with the shortest possible sequences; None if their length is known.
 
-    A limit cuts prompts and completions and does not lengthen them: sequences are padded to the longest of a batch.
+    Real sequences may be shorter than the limit, because a batch is padded only to its longest sequence.
     """
     runtime = n.runtime
     if runtime.packs and not runtime.fills and runtime.mean_tokens is None and runtime.tokens_per_batch is None:
@@ -177,7 +177,7 @@ def _shortened(n: Need) -> Need | None:
     return replace(n, prompt=max(int(n.prompt * FEWEST_TOKENS), 1), is_limit=False) if n.is_limit else None
 
 
-USES = {  # what each phase brings back from main memory
+USES = {  # the parts that each phase brings back from main memory
     "sync": ("weights",),
     "scoring": ("weights", "reference"),
     "backward": ("weights",),
@@ -188,13 +188,13 @@ USES = {  # what each phase brings back from main memory
 def _with_what_stays(
     n: Need, states: States, phase: str, moving: Mapping[str, float], engine: float
 ) -> dict[str, float]:
-    """Return a phase's parts with the states on the GPU, vLLM's share, the context and the memory lost to fragmentation."""
+    """Add to a phase's parts the states on the GPU, vLLM's share, the context and the memory lost to fragmentation."""
     stays = {"weights": states.weights, "reference": states.reference, "optimizer": states.optimizer}
     used = () if n.runtime.computes_offloaded else USES.get(phase, ())
     found = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
     if phase == "load":
         found |= {"weights": states.weights, "optimizer": 0.0}
-    # in other phases they count among the gradients
+    # in other phases they are counted with the gradients
     buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0
     groups = 1 + (n.sequence_ranks > 1) + (n.engine_ranks > 1 and n.engine_share > 0)
     asleep = ASLEEP_PARALLEL if n.engine_ranks > 1 else ASLEEP
@@ -244,7 +244,7 @@ def find_head(n: Need) -> float:
 
     TRL 1.16 never holds all logits of a micro-batch. It processes tiles of 4,096 completion tokens x 32,768 vocabulary entries.
     The gradient of a head that is trained is gathered in float32, as large as the vocabulary. Source: trl
-    kernels/chunked_logprob.py backward. Otherwise all logits are there, with their gradients.
+    kernels/chunked_logprob.py backward. Other versions hold all logits with their gradients.
     """
     if n.runtime.head != "tiles":
         weight = _head_weight(n)  # the gradient
@@ -266,7 +266,7 @@ def _logit_bytes(n: Need) -> int:
 
 
 def _head_tokens(n: Need, sequences: int) -> int:
-    """Return the tokens whose logits are held: those of completions, or of everything that is packed.
+    """Return the tokens whose logits are held: those of completions, or all tokens of packed sequences.
 
     Trainers that hold all logits also hold the prompt's if the model reads images: its forward pass takes no
     ``logits_to_keep`` (VLM-R1 and Video-R1 grpo_trainer.py _get_per_token_logps).

@@ -29,7 +29,7 @@ class HostMemory:
 
     @property
     def kept(self) -> float:
-        """Return what stays in main memory while the run trains, without its processes."""
+        """Return the bytes that stay in main memory while the run trains, without its processes."""
         return self.offloaded + self.asleep + self.swap
 
     @property
@@ -74,10 +74,16 @@ def _loading(s: Setting, n: Need, ranks: int) -> float:
     models = 2 if n.has_reference else 1
     if n.sharding == "zero3":
         return models * n.model.weights * width / n.shards * ranks
-    loading = ranks if n.sharding not in WEIGHTS_SHARDED or s.loads_on_every_rank else 1
+    loading = ranks if n.sharding not in WEIGHTS_SHARDED or loads_on_every_rank(s) else 1
     if n.runtime.head == "packed":
         loading, models = 1, 1
     return loading * models * n.model.weights * width
+
+
+def loads_on_every_rank(s: Setting) -> bool:
+    """Return whether each rank of FSDP loads the whole model."""
+    has_reference = s.beta != 0 and not s.lora
+    return has_reference if s.loads_on_every_rank is None else s.loads_on_every_rank
 
 
 def _swaps(s: Setting) -> bool:

@@ -8,7 +8,7 @@ the trained weights are kept, and stepped, in float32 shards). Sharded states ar
 Layers: derived from transformers 5.23's modules operation by operation (what each saves for its backward pass), and compared
 with torch's own count: benchmarks/memory/architectures.py. Attention is SDPA with a padding mask, as TRL calls it: keys and
 values are repeated for every query head, and the boolean mask becomes a bias of the model's type. Flash attention does
-neither (flash_attn flash_attn_interface.py: it saves queries, keys, values, its output and a log-sum-exp a head).
+neither (flash_attn flash_attn_interface.py: it saves queries, keys, values, its output and a log-sum-exp per head).
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Need:
-    """Sizes of one rank: ``batch`` completions a micro-step, ``rollout`` completions that it generates at once.
+    """Sizes of one rank: ``batch`` completions per micro-step, ``rollout`` completions that it generates at once.
 
     ``scored`` completions pass through the model at once without gradients: a micro-batch, or an evaluation's batch. ``length``
     is that of prompt and completion, in tokens. ``width`` is the bytes of an element of the model, ``compute`` of what its
@@ -284,7 +284,7 @@ def saved_by_layer(
     flash: bool = False,
     casts: bool = True,
 ) -> int:
-    """Return bytes per token that one layer's forward pass saves; ``width`` bytes an element, ``length`` tokens a sequence.
+    """Return bytes per token that one layer's forward pass saves; ``width`` bytes per element, ``length`` tokens per sequence.
 
     These are norms; queries, keys, values, their attention with a log-sum-exp per head, and the mask's row for the token; gate,
     its activation and up; the inputs of the linear modules. ``compute`` is the bytes of an element of all but the norms if

@@ -10,11 +10,14 @@ from grposweep.files import as_number
 from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
+from grposweep.report.corners import unexplored_corner
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
+from grposweep.search.space import Interval
 
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
+NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
 FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
@@ -25,10 +28,11 @@ ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to try next, and the command that does it."""
+    """One thing to do, and the command that does it. ``form`` names what the command writes: hydra or trl."""
 
     text: str
     command: str
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,10 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [*_uncertainty(view, tied), *_overtaking(view), *(text for text, _ in edges), *_collapses(view)]
-    steps = [*(step for _, step in edges), *_further_steps(view, best, tied)]
+    limits = [*_uncertainty(view, tied), *_overtaking(view), *(text for text, _ in edges)]
+    limits += [*_none_significant(view), *_collapses(view)]
+    steps = [*(step for _, step in edges), *_focus(view, best.first), *_corner(view)]
+    steps += _further_steps(view, best, tied)
     if not (doubt := warning(best.first)):
         return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
     sentence = (
@@ -65,7 +71,7 @@ def advise(view: SweepView) -> Advice | None:
 
 
 def tie_sentences(view: SweepView) -> list[str]:
-    """Return that the best trial is not separable from others on one seed, and what decides it; empty if it is.
+    """Return that the best trial does not differ significantly from others on one seed, and what decides it; empty if it is.
 
     Fresh seeds, a Pareto front and effects of single factors have sentences of their own.
     """
@@ -78,14 +84,31 @@ def tie_sentences(view: SweepView) -> list[str]:
     return [*_uncertainty(view, tied), *(f"{step.text}: {step.command}" for step in steps)]
 
 
+def parameter_sentences(view: SweepView) -> list[str]:
+    """Return which parameter to widen, fix or narrow next, or that none has a significant effect; empty with too few trials."""
+    if not view.leaderboard or view.further or view.compares:
+        return []
+    best = view.leaderboard[0].first
+    steps = [*(step for _, step in _edges(view, best)), *_focus(view, best)]
+    return [f"{step.text}: {step.command}" for step in steps[:1]] or _none_significant(view)
+
+
+def _none_significant(view: SweepView) -> list[str]:
+    """Return that the contrasts decide nothing yet; empty if one does, or if there are none."""
+    found = view.importance
+    if not found.contrasts or any(contrast.is_significant for contrast in found.contrasts):
+        return []
+    return [f"No parameter has a significant effect with {count(found.trials, 'trial')}, so fix none of them yet."]
+
+
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
     name = shlex.quote(view.name)
     if best.command:
         yield Step("Train it again", best.command)
     if view.best is not best:  # 'grposweep best' writes the leaderboard's first point only
         return
-    yield Step("Write it as a configuration", f"grposweep best {name} --export best.yaml")
-    yield Step("Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl")
+    yield Step("Write it as a configuration", f"grposweep best {name} --export best.yaml", "hydra")
+    yield Step("Write it as a TRL recipe", f"grposweep best {name} --export recipe.yaml --as trl", "trl")
 
 
 def _sentence(view: SweepView, best: RankedPoint) -> str:
@@ -117,7 +140,7 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         trials = [best.first, *(point.first for point in tied)]
         named = ", ".join(str(trial.number) for trial in trials[:MOST_TIED])
         more = f" and {len(trials) - MOST_TIED} more" if len(trials) > MOST_TIED else ""
-        yield f"Trials {named}{more} are not separable {what}: {_spread(view, trials)}."
+        yield f"Trials {named}{more} do not differ significantly {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
 
@@ -125,8 +148,8 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
 def _overtaking(view: SweepView) -> Iterator[str]:
     """Yield the trial that its curve puts first with twice the completions, if that is not the best one."""
     best, *rest = view.leaderboard[:MOST_EXTRAPOLATED]
-    mine = best.first.extrapolate(view.metric, view.direction)
-    others = [(point.first, found) for point in rest if (found := point.first.extrapolate(view.metric, view.direction))]
+    mine = view.extrapolate(best.first)
+    others = [(point.first, found) for point in rest if (found := view.extrapolate(point.first))]
     trusted = [(trial, found) for trial, found in others if not found.doubt]
     if mine is None or not trusted:
         return
@@ -154,8 +177,8 @@ def _values(labels: Sequence[Any]) -> str:
     return " or ".join(map(label_text, distinct))
 
 
-def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step]]:
-    """Yield each numeric parameter whose best value lies at an edge of its range, and the command that widens it."""
+def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]]:
+    """Yield each numeric parameter whose best value lies at an edge of its range: name, lower or upper, logarithmic."""
     for name, entry in view.ranges.items():
         value, low, high = as_number(best.point.get(name)), float(entry["low"]), float(entry["high"])
         if value is None or not low < high:
@@ -165,15 +188,56 @@ def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step]]:
         share = (place(value) - place(low)) / (place(high) - place(low))
         if EDGE < share < 1 - EDGE:
             continue
-        end = "lower" if share <= EDGE else "upper"
-        wider = _wider(low, high, end, log)
+        yield name, "lower" if share <= EDGE else "upper", log
+
+
+def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step]]:
+    """Yield each parameter at an edge of its range, and the command that widens it."""
+    for name, end, log in _at_edge(view, best):
+        low, high = float(view.ranges[name]["low"]), float(view.ranges[name]["high"])
         yield (
-            f"The best {name} ({label_text(value)}) lies at the {end} edge of its range ({low:g} to {high:g}).",
-            Step(
-                f"Widen the range of {name}",
-                _command(view, {name: _interval(wider, log), "search.warm_start": view.name}),
-            ),
+            f"The best {name} ({label_text(best.point[name])}) lies at the {end} edge of its range ({low:g} to {high:g}).",
+            _next_sweep(view, f"Widen the range of {name}", name, _interval(_wider(low, high, end, log), log)),
         )
+
+
+def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
+    """Yield which parameter to fix or to narrow in the next sweep; one at the edge of its range has its own step."""
+    from grposweep.search.parse import override_text  # Hydra's grammar
+
+    found, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
+    names = [name for name in best.point if name != "seed" and name not in at_edge]
+    small = [name for name in names if found.shares.get(name, 1.0) < NEGLIGIBLE]
+    for name in sorted(small, key=lambda name: found.shares[name])[:1]:
+        text = f"Fix {name}, which is {found.shares[name]:.0%} of what decides"
+        yield _next_sweep(view, text, name, override_text(best.point[name]))
+    clear = [
+        c for c in found.contrasts if c.is_significant and c.parameter in names and c.holds(best.point[c.parameter])
+    ]
+    for contrast in clear[:1]:
+        name, part = contrast.parameter, contrast.better
+        if isinstance(part, Interval):
+            yield _next_sweep(
+                view, f"Narrow {name} to its better half", name, _interval((part.low, part.high), part.log)
+            )
+        elif len(best.point) > 1:
+            value = override_text(part.labels[0])
+            yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
+
+
+def _corner(view: SweepView) -> Iterator[Step]:
+    """Yield the trial of an unexplored corner, which the same sweep runs."""
+    from grposweep.search.parse import override_text  # Hydra's grammar
+
+    if (found := unexplored_corner(view)) is None:
+        return
+    corner, point = found
+    changes = {"search.enqueue": override_text([point]), "search.trials": str(len(view.searched) + 1)}
+    yield Step(f"Try {short(corner)}, where no trial has ended", _command(view, changes, keeps_name=True))
+
+
+def _next_sweep(view: SweepView, text: str, name: str, value: str) -> Step:
+    return Step(text, _command(view, {name: value, "search.warm_start": view.name}))
 
 
 def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
@@ -184,6 +248,8 @@ def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
 
 def _interval(bounds: tuple[float, float], log: bool) -> str:
     low, high = bounds
+    if low == high:  # half of two numbers
+        return f"{low:g}"
     return f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
 
 
@@ -218,7 +284,8 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
     if is_late and view.ranges and view.progress_text == "done":
         more = str(2 * len(view.searched))
         yield Step(
-            "Search on: the best trial was among the last", _command(view, {"search.trials": more}, keeps_name=True)
+            "Continue the search: the best trial was among the last",
+            _command(view, {"search.trials": more}, keeps_name=True),
         )
     if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
         first = failed[0].number
@@ -233,6 +300,17 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
         words = shlex.split(redact(str(view.provenance.get("command") or "")))
     except ValueError:  # a command that was damaged on disk
         words = []
+    if keeps_name and (trials := _trials_of_extended(view, words)):
+        changes = {"search.trials": trials, **changes}
     dropped = (*changes, *(() if keeps_name else ("name",)))
     kept = [word for word in words or ["python", "src/run.py"] if word.partition("=")[0] not in dropped]
     return shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
+
+
+def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
+    """Return the trials of a sweep that was extended after its recorded command; empty for any other."""
+    search = view.baseline.get("search")
+    planned = search.get("trials") if isinstance(search, dict) else None
+    said = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
+    number = int(said[-1]) if said and said[-1].isdecimal() else as_number(planned)
+    return str(len(view.searched)) if number is not None and number < len(view.searched) else ""

@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grposweep.errors import UserError
+from grposweep.files import read_json
 from grposweep.frameworks.parsing.yaml_text import flatten
 from grposweep.labels import count, label_text, short
 from grposweep.report.completions import first_difference
@@ -43,7 +44,7 @@ class Difference(NamedTuple):
 
 
 def _default(key: str) -> Any:
-    """Return what a newer key means in a configuration from before it, ABSENT for other keys."""
+    """Return the meaning of a newer key in a configuration without it; ABSENT for other keys."""
     return default_of(key) if key in NEWER else ABSENT
 
 
@@ -66,7 +67,7 @@ LEAST = 1e-6  # smaller p-values are not meaningful
 
 @dataclass(frozen=True)
 class Values:
-    """The results of one side: a value a seed, and the standard error of each evaluation."""
+    """The results of one side: one value per seed, and the standard error of each evaluation."""
 
     values: Sequence[float]
     errors: Sequence[float | None]
@@ -79,9 +80,7 @@ def compare(one: Values, other: Values) -> str:
         return f"{difference:+.4f}, {_welch(one.values, other.values)}"
     errors = [error for side in (one, other) for error in side.errors[:1]]
     if len(errors) < 2 or None in errors or not any(errors):
-        return (
-            f"{difference:+.4f}; neither several seeds a side nor standard errors: nothing says whether this is chance"
-        )
+        return f"{difference:+.4f}; there are neither several seeds per side nor standard errors, so this may be chance"
     return f"{difference:+.4f} {_from_errors(difference, [error or 0.0 for error in errors])}"
 
 
@@ -99,8 +98,8 @@ def _from_errors(difference: float, errors: Sequence[float]) -> str:
     error = math.hypot(*errors)
     p = 2 * (1 - NormalDist().cdf(abs(difference) / error))
     return (
-        f"± {NORMAL * error:.4f} (95 %), {_chance(p)} (z-test from the evaluations' standard errors: the choice of prompts only; "
-        "without several seeds a side nothing is known of others)"
+        f"± {NORMAL * error:.4f} (95 %), {_chance(p)} (z-test from the evaluations' standard errors; "
+        "it covers the choice of prompts. To cover seeds, train several on each side)"
     )
 
 
@@ -143,6 +142,17 @@ class Side:
         return Values([trial.objective or 0.0 for trial in known], [trial.error for trial in known])
 
     @property
+    def own_value(self) -> Values:
+        """The result of the trial alone, without its point's other seeds."""
+        known = self.trial.objective
+        return Values([] if known is None else [known], [self.trial.error])
+
+    def is_other_seed(self, other: "Side") -> bool:
+        """Return whether the user named two trials of one point, which differ in their seeds only."""
+        is_one_point = self.view.path == other.view.path and _but_seed(self.trial) == _but_seed(other.trial)
+        return is_one_point and not (self.is_best or other.is_best)
+
+    @property
     def searched(self) -> int:
         """How many finished trials the best was chosen from."""
         return sum(not trial.is_replicate for trial in self.view.ranked)
@@ -157,12 +167,29 @@ class Side:
 def compare_all(named: Sequence[str], outputs: Path) -> Group:
     """Return the screen for what the user names: sweeps, ``SWEEP/TRIAL``, or paths.
 
-    Raises UserError for fewer than two names, for more than fit, and for a sweep without a result.
+    Raises UserError for fewer than two names, for more than fit, for one trial named twice, and for a sweep without a result.
     """
     if not 2 <= len(named) <= MOST:
-        raise UserError(f"{count(len(named), 'name')} given: two to {MOST} sweeps or trials fit side by side.")
+        raise UserError(
+            f"{count(len(named), 'name')} given, and a comparison takes two to {MOST} sweeps or trials. "
+            "Name them: grposweep compare lr_batch/3 lr_batch/7."
+        )
     sides = [_side(letter, name, outputs) for letter, name in zip(ascii_uppercase, named, strict=False)]
+    _refuse_same(sides, named)
     return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides))
+
+
+def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
+    """Raise UserError if two names stand for one result: a trial's own, or that of a winner on its other seeds."""
+    seen: dict[tuple[Path, bool], str] = {}
+    for side, name in zip(sides, named, strict=True):
+        result = side.trial.path.resolve(), side.is_best
+        if result in seen:
+            raise UserError(
+                f"{seen[result]} and {name} name the same trial ({side.view.name}, trial {side.trial.number}), so nothing can "
+                "differ. Name another trial or sweep."
+            )
+        seen[result] = name
 
 
 def _side(letter: str, named: str, outputs: Path) -> Side:
@@ -187,14 +214,19 @@ def _but_seed(trial: TrialView) -> dict[str, object]:
     return {name: label for name, label in trial.point.items() if name != "seed"}
 
 
+def _provenance(side: Side) -> dict[str, Any]:
+    """Return what the trial was trained with; a retried trial has other files than its sweep began with."""
+    return read_json(side.trial.path / paths.PROVENANCE) or dict(side.view.provenance)
+
+
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
         said = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
         yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
-    first = sides[0].view
+    first = sides[0]
     for side in sides[1:]:
-        if first.path != side.view.path and (found := difference(dict(first.provenance), dict(side.view.provenance))):
+        if first.view.path != side.view.path and (found := difference(_provenance(first), _provenance(side))):
             yield Text(f"  {side.letter} has other code or packages than A: {found}", "yellow")
 
 
@@ -250,7 +282,7 @@ def _verdicts(sides: Sequence[Side]) -> Iterator[RenderableType]:
         yield Text.assemble((f"{side.letter} - {first.letter}: ", "bold"), _verdict(first, side))
     sizes = {side.searched for side in sides if side.is_best}
     if len(sizes) > 1:
-        yield Text("the best of many trials looks better than it is, the more so the more there were", "yellow")
+        yield Text("the best of many trials looks better than it is; more trials make this bias larger", "yellow")
 
 
 def _verdict(first: Side, side: Side) -> str:
@@ -258,4 +290,6 @@ def _verdict(first: Side, side: Side) -> str:
         return f"{side.view.metric} and {first.view.metric} are different objectives"
     if not (first.values.values and side.values.values):
         return "no result on one side"
+    if first.is_other_seed(side):  # the mean over seeds is the same on both sides
+        return compare(first.own_value, side.own_value)
     return compare(first.values, side.values)

@@ -106,7 +106,7 @@ MEASURES = {
 
 
 def measures(trial: TrialView) -> str:
-    """Return how varied and long the completions are with the values before training, and the KL to the reference if logged."""
+    """Return diversity and length of the completions, with the values before training, and the KL if it was logged."""
     found = signs(trial)
     said = []
     for name, label in MEASURES.items():
@@ -126,7 +126,7 @@ def warning(trial: TrialView) -> str:
 
 
 def winner_warning(trial: TrialView | None) -> list[str]:
-    """Return what to tell of a winner whose completions are degenerate, with one of them and the same prompt's at the start."""
+    """Return a warning about a winner with degenerate completions, with one of them and the same prompt's before training."""
     if trial is None or trial.objective is None or not (text := warning(trial)):
         return []
     lines = [f"{trial.objective:.4g}, but {text}"]

@@ -1,11 +1,12 @@
-"""``grposweep export`` writes one row a trial; ``grposweep best`` shows the best trial or writes it for another program."""
+"""``grposweep export`` writes one row per trial; ``grposweep best`` shows the best trial or writes it for another program."""
 
 import csv
 import io
 import json
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from rich.text import Text
 from grposweep.errors import UserError
 from grposweep.files import write_text
 from grposweep.labels import count, short
+from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
-from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
+from grposweep.report.ranking import ExtrapolatedTrial, rank_extrapolated
+from grposweep.report.run_output import model_line, replication_note
+from grposweep.report.tables import SCREEN_COLUMNS, build_console, extrapolated_table, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
+from grposweep.storage.records import read_metrics
 from grposweep.terminal import say, write_data
 
 AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
@@ -28,16 +33,30 @@ AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours",
 
 def render_rows(view: SweepView, form: str) -> str:
     """Return all trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
-    rows = [row(trial, view.parameters, view.further) for trial in view.trials]
+    rows = trial_rows(view)
     if form == "json":
         return json.dumps(rows, indent=1) + "\n"
     text = io.StringIO()
     further = [f"objective.{name}" for name in view.further]
     columns = ["trial", "folder", "state", "role", *view.parameters, "objective", *further, *AFTER]
-    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table = csv.DictWriter(text, rows[0] if rows else columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
+
+
+def trial_rows(view: SweepView) -> list[dict[str, Any]]:
+    """Return one row per trial: its columns, then the last value of each metric that any trial has, by name.
+
+    A metric that has the name of a column is left out; it is in the history.
+    """
+    last = [
+        {name: value for found in read_metrics(trial.path) for name, value in found.metrics().items()}
+        for trial in view.trials
+    ]
+    missing = dict.fromkeys(sorted(set().union(*last)))
+    rows = [row(trial, view.parameters, view.further) for trial in view.trials]
+    return [{**own, **missing, **metrics, **own} for own, metrics in zip(rows, last, strict=True)]
 
 
 def row(trial: TrialView, parameters: Iterable[str], further: Collection[str]) -> dict[str, Any]:
@@ -60,13 +79,12 @@ HISTORY = ("trial", "step", "completions", "metric", "value")
 
 
 def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
-    """Yield every logged number of every trial: after ``step`` optimizer steps and ``completions`` generated."""
+    """Yield every value of every metric of every trial: after ``step`` optimizer steps and ``completions`` generated."""
     for trial in view.trials:
-        for line in trial.lines:
-            place = {"trial": trial.number, "step": line["step"], "completions": line.get("completions")}
-            for name, value in line.items():
-                if name not in place and isinstance(value, int | float) and not isinstance(value, bool):
-                    yield {**place, "metric": name, "value": value}
+        for found in read_metrics(trial.path):
+            place = {"trial": trial.number, "step": found.step, "completions": found.line.get("completions")}
+            for name, value in found.metrics().items():
+                yield {**place, "metric": name, "value": value}
 
 
 def render_history(view: SweepView, form: str) -> str:
@@ -85,11 +103,13 @@ def render_history(view: SweepView, form: str) -> str:
 OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")
 
 
-def show_best(view: SweepView, file: Path | None, form: str | None, force: bool = False) -> None:
+def show_best(
+    view: SweepView, file: Path | None, form: str | None, force: bool = False, extrapolated: bool = False
+) -> None:
     """Print the best trial, and write it to ``file`` in a ``form`` if either is given.
 
-    Raises UserError if no trial has finished, if the form does not match the file, or if the file holds something else and
-    ``force`` is not set.
+    If ``extrapolated``, it is the trial that is best after twice the completions. Raises UserError if no trial has finished or
+    can be extrapolated, if the form does not match the file, or if the file holds something else and ``force`` is not set.
     """
     best = view.best
     if best is None:
@@ -97,11 +117,16 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
         raise UserError(
             f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. What became of its trials: {status}"
         )
+    ranked = _extrapolated(view) if extrapolated else []
+    best = ranked[0].trial if ranked else best
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return
     console = build_console(SCREEN_COLUMNS)
-    console.print(_screen(view, best), soft_wrap=True)
+    console.print(
+        extrapolated_table(ranked, view.metric, view.calibration) if ranked else _screen(view, best),
+        soft_wrap=not ranked,
+    )
     for line in (*filter(None, [best.at_best]), *winner_warning(best)):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if file is not None:
@@ -120,6 +145,21 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
         console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
 
 
+def _extrapolated(view: SweepView) -> list[ExtrapolatedTrial]:
+    """Return the trials by what twice their completions would give.
+
+    Raises UserError if no curve can be extrapolated.
+    """
+    ranked = rank_extrapolated(view.leaderboard, view.direction, view.extrapolate)
+    if not ranked[0].doubt:
+        return ranked
+    reasons = "; ".join(dict.fromkeys(item.doubt for item in ranked))
+    raise UserError(
+        f"--extrapolated: no trial of {view.name} can be extrapolated ({reasons}). Leave it out to rank by the last value, or "
+        "sweep with schedule.evaluations=8."
+    )
+
+
 def default_form(best: TrialView, file: Path) -> str:
     """Return the form for a file name: ``.sh`` holds the command, ``.yaml`` Hydra's configuration or a program's recipe.
 
@@ -132,14 +172,21 @@ def default_form(best: TrialView, file: Path) -> str:
     raise UserError(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
 
 
-def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
-    """Return the best trial's text in a form, under a line that names the trial."""
+Tell = Callable[[str], None]
+
+
+def _tell(text: str) -> None:
+    say(text, sys.stderr)
+
+
+def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: Tell = _tell) -> str:
+    """Return the best trial's text in a form, under a line that names the trial. ``tell`` gets what was not kept."""
     head = f"trial {best.number} of {view.name}, {view.metric} {best.objective:.4f}"
     if form == "command":
         return f"#!/bin/sh\n# {head}\n{best.command}\n"
     if form == "recipe":
         return _own_recipe(best, head)
-    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head)
+    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head, tell)
 
 
 def _screen(view: SweepView, best: TrialView) -> Text:
@@ -148,7 +195,10 @@ def _screen(view: SweepView, best: TrialView) -> Text:
     )
     screen.append(f"{short(best.point)}\n")
     others = [trial for trial in view.ranked if trial.number != best.number and not trial.is_replicate]
-    if others:
+    confirmed = replication_note(view)
+    for line in confirmed:
+        screen.append(f"{line}\n")
+    if others and not confirmed:  # fresh seeds do not rank by the value above
         second = others[0]
         screen.append(
             f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {format_objective(second)}\n"
@@ -158,8 +208,8 @@ def _screen(view: SweepView, best: TrialView) -> Text:
     if len(view.front) > 1:
         named = ", ".join(str(number) for number in view.front if number != best.number)
         screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
-    if (best.path / "model").is_dir():
-        screen.append(f"model: {best.path / 'model'}\n")
+    if line := model_line(view, best):
+        screen.append(f"{line}\n")
     return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")
 
 
@@ -198,8 +248,21 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     )
 
 
-def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
-    """Return a framework's recipe. Comments name what it cannot express; stderr names what was not kept."""
+def winner_texts(view: SweepView) -> dict[str, str]:
+    """Return what ``grposweep best`` writes for the best trial, by form; empty if its folder does not tell."""
+    if view.best is None:
+        return {}
+    found: dict[str, str] = {}
+    for form in ("hydra", "trl"):
+        lost: list[str] = []
+        with suppress(UserError):
+            text = write_winner(view, view.best, form, Path("best.yaml"), lost.append)
+            found[form] = redact("".join(f"# {line}\n" for line in lost) + text)
+    return found
+
+
+def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) -> str:
+    """Return a framework's recipe. Comments name what it cannot express."""
     from grposweep import frameworks
     from grposweep.config.compose import load_experiment
     from grposweep.config.identity import prepared_key
@@ -220,9 +283,11 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str) -> str:
         setting = frameworks.read(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
-        say(f"not kept: {text}", sys.stderr)
+        tell(f"not kept: {text}")
     task = experiment.task
-    unsaid = f"# Not in it: prompts and rewards (here task.kind={task.kind}, task.rewards={','.join(task.rewards)}).\n"
+    told = {"task.kind": task.kind, "task.path": task.path, "task.system_prompt": task.system_prompt}
+    source = ", ".join(f"{key}={json.dumps(text)[1:-1]}" for key, text in told.items() if text is not None)
+    unsaid = f"# Not in it: prompts and rewards (here {source}, task.rewards={','.join(task.rewards)}).\n"
     if setting.model_name_or_path is None:
         unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     return unsaid + render(translation, head, form)

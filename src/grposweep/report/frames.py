@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grposweep.errors import UserError
-from grposweep.report.export import history_rows, row
+from grposweep.report.export import history_rows, row, trial_rows
 from grposweep.report.view import SweepView, open_sweep
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ class LoadedSweep:
 
     @cached_property
     def trials(self) -> "pandas.DataFrame":
-        """One row per trial, indexed by number: folder, state, parameters, objective, cost, as `grposweep export` writes them."""
-        rows = [row(trial, self.view.parameters, self.view.further) for trial in self.view.trials]
-        return _frame(rows, ["trial"]).set_index("trial")
+        """One row per trial, indexed by number: folder, state, parameters, objective, cost, the last value of each metric."""
+        return _frame(trial_rows(self.view), ["trial"]).set_index("trial")
 
     @cached_property
     def history(self) -> "pandas.DataFrame":

@@ -18,9 +18,17 @@ from grposweep.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
+from grposweep.report.export import winner_texts
 from grposweep.report.run_output import terminator_note
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import format_duration, format_effect, format_estimate
+from grposweep.report.tables import (
+    forecasts_text,
+    format_contrast,
+    format_duration,
+    format_effect,
+    format_estimate,
+    format_part,
+)
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
@@ -29,6 +37,7 @@ from grposweep.storage.results import failure_label
 
 NAME = "report.html"
 SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
+FORMATS = (forecasts_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
 DIFF_LINES = 400  # of uncommitted changes on the page
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
@@ -73,7 +82,7 @@ def render_report(view: SweepView, stamp: str = "") -> str:
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
         has_completions=bool(content["completions"]),
-        **{function.__name__: function for function in (format_estimate, format_effect, label_text, short)},
+        **{function.__name__: function for function in FORMATS},
         nonce=secrets.token_urlsafe(16),
         is_live=bool(stamp),
         style=Markup(_part("style.css")),
@@ -100,8 +109,9 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
-        "advice": advise(view),
-        "importances": view.importances,
+        "advice": (found := advise(view)),
+        "texts": winner_texts(view) if found and found.uses else {},
+        "importance": view.importance,
         "doubt": warning(view.leaderboard[0].first) if view.leaderboard else "",
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
@@ -147,7 +157,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
-    """Yield the leaderboard: a row a finished point, then one a trial without an objective."""
+    """Yield the leaderboard: one row per finished point, then one per trial without an objective."""
     verdicts = _verdicts(view)
     for rank, place in enumerate(view.leaderboard, 1):
         yield {
@@ -241,7 +251,7 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "parameters": parameters,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
-        "importances": view.importances,
+        "importances": view.importance.shares,
         "completions": _completions(view),
     }
 

@@ -1,6 +1,6 @@
 """Terminal output of ``grposweep plan``: numbers with their formulas, memory bars, and what fits which GPU."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from textwrap import wrap
@@ -100,7 +100,7 @@ COMPARED = (  # what tells recipes apart, apart from their sizes
     Line("KL", "place, estimator x coefficient", _kl),
 )
 SYMBOLS = (
-    "B per_device_train_batch_size, W processes (that hold data of their own), A gradient_accumulation_steps, "
+    "B per_device_train_batch_size, W processes (that hold different data), A gradient_accumulation_steps, "
     "S steps_per_generation (micro-steps), G num_generations, mu num_iterations, D training prompts, P prompts per rollout, "
     "N rollouts per epoch, E epochs, U steps per epoch"
 )
@@ -115,6 +115,21 @@ def _rollout_differs(s: Setting) -> bool:
 def _step_differs(s: Setting) -> bool:
     """Return whether B W A is not the stated step, because something does not divide."""
     return planning.completions_per_step(s) != planning.stated_completions_per_step(s)
+
+
+def _products_that_differ(s: Setting) -> Iterator[str]:
+    """Yield each product of sizes that is not the number which the recipe sets, with both."""
+    n = _Numbers(s)
+    if _rollout_differs(s):
+        product = (planning.completions_per_micro_step(s) or 0) * n["S"]
+        yield (
+            f"B W S = {n['B']} x {n['W']} x {n['S']} = {product:,} completions per rollout, where {n['rollout']:,} are set"
+        )
+    if _step_differs(s):
+        product = planning.completions_per_step(s) or 0
+        yield (
+            f"B W A = {n['B']} x {n['W']} x {n['A']} = {product:,} completions per optimizer step, where {n['step']:,} are set"
+        )
 
 
 def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
@@ -166,15 +181,11 @@ def notes(s: Setting) -> list[str]:
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
         )
-    if _rollout_differs(s) or _step_differs(s):
-        b, w, a, micro_steps = (_Numbers(s)[symbol] for symbol in ("B", "W", "A", "S"))
-        said.append(
-            f"Sizes do not divide: B W S ({b} x {w} x {micro_steps}) and B W A ({b} x {w} x {a}) do not both make what is set, "
-            "so the table has the numbers that are set."
-        )
+    if differ := list(_products_that_differ(s)):
+        said.append(f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set.")
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
         said.append(
-            f"{s.trainer} counts rollouts where it says steps: {s.key('max_steps')}, {s.key('save_steps')} and the warmup are "
+            f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and the warmup count rollouts of "
             f"{planning.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
@@ -187,7 +198,7 @@ def notes(s: Setting) -> list[str]:
 
 
 def memory_assumptions(s: Setting) -> list[str]:
-    """Return what an estimate of memory takes for granted, because the recipe or the command does not say it."""
+    """Return the assumptions of a memory estimate for values that neither the recipe nor the command states."""
     said = []
     if s.processes is None:
         said.append("Assumed: 1 training process. Their number is not stated; set --processes.")
@@ -196,7 +207,7 @@ def memory_assumptions(s: Setting) -> list[str]:
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
         )
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
-        said.append("Left out of the phases: vLLM's share of the GPU, which is not named. Set --gpu.")
+        said.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
     return said
 
 
@@ -240,7 +251,7 @@ NAMES, NUMBERS = 16, 12  # columns
 
 
 def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: str = "") -> str:
-    """The phases of a rank as bars, on the scale of the GPU where it is known; and what the peak is made of."""
+    """The phases of a rank as bars, on the scale of the GPU if it is known, and the parts of the peak."""
     whole = max(gpu_gib or 0.0, memory.peak / GIB)
     room = max(min(width, 80) - NAMES - NUMBERS, 10)
     head = f"{name}: " if name else ""
@@ -261,7 +272,7 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
 
 
 def savings_line(savings: Sequence[Saving]) -> str:
-    """Return which single changes free most memory; empty where none does."""
+    """Return the single changes that free most memory; empty if none does."""
     found = ", ".join(f"{saving.change} -{saving.gib:.1f}" for saving in savings[:6])
     return f"Single changes, in GiB: {found}." if found else ""
 
@@ -270,18 +281,19 @@ def host_line(host: HostMemory | None) -> str:
     """Return the main memory of a node and what it is made of; empty if it is not known."""
     if host is None:
         return ""
-    parts = ", ".join(f"{name} {gib:.0f}" for name, gib in host.as_gib().items() if name != "peak" and gib >= 0.5)
+    shown = {name.replace("asleep", "sleeping vLLM"): gib for name, gib in host.as_gib().items() if name != "peak"}
+    parts = ", ".join(f"{name} {gib:.0f}" for name, gib in shown.items() if gib >= 0.5)
     return f"Main memory of a node: about {host.peak / GIB:.0f} GiB ({parts})."
 
 
 def fit_table(s: Setting, fit: Fit) -> Table:
     """One GPU: each size as it is and at its largest, the others unchanged."""
-    columns = ("with the others as they are", ("now", RIGHT), ("largest", RIGHT))
+    columns = ("one size, others unchanged", ("now", RIGHT), ("largest", RIGHT))
     table = build_table(*columns, title=f"on a GPU of {fit.gib:g} GiB", title_style=None)
     rows = (
-        ("completions a micro-step", s.per_device_train_batch_size, fit.batch),
-        ("tokens a completion", s.max_completion_length, fit.completion),
-        ("generations a prompt", s.num_generations, fit.generations),
+        ("completions per micro-step", s.per_device_train_batch_size, fit.batch),
+        ("tokens per completion", s.max_completion_length, fit.completion),
+        ("generations per prompt", s.num_generations, fit.generations),
     )
     for label, now, most in rows:
         table.add_row(label, f"{now:,}", _text_memory(most))

@@ -1,5 +1,6 @@
 """Print a running sweep: the live display, a line for each ended trial, and the summary at the end."""
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,10 @@ from rich.text import Text
 
 from grposweep.files import as_number, write_json
 from grposweep.labels import count, label_text, short, short_names
-from grposweep.report.advice import tie_sentences
+from grposweep.report.advice import parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import effects_table, format_duration, leaderboard, outcome
+from grposweep.report.tables import contrasts_table, effects_table, format_duration, leaderboard, outcome
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
@@ -144,7 +145,7 @@ def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
 def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     """Print the leaderboard, the winner's gain, failures, cost, and how to continue."""
     if view.comparison is not None:
-        console.print(effects_table(view.comparison, view.metric))
+        console.print(effects_table(view, view.comparison))
     elif view.searched:
         console.print(leaderboard(view))
     for line in _winner(view):
@@ -153,11 +154,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in winner_warning(view.winner):
         console.print(line, style="yellow", highlight=False, markup=False)
-    if view.winner is not None and (model := view.winner.path / paths.MODEL).is_dir():
-        console.print(f"its model is in {model}", soft_wrap=True, highlight=False)
-    if shares := view.importances:
-        text = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        console.print(f"what decided: {text}", highlight=False)
+    if line := model_line(view, view.winner):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
         first = "" if failed[0].reason in end.reasons else f": {failed[0].reason}"  # printed above
@@ -169,6 +168,18 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     for text, style in _run_end(view, end):
         console.print(text, style=style, highlight=False, markup=False)
     console.print(f"results in {view.path}", soft_wrap=True, highlight=False)
+
+
+def _print_importance(console: Console, view: SweepView) -> None:
+    """Print what decided, and which parameter to widen, fix or narrow next. Effects are printed if one of them is clear."""
+    found = view.importance
+    if found.shares:
+        text = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items())
+        console.print(f"what decided: {text}", highlight=False)
+    elif any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
+        console.print(contrasts_table(found, view.metric))
+    for text in parameter_sentences(view):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _winner(view: SweepView) -> Iterator[str]:
@@ -206,7 +217,7 @@ def replication_note(view: SweepView) -> list[str]:
 
 
 def early_stopping_note(view: SweepView) -> str:
-    """Return how many trials were stopped early and what that saved; empty if none was."""
+    """Return the number of trials that were stopped early and the completions saved; empty if none was."""
     outcomes = [outcome(trial) for trial in view.searched]
     stopped = outcomes.count("stopped early")
     if not stopped:
@@ -219,15 +230,31 @@ def early_stopping_note(view: SweepView) -> str:
     return f"{outcomes.count('finished')} finished, {stopped} stopped early{gain}{broke}"
 
 
+def model_line(view: SweepView, trial: TrialView | None) -> str:
+    """Return where the winner's model is, or how to train it again if it was deleted; empty if none is kept.
+
+    With ``trainer.keep=best`` a model is deleted once another trial leads. Fresh seeds may then choose the earlier one.
+    """
+    if trial is None:
+        return ""
+    if (model := trial.path / paths.MODEL).is_dir():
+        return f"its model is in {model}"
+    trainer = view.baseline.get("trainer")
+    if not isinstance(trainer, dict) or (trainer.get("kind"), trainer.get("keep")) != ("trl", "best"):
+        return ""
+    again = f"grposweep rerun {shlex.quote(str(trial.path))}"
+    return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
+
+
 def terminator_note(view: SweepView) -> str:
-    """Return what ``search.terminator`` saved, or would have saved; empty if the sweep never converged."""
+    """Return the completions that ``search.terminator`` saved or would have saved; empty if the sweep never converged."""
     found, searched = view.progress.converged, view.searched
     if set(found) < {"trials", "completions", "improvement", "noise", "best"} or view.winner is None:
         return ""
     spent = sum(trial.result.completions or 0 for trial in searched)
     why = f"no choice promised more than {found['improvement']:.2g}, less than the noise of {found['noise']:.2g}"
     search = view.settings.get("search")
-    is_set = isinstance(search, dict) and search.get("terminator") is True  # then only what was running went on
+    is_set = isinstance(search, dict) and search.get("terminator") is True  # then only running trials continued
     if is_set or spent <= found["completions"]:
         return f"converged after {count(int(found['trials']), 'trial')}: {why}"
     share, best = 1 - found["completions"] / spent, view.winner.objective or 0.0

@@ -55,10 +55,8 @@ def _invalid_row(validity: SpaceValidity, code: str, number: int) -> InvalidRow:
 def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:
     """Return the invalid points by rule as a table."""
     wide = {"ratio": 1, **FOLD}
-    columns = (("rule", {"no_wrap": True}), ("why, at one of its points", wide), ("what would be valid there", wide))
-    table = build_table(
-        *columns, show_lines=True, title=f"{invalid} of {total} points are invalid and will cost nothing"
-    )
+    columns = (("rule", {"no_wrap": True}), ("why (at one point)", wide), ("valid changes", wide))
+    table = build_table(*columns, show_lines=True, title=f"{invalid} of {total} points invalid: they are not started")
     for row in rows:
         why = Text(row.message)
         if row.example:

@@ -50,7 +50,7 @@ def status_screen(view: SweepView) -> Group:
 
 
 def _fork(view: SweepView) -> RenderableType | None:
-    """Return what a fork's trials started from."""
+    """Return the checkpoint from which a fork's trials started."""
     state = ForkState.parse(view.provenance.get("fork_of"))
     return None if state is None else _line("fork", f"of {state}")
 
@@ -110,7 +110,7 @@ def _gain_json(best: RankedPoint) -> dict[str, Any]:
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:
-    """Return each change of one factor with its difference to the baseline and half of the interval (null: one seed)."""
+    """Return each change of one factor with its difference from the baseline and half of the interval (null: one seed)."""
     effects = view.comparison.effects if view.comparison else ()
     return [
         {"trial": e.trial, "dial": e.parameter, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
@@ -190,7 +190,7 @@ def _cost(view: SweepView) -> RenderableType:
     if not left or expected is None:
         return _line("spent", spent)
     basis = count(expected.trials, "finished trial")
-    in_all = f"{expected.total:.3g} GPU hours in all, {expected.each:.2g} a trial, by {basis}"
+    in_all = f"{expected.total:.3g} GPU hours in all, {expected.each:.2g} per trial, by {basis}"
     return Group(_line("spent", spent), _line("expected", in_all))
 
 
@@ -234,7 +234,8 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
         yield _section("stopped", f"{count(len(early), 'trial')} stopped early", said)
     failed = _in(view, State.FAILED)
     if failed:
-        causes = (Text(f"  {' '.join(text.split())}") for text in _by_class(view.failures(), failed))  # whole
+        whole = (" ".join(text.split()) for text in _by_class(view.failures(), failed))
+        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole)  # further lines are indented as the first
         yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes)
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
@@ -285,22 +286,16 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
     return views, damaged
 
 
-MOST_NAME = 40  # columns of a sweep's name in the list
-
-
 def sweeps_table(views: Iterable[SweepView]) -> Table:
-    """Return one row a sweep: name, progress, trials, best, cost and last change."""
+    """Return one row per sweep: name, progress, trials, best, cost and last change."""
     last = ("last change", {"no_wrap": True})
-    views = list(views)
-    widest = max((len(view.name) for view in views), default=0)
-    whole = {**FOLD, "min_width": min(widest, MOST_NAME)}  # a name is copied, so it stays on one line
-    table = build_table(("sweep", whole), ("trials", NUMBER), ("best", FOLD), ("GPU h", NUMBER), last)
+    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("GPU h", NUMBER), last)
     for view in views:
-        best = "" if view.best is None else f"{view.best.objective:.4f} {short(view.best.point)}"
+        best = "" if view.best is None else f", best {view.best.objective:.4f} {short(view.best.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
         state = "at work" if view.controller else view.progress_text
-        name = Text.assemble(view.name, "\n", (state, "dim"))
-        table.add_row(name, f"{view.ended:,}/{view.planned:,}", Text(best), f"{view.gpu_hours:.3g}", when)
+        name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
+        table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g}", when)
     return table
 
 

@@ -1,5 +1,6 @@
 """Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,15 +11,20 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from grposweep.labels import label_text, short_names
-from grposweep.report.ranking import NORMAL
+from grposweep.labels import count, label_text, short, short_names
+from grposweep.report.importance import Importance
+from grposweep.report.ranking import NORMAL, ExtrapolatedTrial
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
-from grposweep.search.analysis import Comparison, Effect
+from grposweep.search.analysis import Comparison, Contrast, Effect
+from grposweep.search.extrapolation import Calibration
 from grposweep.search.replication import Estimate, on_fresh_seeds
+from grposweep.search.space import Choice, Interval
 from grposweep.terminal import printable
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
+EXTRAPOLATED = "At the same learning rate. A training may collapse later: no curve tells that."
+MOST_NAMED = 6  # trials in a title
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
 STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
 
@@ -137,7 +143,7 @@ def _columns(
             labels.setdefault(text, {})[trial.number] = label_text(trial.point[name])
     yield from ((name, FOLD, partial(_known, known)) for name, known in labels.items())
     yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
-    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices a trial
+    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices per trial
         yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
 
 
@@ -178,9 +184,9 @@ def _places(view: SweepView) -> dict[int, int]:
     return {number: place for number, (place, _) in view.replication.places.items()} if view.replication else {}
 
 
-def effects_table(comparison: Comparison, metric: str) -> Table:
-    """Return the baseline, then every value of every parameter with its effect."""
-    columns = (("trial", RIGHT), "parameter", "value", (f"{metric} (seeds)", FOLD),
+def effects_table(view: SweepView, comparison: Comparison) -> Table:
+    """Return the baseline, every value of every parameter with its effect, and the values that are invalid, with the reason."""
+    columns = (("trial", RIGHT), "parameter", "value", (f"{view.metric} (seeds)", FOLD),
                ("effect ± 95 %, all together", FOLD), ("verdict", FOLD))  # fmt: skip
     title = "one factor at a time, against the base configuration on the same seeds"
     table = build_table(*columns, padding=(0, 1), title=title)
@@ -189,7 +195,82 @@ def effects_table(comparison: Comparison, metric: str) -> Table:
         style = "dim" if effect.verdict in ("failed", "unknown") else ""
         changed = (str(effect.trial), effect.parameter, label_text(effect.label))
         table.add_row(*changed, format_estimate(effect.worth), format_effect(effect), effect.verdict, style=style)
+    reasons: dict[str, str] = {}
+    for point, problem in view.invalid_points:
+        code = str(problem.get("code"))
+        reasons.setdefault(code, f"{code}: {problem.get('message')}")
+        for parameter, label in point.items():
+            table.add_row("", parameter, label_text(label), "", code, "invalid", style="dim")
+    table.caption, table.caption_justify = "\n".join(reasons.values()), "left"
     return table
+
+
+def extrapolated_table(ranked: Sequence[ExtrapolatedTrial], metric: str, calibration: Calibration) -> Table:
+    """Return the trials by what twice their completions would give, and below them why some have no place."""
+    title = f"{metric} after twice the completions"
+    table = build_table(
+        ("", NUMBER),
+        ("trial", NUMBER),
+        ("after twice", NUMBER),
+        ("90 %", NUMBER),
+        ("now", NUMBER),
+        "point",
+        title=title,
+    )
+    for rank, item in enumerate(ranked, 1):
+        value = item.found.value if item.found and not item.doubt else None
+        cells = (
+            ("*", "", "")
+            if value is None
+            else (str(rank), f"{value.middle:.4f}", f"{value.low:.4f} to {value.high:.4f}")
+        )
+        now, point = f"{item.trial.objective:.4f}", short(item.trial.point)
+        table.add_row(cells[0], str(item.trial.number), *cells[1:], now, point, style="" if value else "dim")
+    first, *rest = ranked
+    if tied := [str(item.trial.number) for item in rest if not item.doubt and item.overlaps(first)]:
+        table.caption = f"the interval overlaps that of trial {first.trial.number}: {', '.join(tied)}\n"
+    doubts = (f"* trial {item.trial.number}: not extrapolated, {item.doubt}\n" for item in ranked if item.doubt)
+    notes = (table.caption or "", *doubts, f"90 % intervals, {calibration}.\n", EXTRAPOLATED)
+    table.caption, table.caption_justify = "".join(map(str, notes)), "left"
+    return table
+
+
+def contrasts_table(found: Importance, metric: str) -> Table:
+    """Return the contrasts of single parameters."""
+    title = f"effects of single parameters on {metric}, {forecasts_text(found)}"
+    columns = ("parameter", ("better", FOLD), ("trials", RIGHT), ("difference ± 95 %", RIGHT), ("", FOLD))
+    table = build_table(*columns, padding=(0, 1), title=title)
+    names = short_names(contrast.parameter for contrast in found.contrasts)
+    for contrast in found.contrasts:
+        style = "" if contrast.is_significant else "dim"
+        whole = contrast.trials + contrast.others
+        name, part = names[contrast.parameter], format_part(contrast.better)
+        table.add_row(name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast), style=style)
+    table.caption, table.caption_justify = "each against its other values; the other parameters vary", "left"
+    return table
+
+
+def forecasts_text(found: Importance) -> str:
+    """Return the number of trials that count, and which of them count with a forecast."""
+    named = ", ".join(map(str, found.forecast[:MOST_NAMED])) + ", ..." * (len(found.forecast) > MOST_NAMED)
+    forecasts = f", {len(found.forecast)} of them by a forecast ({named})" if found.forecast else ""
+    return f"{count(found.trials, 'trial')}{forecasts}"
+
+
+def format_part(part: Choice | Interval) -> str:
+    """Format a value of a choice, or the half of a range."""
+    if isinstance(part, Choice):
+        return label_text(part.labels[0])
+    return f"{label_text(part.low)} to {label_text(part.high)}"
+
+
+def format_contrast(contrast: Contrast) -> tuple[str, str]:
+    """Return the difference with half of its interval, and what that means."""
+    difference = contrast.difference
+    if not math.isfinite(difference.margin):
+        return f"{difference.mean:+.4f}", "one trial: no interval"
+    verdict = "" if contrast.is_significant else "not significant"
+    return f"{difference.mean:+.4f} ± {difference.margin:.4f}", verdict
 
 
 BRAILLE = 0x2800

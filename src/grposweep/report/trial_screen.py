@@ -1,4 +1,4 @@
-"""Everything about one trial: point, objective, cost, curve, problems, and differences to the best and the baseline."""
+"""Everything about one trial: point, objective, cost, curve, problems, and differences from the best and the baseline."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -103,7 +103,7 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _twice(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     """Yield what twice the completions would give by the curve, or why it does not tell."""
-    found = trial.extrapolate(view.metric, view.direction)
+    found = view.extrapolate(trial)
     if found is None:
         return
     where = f"\nwith twice the completions ({found.completions:,.0f})"
@@ -111,7 +111,8 @@ def _twice(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         yield Text(f"{where}: not forecast, because {found.doubt}", "dim")
         return
     half = f"half of the rise by {found.half.middle:,.0f} completions"
-    yield Text(f"{where}: {found.value}; ceiling {found.ceiling}; {half} (90 % intervals, at the same learning rate)")
+    yield Text(f"{where}: {found.value}; ceiling {found.ceiling}; {half}")
+    yield Text(f"(at the same learning rate; 90 % intervals, {view.calibration})")
 
 
 def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -164,7 +165,7 @@ def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[Re
         yield Text(f"\nits configuration is that of {name}")
         return
     columns = ((column, FOLD) for column in ("key", f"trial {trial.number}", name))
-    table = build_table(*columns, title=f"{count(len(found), 'difference')} to {name}")
+    table = build_table(*columns, title=f"{count(len(found), 'difference')} from {name}")
     for key, here, there in found:
         table.add_row(Text(key), Text(label_text(here)), Text(label_text(there)))
     yield Text("")

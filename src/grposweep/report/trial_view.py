@@ -1,5 +1,6 @@
 """Read-only view of one trial: its point, state, objective and cost. Curves and configuration are read on first use."""
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
-from grposweep.search.extrapolation import Extrapolation, extrapolate
+from grposweep.search.extrapolation import Evaluations
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -170,19 +171,18 @@ class TrialView:
         """Return a metric over the trial's steps, without values that are not finite."""
         return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
 
-    def extrapolate(self, metric: str, direction: Direction = "maximize") -> Extrapolation | None:
-        """Return what twice the completions would give by its curve; None with too few evaluations."""
+    def learning_curve(self, metric: str, direction: Direction) -> Evaluations:
+        """Return the evaluations since the start, negated if a smaller value is better."""
         sign = 1.0 if direction == "maximize" else -1.0
         points = self.curve(metric)
         seen = [point for point in points if point.completions > 0]
         start = next((sign * point.value for point in points if point.completions == 0), None)
-        found = extrapolate(
+        return Evaluations(
             [point.completions for point in seen],
             [sign * point.value for point in seen],
             [point.error for point in seen],
             start,
         )
-        return found if found is None or sign > 0 else found.negated()
 
     def last_evaluation(self, metric: str) -> float | None:
         """Return the metric at the latest evaluation; None before the first."""
@@ -212,10 +212,10 @@ class TrialView:
     def command(self) -> str:
         """The shell command that repeats the trial as a single run; empty without command.sh."""
         try:
-            lines = read_text(self.path / paths.COMMAND, errors="replace").splitlines()
+            text = read_text(self.path / paths.COMMAND, errors="replace")
         except (OSError, ValueError):
             return ""
-        return "\n".join(line for line in lines if line and not line.startswith("#"))
+        return re.sub(r"\A(?:#.*\n)+", "", text).strip()  # a value's own lines may begin with # too
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ from grposweep.files import as_number, read_json, read_lines, whole_or_none
 from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.registries import LAUNCHERS
+from grposweep.report.importance import Importance, find_importance
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
-from grposweep.search.analysis import Comparison, compare_effects, find_importances, pareto_front, signs_of
+from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
+from grposweep.search.extrapolation import Calibration, Extrapolation, calibrate, extrapolate
 from grposweep.search.replication import Ranking, build_replication
-from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.records import SweepProgress
 
+MOST_CALIBRATING = 100  # trials
 BEST = "best"  # names a sweep's best trial on the command line
 
 
@@ -96,21 +99,27 @@ class SweepView:
         """The base configuration; empty if an older version began the sweep."""
         return _mapping(self.settings.get("baseline"))
 
+    @property
+    def space(self) -> list[Mapping[str, Any]]:
+        """The description of the space, an entry per parameter."""
+        space = self.settings.get("space")
+        return [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
+
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
         seen = dict.fromkeys(name for trial in self.trials for name in trial.point)
-        return list(dict.fromkeys([str(name) for entry in self._space if (name := entry.get("dial"))] + list(seen)))
+        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(seen)))
 
     @property
     def choices(self) -> dict[str, list[Any]]:
         """The labels of the finite parameters, in the order of the space."""
-        return {str(e.get("dial")): e["choices"] for e in self._space if isinstance(e.get("choices"), list)}
+        return {str(e.get("dial")): e["choices"] for e in self.space if isinstance(e.get("choices"), list)}
 
     @property
     def ranges(self) -> dict[str, Mapping[str, Any]]:
         """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is ``log``."""
-        numeric = {str(e.get("dial")): e for e in self._space if "choices" not in e}
+        numeric = {str(e.get("dial")): e for e in self.space if "choices" not in e}
         return {
             name: e for name, e in numeric.items() if all(as_number(e.get(end)) is not None for end in ("low", "high"))
         }
@@ -167,6 +176,17 @@ class SweepView:
     def leaderboard(self) -> list[RankedPoint]:
         """The points, best first. Points confirmed on fresh seeds or on the Pareto front come before all others."""
         return rank_points(self.trials, self.direction, None if self.compares else self.replication, self.front)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """How wide the intervals of extrapolated curves have to be, by the newest finished trials."""
+        finished = (trial for trial in reversed(self.trials) if trial.objective is not None)
+        return calibrate(t.learning_curve(self.metric, self.direction) for t in islice(finished, MOST_CALIBRATING))
+
+    def extrapolate(self, trial: TrialView) -> Extrapolation | None:
+        """Return what twice the completions would give by the trial's curve; None with too few evaluations."""
+        found = extrapolate(trial.learning_curve(self.metric, self.direction), calibration=self.calibration)
+        return found if found is None or self.direction == "maximize" else found.negated()
 
     @property
     def compares(self) -> bool:
@@ -262,11 +282,16 @@ class SweepView:
         return found[0]
 
     @cached_property
+    def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Return each invalid point with a problem of it; a point with several problems comes several times."""
+        return list(_invalid_problems(self.path / paths.INVALID))
+
+    @cached_property
     def invalid(self) -> list[InvalidPoints]:
         """Return the invalid points by rule, most first. A point that breaks several rules counts for each."""
         first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         counts: Counter[str] = Counter()
-        for point, problem in _invalid_problems(self.path / paths.INVALID):
+        for point, problem in self.invalid_points:
             code = str(problem.get("code"))
             counts[code] += 1
             first.setdefault(code, (point, problem))
@@ -276,15 +301,9 @@ class SweepView:
         ]
 
     @cached_property
-    def importances(self) -> dict[str, float]:
-        """Each parameter's share of what decided, most first; empty with too few finished trials or parameters."""
-        try:
-            parameters = {known.name: known for known in read_space(self.settings.get("space") or ()).parameters}
-        except (KeyError, TypeError, AttributeError):
-            return {}
-        finished = [t for t in self.searched if t.objective is not None and set(t.point) <= set(parameters)]
-        points, values = [dict(trial.point) for trial in finished], [trial.objective or 0.0 for trial in finished]
-        return find_importances(parameters, points, values, maximize=self.direction == "maximize")
+    def importance(self) -> Importance:
+        """What decides about the objective, as far as the trials of the search tell."""
+        return find_importance(self.searched, self.space, self.metric, self.direction)
 
     @cached_property
     def _states(self) -> Counter[State]:
@@ -293,11 +312,6 @@ class SweepView:
     @property
     def _search(self) -> Mapping[str, Any]:
         return _mapping(self.settings.get("search"))
-
-    @property
-    def _space(self) -> list[Mapping[str, Any]]:
-        space = self.settings.get("space")
-        return [entry for entry in space if isinstance(entry, dict)] if isinstance(space, list) else []
 
     def _instead(self) -> str:
         if not self.trials:

@@ -1,6 +1,6 @@
 """GA: settings that are allowed but seldom wise. Opinions with evidence; ``--ignore GA`` switches them off.
 
-Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts a step, learning rate 1e-6);
+Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts per step, learning rate 1e-6);
 DeepSeekMath and DAPO for settings that were published with results; "LoRA Without Regret" (Thinking Machines, 2025); what
 precision and sharding cost was measured, or read in torch and TRL 1.16.
 """
@@ -32,7 +32,7 @@ def _prompts_per_step(s: Setting) -> float | None:
 def a_step_has_several_prompts(s: Setting) -> Violation | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
-    The EasyR1 report stalled at 8 prompts a step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
+    The EasyR1 report stalled at 8 prompts per step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
     DAPO 512 prompts. Small steps do work on easy tasks, so only recipes are judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
@@ -42,7 +42,7 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     return Violation(
         what=f"{s.key(name)}={getattr(s, name)}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
-        instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts a step and above are common.",
+        instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts per step and above are common.",
         fields=(name, "num_generations"),
     )
 
@@ -53,7 +53,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 
     The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
-    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"). Judged only where the model's size is known.
+    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"). Judged only if the model's size is known.
     """
     most = HOT_LORA if s.lora else HOT
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
@@ -62,11 +62,11 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
 
 
 @rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
-      why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts a step.")  # fmt: skip
+      why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts per step.")  # fmt: skip
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
 
-    The EasyR1 report (7 B, 1e-6, 8 prompts a step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
+    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
     1e-6 average over at least 16 times 64 completions, so large steps are not reported.
     """
     if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate > TIMID_LORA or s.learning_rate <= 0:
@@ -74,7 +74,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     prompts = _prompts_per_step(s)
     if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
         return None
-    step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} a step"
+    step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
     warmup = "" if s.warmup_steps else " with warmup"
     return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6, "warmup": warmup}
 
@@ -86,7 +86,7 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
 def a_steep_start_has_warmup(s: Setting) -> bool:
     """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
 
-    The EasyR1 report advises these rates together with warmup. Judged only where the model's size is known.
+    The EasyR1 report advises these rates together with warmup. Judged only if the model's size is known.
     """
     is_steep = s.learning_rate >= STEEP * (10 if s.lora else 1)
     return s.parameters is not None and s.parameters >= LARGE_MODEL and is_steep and s.warmup_steps == 0
@@ -122,8 +122,8 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate found with such weights acts as another one with float32
     weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own
     default is float32 weights under autocast, so none of these is affected. Adapters of quantized weights (QLoRA) are bfloat16
-    (trl 1.16 grpo_trainer.py). The measurement does not hold for them, so they are not judged: half of them start at zero, where
-    bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
+    (trl 1.16 grpo_trainer.py). The measurement does not apply to them, so they are not judged: half of them start at zero,
+    near which bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
     not judged.
     """
     is_toy = s.parameters is not None and s.parameters < LARGE_MODEL

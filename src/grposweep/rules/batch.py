@@ -1,4 +1,4 @@
-"""GB: the training batch holds whole groups of completions, in sizes that exist, agree with each other and mean what they say.
+"""GB: the training batch holds whole groups of completions, and its sizes are positive, consistent and effective.
 
 Symbols as in ``plan``: B, W, A, S, G. Sources: TRL's own checks, read and run version by version: trainer/grpo_trainer.py in
 0.15-0.17, GRPOConfig.__post_init__ in trainer/grpo_config.py since 0.18. What TRL notices at the first step or never was
@@ -132,7 +132,7 @@ def a_rollout_is_whole_micro_steps(s: Setting) -> dict[str, object] | None:
 def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     """``generation_batch_size`` and ``steps_per_generation`` set the same size in two units; TRL takes only one of them.
 
-    TRL since 0.18, even where the two agree: "'generation_batch_size' and 'steps_per_generation' can not be both
+    TRL since 0.18, even if the two agree: "'generation_batch_size' and 'steps_per_generation' can not be both
     configured at the same time".
     """
     if s.generation_batch_size is None or s.steps_per_generation is None or s.version < ROLLOUTS:
@@ -141,7 +141,7 @@ def the_rollout_is_sized_once(s: Setting) -> Violation | None:
     agree = s.generation_batch_size == (s.processes or 0) * s.per_device_train_batch_size * s.steps_per_generation
     return Violation(
         what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in names),
-        why="both size the rollout, and TRL refuses the two together even where they agree",
+        why="both size the rollout, and TRL refuses the two together even if they agree",
         instead=f"Leave {s.key('generation_batch_size')} out.",
         fields=names,
         suggestions=({"generation_batch_size": None}, {"steps_per_generation": None}),
@@ -186,7 +186,7 @@ def _counting(name: str) -> tuple[Change, ...]:
     return each(name, [None, *range(1, 65)] if name in SIZES[4:] else range(1, 65))
 
 
-COUNTS_SOMETHING = "it counts something that a step cannot do without, so it must be at least 1"
+COUNTS_SOMETHING = "a training step needs it, so it must be at least 1"
 rule("GB103", "error", (*COUNTED, "auto"), every_count, of=TRL_LIKE, title="sizes are positive",
      text="""Processes, per-device size, accumulation, steps per generation, iterations and tokens of a completion are at least 1.
 
@@ -204,7 +204,7 @@ def _agreeing_counts(s: Setting) -> int:
 
 
 @rule("GB104", "error", (*SIZES, *SOLVED, "num_generations"), _agreeing_counts, of=TRL_LIKE, blames=("prompts_per_step",),
-      why="the sizes given with it make {step} completions a step, not {s.prompts_per_step} x {s.num_generations}",
+      why="the sizes given with it make {step} completions per step, not {s.prompts_per_step} x {s.num_generations}",
       instead="Set {per_device_train_batch_size}=auto and {gradient_accumulation_steps}=auto, "
               "or leave {prompts_per_step} out.",
       to=({"prompts_per_step": None},))  # fmt: skip
@@ -251,7 +251,7 @@ def auto_finds_a_size(s: Setting) -> Violation | None:
     wanted = s.prompts_per_step * s.num_generations
     return Violation(
         what=f"{s.key('prompts_per_step')}={s.prompts_per_step}",
-        why=f"{wanted} completions a step cannot be split over {s.processes} processes in the sizes left to choose",
+        why=f"{wanted} completions per step cannot be split over {s.processes} processes in the sizes left to choose",
         instead=f"Choose prompts_per_step x num_generations as a multiple of {s.processes}.",
         fields=("prompts_per_step", "processes"),
         suggestions=each("prompts_per_step", _near(s.prompts_per_step)),
@@ -312,7 +312,7 @@ def a_rollout_fills_a_micro_step(s: Setting) -> dict[str, object] | None:
           "TRL 0.19.1 and later refuse it",
       instead="Choose a multiple of {unit}.")  # fmt: skip
 def a_rollout_is_not_misread(s: Setting) -> dict[str, object] | None:
-    """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept what they should not.
+    """TRL 0.18.0-0.19.0 check ``generation_batch_size % B * W`` without parentheses, and accept wrong sizes.
 
     The rollout is cut to whole micro-steps, S = generation_batch_size // (B W), while prompts are still drawn by the whole
     number: rows of one group fall into different rollouts. From 0.19.1 on the same recipe is refused:

@@ -70,7 +70,7 @@ def whole_groups_in_evaluation(s: Setting) -> dict[str, object] | None:
 
     There is no accumulation in evaluation. ``num_generations_eval`` defaults to ``num_generations`` (also when 0).
     TRL 1.16: "The global eval batch size (4 * 1) must be divisible by the number of generations used for evaluation (8)."
-    Checked where ``eval_strategy`` is not ``no`` (``do_eval`` follows from it); see GE103 for the versions in between.
+    Checked if ``eval_strategy`` is not ``no`` (``do_eval`` follows from it). GE103 covers the versions in between.
     """
     return _torn(s, _checked_group(s))
 
@@ -124,7 +124,7 @@ def held_out_prompts_are_all_scored(s: Setting) -> dict[str, object] | None:
       blames=("num_generations_eval", "eval_prompts", "evaluations"),
       what="{num_generations_eval}={group} with {eval_prompts=}",
       why="{count} evaluations take {share:.0%} of all completions that are generated",
-      instead="Set {num_generations_eval}=1 (more prompts tell more than more generations), or fewer {evaluations}.")  # fmt: skip
+      instead="Set {num_generations_eval}=1 (more prompts beat more generations), or fewer {evaluations}.")  # fmt: skip
 def evaluation_takes_less_than_training(s: Setting) -> dict[str, object] | None:
     """Evaluations should take at most a third of the completions; the defaults of tasks take about a sixth.
 

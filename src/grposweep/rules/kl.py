@@ -3,7 +3,7 @@
 Sources: trl 0.14-1.16 trainer/grpo_config.py (defaults), trainer/grpo_trainer.py (beta 0 loads no reference model and
 computes no KL at all), trainer/callbacks.py SyncRefModelCallback. Of frameworks that count prompts: EasyR1 0.3.3
 verl/trainer/core_algos.py (compute_kl, get_kl_controller), verl/workers/actor/dp_actor.py; verl 0.9.1
-trainer/ppo/core_algos.py (kl_penalty), trainer/ppo/utils.py (need_reference_policy). What is said about gradients was
+trainer/ppo/core_algos.py (kl_penalty), trainer/ppo/utils.py (need_reference_policy). Statements about gradients were
 computed exactly on a categorical policy.
 """
 
@@ -24,7 +24,7 @@ DEFAULTS = {"ref_model_sync_steps": 512, "ref_model_mixup_alpha": 0.6}
       instead="Choose kl=low (the coefficient then counts), or {beta}=0.",
       to=({"kl_enabled": True}, {"beta": 0.0}))  # fmt: skip
 def no_coefficient_with_kl_off(s: Setting) -> bool:
-    """A KL coefficient is set while KL is off: the user who set it expects it to count.
+    """A KL coefficient is set while KL is off, so it has no effect.
 
     In grposweep, ``kl=none`` means no KL, so a ``kl.beta`` with it is a contradiction (in a sweep, a parameter without effect).
     """
@@ -169,7 +169,7 @@ def syncing_has_an_effect(s: Setting) -> dict[str, object] | None:
 
 
 @rule("GK208", "warning", ("version", "beta", "lora"), blames=("beta",), what="{beta}=0",
-      why="this TRL loads a reference model and computes KL all the same; 0.16 and later do neither",
+      why="this TRL still loads a reference model and computes KL; 0.16 and later do neither",
       instead="Use TRL 0.16 or later, or expect the memory of a second model.")  # fmt: skip
 def no_reference_is_loaded_for_nothing(s: Setting) -> bool:
     """Before TRL 0.16 a reference model is loaded and run even if ``beta`` is 0, so its KL has no effect."""
@@ -192,7 +192,7 @@ def coefficients(s: Setting) -> list[tuple[str, float]]:
 @rule("GK301", "warning", (*PLACES, "scale_rewards", "advantage_estimator"), of=IN_PROMPTS,
       blames=("kl_placement", "kl_reward_coefficient"),
       what="{kl_reward_coefficient=} in the reward",
-      why="GRPO divides by the deviation of each group, so where all answers are equally good KL noise alone decides, "
+      why="GRPO divides by the deviation of each group, so if all answers are equally good only KL noise decides, "
           "at every coefficient",
       instead="Put KL into the loss.")  # fmt: skip
 def the_kl_of_the_reward_is_not_normalised_away(s: Setting) -> bool:
@@ -207,7 +207,7 @@ def the_kl_of_the_reward_is_not_normalised_away(s: Setting) -> bool:
 
 @rule("GK302", "error", ("framework", "kl_placement", "kl_estimator", "beta"), of=IN_PROMPTS,
       blames=("kl_estimator", "kl_placement"), what="{kl_estimator}=kl",
-      why="as a loss its expected gradient is 0, so the KL term does nothing but add noise",
+      why="as a loss its expected gradient is 0, so the KL term only adds noise",
       instead="Set {kl_estimator}=low_var_kl.", to=({"kl_estimator": "k3"}, {"kl_estimator": "k2"}))  # fmt: skip
 def the_estimator_in_the_loss_has_a_gradient(s: Setting) -> bool:
     """The estimator ``kl`` (k1) as a loss has an expected gradient of exactly 0: KL looks enabled and does nothing.
@@ -222,7 +222,7 @@ def the_estimator_in_the_loss_has_a_gradient(s: Setting) -> bool:
 def the_estimator_works(s: Setting) -> Violation | None:
     """The estimator ``full`` needs logits that neither framework passes to it.
 
-    EasyR1 sums over time instead: RuntimeError in the first step, or a silent broadcast where sizes happen to agree. verl:
+    EasyR1 sums over time instead: RuntimeError in the first step, or a silent broadcast if sizes happen to agree. verl:
     NotImplementedError in the first step.
     """
     for name, places in (("kl_estimator", IN_LOSS), ("kl_reward_estimator", IN_REWARD)):
@@ -255,16 +255,16 @@ def the_controller_has_a_horizon(s: Setting) -> bool:
 
 
 @rule("GK305", "warning", ("kl_placement", "kl_controller"), of=IN_PROMPTS, blames=("kl_controller", "kl_placement"),
-      why="KL is in the loss, where the coefficient never moves: controller, target and horizon are ignored",
+      why="KL is in the loss, and its coefficient is fixed there: controller, target and horizon are ignored",
       instead="Set {kl_controller}=fixed.")  # fmt: skip
 def the_controller_is_read(s: Setting) -> bool:
-    """The adaptive controller moves the coefficient in the reward only; with KL in the loss the coefficient stays fixed."""
+    """The adaptive controller changes only the coefficient in the reward. With KL in the loss the coefficient is fixed."""
     return s.kl_controller == "adaptive" and s.kl_placement == "loss"
 
 
 @rule("GK306", "warning", (*PLACES, "loads_reference", "framework"), of=IN_PROMPTS)
 def the_reference_is_used(s: Setting) -> Violation | None:
-    """A KL coefficient of 0 does not switch KL off: the reference is loaded and computed in every rollout, without effect.
+    """A KL coefficient of 0 does not switch KL off: the reference is loaded and run in every rollout, without effect.
 
     EasyR1 goes by ``disable_kl`` alone, verl by ``use_kl_loss`` and ``use_kl_in_reward``; neither reads the coefficients.
     """
@@ -278,7 +278,7 @@ def find_idle_reference(s: Setting, off: str) -> Violation | None:
         return None
     return Violation(
         what=" and ".join(f"{s.key(name)}=0" for name, _ in found),
-        why="KL has no effect, but the reference model is loaded and computes log-probabilities all the same",
+        why="KL has no effect, but the reference model is still loaded and computes log-probabilities",
         instead=f"Set {off}, or a coefficient above 0.",
         fields=tuple(name for name, _ in found),
     )

@@ -182,7 +182,7 @@ def cispo_has_its_own_bound(s: Setting) -> bool:
       why="it is below 1, so even the ratio of an unchanged policy is clipped",
       instead="Set {delta} above 1 + epsilon_high (INTELLECT-2 takes 4), or leave it out.")  # fmt: skip
 def delta_leaves_the_policy_alone(s: Setting) -> bool:
-    """``delta`` below 1 clips ratios that have not moved: on-policy, tokens with positive advantage lose their gradient.
+    """``delta`` below 1 clips ratios that have not changed: on-policy, tokens with positive advantage lose their gradient.
 
     Measured with trl 1.16: with 0.5 the loss of an unchanged policy is 0.18 instead of 0.
     """
@@ -193,7 +193,7 @@ def delta_leaves_the_policy_alone(s: Setting) -> bool:
       why="it is below the upper clip, 1 + {high:g}, and silently takes its place",
       instead="Set {delta} above {upper:g}, or leave it out.")  # fmt: skip
 def delta_is_beyond_the_clip(s: Setting) -> Facts | None:
-    """``delta`` between 1 and 1 + epsilon_high becomes the upper clip itself, also where the advantage is positive."""
+    """``delta`` between 1 and 1 + epsilon_high becomes the upper clip itself, also for positive advantages."""
     high = s.epsilon if s.epsilon_high is None else s.epsilon_high
     if s.delta is None or s.loss_type not in CLIPPED or not 1 <= s.delta < 1 + high:
         return None
@@ -214,7 +214,7 @@ rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_hig
      title="the loss reads its options", text="``delta`` is ignored by cispo, sapo and vespo; ``epsilon`` and "
      "``epsilon_high`` by sapo and vespo; ``epsilon`` by cispo.",
      )(unread(_unread, "the {s.loss_type} loss does not read {it}",
-              "Leave out what is not read, or choose another loss.", because=("loss_type",)))  # fmt: skip
+              "Leave out the unread options, or choose another loss.", because=("loss_type",)))  # fmt: skip
 
 
 @rule("GL205", "warning", (*SIZES, "unsolved", "num_iterations", "given", "loss_type", "epsilon", "epsilon_high", "delta",

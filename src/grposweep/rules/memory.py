@@ -1,4 +1,4 @@
-"""GM: whether a point fits the GPU, and what would make it fit, if the GPU's memory and the model's shape are known.
+"""GM: points that do not fit the GPU, with changes that fit, if the GPU's memory and the model's shape are known.
 
 Source: grposweep.memory, whose formulas name theirs (trl 1.16, transformers 5.23, torch 2.13).
 """
@@ -9,7 +9,7 @@ from typing import Any
 from grposweep.memory.catalog import has_bfloat16
 from grposweep.memory.engine import ENGINE, OWN_LENGTH, find_engine
 from grposweep.memory.estimate import GIB, Memory, estimate
-from grposweep.memory.host import HOST_READS, find_host_memory
+from grposweep.memory.host import HOST_READS, find_host_memory, loads_on_every_rank
 from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grposweep.planning import realise
 from grposweep.rules.helpers import ALL_COUNTS
@@ -55,7 +55,7 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
       instead="Set a larger {vllm_gpu_memory_utilization} or {vllm_tensor_parallel_size}, or a smaller {vllm_max_model_length}.",
       to=lambda s: _suggest_shares(s))  # fmt: skip
 def the_share_of_vllm_holds_the_model(s: Setting) -> Facts | None:
-    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and what the engine needs.
+    """vLLM's share of each GPU must hold the weights, keys and values of one longest sequence, and the engine itself.
 
     Weights and keys are divided by ``vllm_tensor_parallel_size``. The longest sequence is ``vllm_max_model_length``, or the
     model's own maximum: 40,960 tokens for Qwen3. vLLM 0.31 ends at its start: "To serve at least one request with the
@@ -90,7 +90,7 @@ def _suggest_shares(s: Setting) -> Iterator[dict[str, Any]]:
 def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     """A GPU with a memory inside the estimate's interval may be too small: the estimate is not a measurement.
 
-    The interval is the sum of how far each part may be off (docs/explanation/memory.md).
+    The interval adds up the possible error of each part (docs/explanation/memory.md).
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -120,8 +120,8 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
     """
     if s.sharding != "fsdp" or s.host_memory_gib is None or s.architecture is None or s.processes is None:
         return None
-    ranks = min(s.processes, s.gpus_per_node or s.processes) if s.loads_on_every_rank else 1
     models = 2 if s.beta != 0 and not s.lora else 1
+    ranks = min(s.processes, s.gpus_per_node or s.processes) if loads_on_every_rank(s) else 1
     weights = s.architecture.weights * FLOAT / GIB
     needed = ranks * models * weights
     if needed <= s.host_memory_gib:
@@ -137,7 +137,7 @@ def the_model_fits_main_memory(s: Setting) -> Facts | None:
 def what_is_offloaded_fits_main_memory(s: Setting) -> Facts | None:
     """States that are offloaded, and the weights of a vLLM that sleeps, must fit the main memory of a node.
 
-    ``trainer.offload`` keeps optimizer states (8 bytes a parameter in float32) and weights there. vLLM's sleep mode copies its
+    ``trainer.offload`` keeps optimizer states (8 bytes per parameter in float32) and weights there. vLLM's sleep mode copies its
     weights there. Beyond the job's memory the kernel kills it. See docs/explanation/memory.md; loading is GM204's.
     """
     if s.host_memory_gib is None:

@@ -1,4 +1,4 @@
-"""Define rules: a permanent code, a severity, the setting fields that it reads, a condition, and its texts.
+"""Define rules: a permanent code, a severity, the setting fields that the rule reads, a condition, and texts.
 
 A rule on settings is a function that says whether the setting breaks it; its messages are templates next to it, and its
 docstring is its documentation:
@@ -223,13 +223,13 @@ class Problem:
 
     @cached_property
     def broken(self) -> Violation:
-        """Return what was found, in words."""
+        """Return the description of the problem."""
         broken = self.rule.describe(self.setting, self.found)
         return replace(broken, why=broken.why + self.note) if self.note else broken
 
     @property
     def message(self) -> str:
-        """Return what is set and why it cannot work, as one sentence."""
+        """Return the setting and the reason as one sentence."""
         return f"{self.broken.what}: {self.broken.why}"
 
 

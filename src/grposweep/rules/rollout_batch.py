@@ -1,6 +1,6 @@
 """GB, GS, GD, GT and GL of frameworks that size a rollout and a step in prompts, and count steps in rollouts.
 
-Symbols: P prompts a rollout, p prompts an optimizer step, G completions a prompt, W processes, R data ranks; R is W without
+Symbols: P prompts per rollout, p prompts per optimizer step, G completions per prompt, W processes, R data ranks; R is W without
 those that share a sequence or a model; m completions per micro-batch, g = floor(p G / R) completions per step and rank.
 Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/trainer/data_loader.py, verl/trainer/core_algos.py
 (compute_policy_loss), verl/workers/fsdp_workers.py (_init_dist_mesh, _build_rollout; one scheduler step an update_actor);
@@ -69,7 +69,7 @@ def on_ranks(s: Setting) -> str:
 
 
 rule("GB301", "error", COUNTED, of=IN_PROMPTS, title="sizes in prompts are positive",
-     text="""Prompts a rollout and a step, completions a prompt and a micro-batch, and passes count something: at least 1.
+     text="""Prompts a rollout and a step, completions per prompt and a micro-batch, and passes count something: at least 1.
 
     EasyR1 and verl fail on 0 with a division by zero, or take no step at all.
     """)(no_field(COUNTED, lambda s, _, value: value < 1 and s.prompts_per_rollout is not None,
@@ -97,7 +97,7 @@ def find_lone_completion(s: Setting, consequence: str) -> Facts | None:
 
 
 @rule("GB312", "error", ("unsolved",), of=IN_PROMPTS, blames=("num_generations",),
-      why="{s.framework.name} counts prompts, and these sizes are no whole prompts a step and whole steps a rollout",
+      why="{s.framework.name} counts prompts, and these sizes are no whole prompts per step and whole steps per rollout",
       instead="Set batch=auto with batch.prompts_per_step, or sizes that are multiples of the generations.")  # fmt: skip
 def the_sizes_can_be_said_in_prompts(s: Setting) -> bool:
     """A step holds whole groups, a rollout whole steps, and a step divides among the data ranks.
@@ -111,7 +111,7 @@ def the_sizes_can_be_said_in_prompts(s: Setting) -> bool:
 @rule("GS301", "error", ("framework", "prompts_per_rollout", "prompts_per_generation", "train_prompts"), of=IN_PROMPTS,
       blames=("prompts_per_rollout", "train_prompts"),
       why="there are only {s.train_prompts} training prompts, so not one rollout is filled",
-      instead="Choose at most {s.train_prompts} prompts a rollout.")  # fmt: skip
+      instead="Choose at most {s.train_prompts} prompts per rollout.")  # fmt: skip
 def the_prompts_fill_a_rollout(s: Setting) -> bool:
     """The training prompts must fill at least one rollout (with EasyR1, one portion of it).
 
@@ -139,12 +139,12 @@ def most_prompts_are_used(s: Setting) -> Facts | None:
 
 @rule("GS302", "warning", (*SIZES, "unsolved", "num_generations", "num_iterations", "warmup_steps"), of=IN_PROMPTS,
       blames=("warmup_steps",), what="{warmup_steps} is set",
-      why="the learning rate moves once a rollout and starts at 0, so {wasted} trained at 0",
+      why="the learning rate changes once per rollout and starts at 0, so {wasted} trained at 0",
       instead="Leave the warmup out, or take one rollout more.")  # fmt: skip
 def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
     """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first rollout is wasted.
 
-    With U optimizer steps a rollout all U of them are taken at 0, and the warmup is a staircase.
+    With U optimizer steps per rollout all U of them are taken at 0, and the warmup is a staircase.
     """
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
@@ -189,7 +189,7 @@ def sequences_share_all_processes(s: Setting) -> Violation | None:
     """Processes that share a sequence (Ulysses) or a model (Megatron) form groups of equal size.
 
     verl with Megatron at start: "n_gpus (8) must be divisible by model_parallel_size (3) times context_parallel_size (1)";
-    otherwise both fail when the device mesh is made.
+    otherwise both fail when they create the device mesh.
     """
     if s.prompts_per_rollout is None or s.processes is None or s.processes < 1 or s.processes % shared(s) == 0:
         return None
@@ -204,7 +204,7 @@ def sequences_share_all_processes(s: Setting) -> Violation | None:
 
 
 @rule("GL301", "error", ("framework", "delta"), of=IN_PROMPTS, blames=("delta",),
-      why="it clips even where policy and old policy agree, so answers with a negative advantage teach nothing",
+      why="it clips even if policy and old policy agree, so answers with a negative advantage teach nothing",
       instead="Set {delta}=3.0, the default.", to=({"delta": 3.0},))  # fmt: skip
 def the_dual_clip_is_above_one(s: Setting) -> bool:
     """The dual clip bounds the loss of bad answers at so many times the advantage; at 1 and below they teach nothing.

@@ -76,10 +76,10 @@ def _budget_counts(s: Setting) -> int:
 
 
 @rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY,
-      blames=("budget_completions",), why="the first optimizer step needs {needed} completions ({rollout} a rollout)",
+      blames=("budget_completions",), why="the first optimizer step needs {needed} completions ({rollout} per rollout)",
       instead="Set {budget_completions}={needed} or more.", to=lambda s: ({"budget_completions": _needed(s)},))  # fmt: skip
 def the_budget_holds_a_step(s: Setting) -> Facts | None:
-    """The budget must pay for at least one rollout and one optimizer step; rollouts are not cut short.
+    """The budget must pay for at least one whole rollout and one optimizer step.
 
     A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
     """
@@ -195,7 +195,7 @@ def one_length_counts(s: Setting) -> Facts | None:
       why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
       instead="Choose a rollout size that divides them, or a smaller one.")  # fmt: skip
 def few_prompts_are_dropped(s: Setting) -> Facts | None:
-    """Every epoch drops D mod P prompts (others each time, when shuffled); reported from a twentieth of the data.
+    """Every epoch drops D mod P prompts (different ones each time if shuffled); reported from a twentieth of the data.
 
     P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them. ``dataloader_drop_last`` changes nothing.
     Measured with trl 1.16 on 60 random configurations.

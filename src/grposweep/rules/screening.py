@@ -1,4 +1,4 @@
-"""GD: what a screen of the untrained model reveals about a batch. Nothing is reported without a matching screen.
+"""GD: problems of a batch that a screen of the untrained model shows. Nothing is reported without a matching screen.
 
 Source: a group whose rewards are all equal has no advantage, so it adds nothing to GRPO's gradient (DAPO, arXiv 2503.14476,
 section 3.2). The expected shares of groups are those of `grposweep.screening.signal`.
@@ -30,9 +30,9 @@ def _live(s: Setting) -> Facts | None:
 
 
 @rule("GD101", "error", READS, blames=("num_generations", "gradient_accumulation_steps"),
-      why="of {prompts:g} prompts a step, {live:.2f} have completions that differ in reward before training (groups with a "
+      why="of {prompts:g} prompts per step, {live:.2f} have completions that differ in reward before training (groups with a "
           "signal: {share:.1%}), so {dead:.0%} of the optimizer steps would have no gradient",
-      instead="Take more prompts a step or larger groups, filter the prompts (task.keep_between), or look at the reward: "
+      instead="Take more prompts per step or larger groups, filter the prompts (task.keep_between), or look at the reward: "
               "'grposweep screen' shows it.",
       to=(*each("num_generations", (4, 8, 16, 32, 64)), *each("gradient_accumulation_steps", (2, 4, 8, 16, 32))),
       of=TRL_FAMILY, counts="by trial")  # fmt: skip
@@ -61,7 +61,7 @@ def most_groups_have_a_signal(s: Setting) -> Facts | None:
 
 @rule("GD204", "warning", ("truncated_share", "max_completion_length"), blames=("max_completion_length",),
       why="{s.truncated_share:.0%} of the completions of the untrained model reach it and are cut, mostly before their answer",
-      instead="Set {max_completion_length} higher, or ask for shorter answers.", of=TRL_FAMILY)  # fmt: skip
+      instead="Set {max_completion_length} higher, or change the prompt to get shorter answers.", of=TRL_FAMILY)  # fmt: skip
 def most_completions_end(s: Setting) -> bool:
     """At least half of the completions should end before the length limit, by a screen of the untrained model."""
     return s.truncated_share is not None and s.truncated_share > TRUNCATED

@@ -37,8 +37,8 @@ rule("GT101", "error", ("sequence_parallel_size", "context_parallel_size"), titl
 def every_process_has_its_own_data(s: Setting) -> bool:
     """Tensor parallel processes share their data, but TRL treats each as if it had its own.
 
-    With 2 of them and an even number of micro-steps half of the prompts are never generated; otherwise a rollout holds
-    half as many prompts as configured. No message. Simulated with trl 1.16 (W reports 2, one process reads data).
+    With 2 of them and an even number of micro-steps, TRL never generates for half of the prompts. Otherwise a rollout holds
+    half as many prompts as configured. There is no message. Simulated with trl 1.16 (W reports 2, one process reads data).
     """
     return s.tensor_parallel_size > 1
 
@@ -137,7 +137,7 @@ def vllm_splits_whole_heads(s: Setting) -> dict[str, object] | None:
     """vLLM's tensor parallel ranks take whole attention heads each; 14 of them (Qwen2.5-0.5B) cannot be split among 4.
 
     vLLM 0.31 at its start: "Total number of attention heads (14) must be divisible by tensor parallel size (4)." Key-value
-    heads are copied where there are fewer.
+    heads are copied if there are fewer.
     """
     size = s.vllm_tensor_parallel_size
     if not _splits_a_model(s) or s.architecture is None or size < 1 or s.architecture.heads % size == 0:
@@ -178,7 +178,7 @@ rule("GT202", "warning", ("given", "use_vllm", "version", "vllm_mode", *UNREAD["
 
 
 @rule("GT203", "warning", (*SIZES, "unsolved", "num_generations", "launcher"), blames=("num_generations", "processes"),
-      why="right for {s.processes} processes, but the trl command checks it with one before it starts them",
+      why="correct for {s.processes} processes, but the trl command checks it with one process before it starts them",
       instead="Launch with accelerate launch -m trl.scripts.grpo, or choose sizes that fit one process too.")  # fmt: skip
 def the_launcher_accepts_it(s: Setting) -> bool:
     """``trl grpo`` builds the configuration once in its launcher, with one process, before it starts the others.

@@ -152,9 +152,9 @@ class Loss:
     """TRL's GRPO loss and its options, under TRL's names. Null leaves an option to TRL, and out of a trial's identity.
 
     ``entropy_coef`` weighs a bonus for the mean entropy of a token. With ``use_adaptive_entropy`` it moves each optimizer step
-    by ``entropy_coef_delta``, between ``entropy_coef_min`` and ``entropy_coef_max``, towards ``entropy_target`` (nats a token).
+    by ``entropy_coef_delta``, between ``entropy_coef_min`` and ``entropy_coef_max``, towards ``entropy_target`` (nats per token).
     ``top_entropy_quantile`` is the share of tokens, highest entropy first, that the loss counts (0 to 1).
-    ``off_policy_mask_threshold`` leaves out sequences with a negative advantage that are further off-policy (nats a token).
+    ``off_policy_mask_threshold`` leaves out sequences with a negative advantage that are further off-policy (nats per token).
     The sapo loss has two temperatures, vespo two exponents and two decays, for tokens or sequences with a positive and a
     negative advantage. The cispo loss clips its weights at ``epsilon_high``. ``multi_objective_aggregation`` sets whether
     several rewards are summed before they are normalised (``sum_then_normalize``) or after (``normalize_then_sum``).

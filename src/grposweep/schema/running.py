@@ -38,7 +38,7 @@ class Trainer:
     environment (null: this one), ``workdir`` the folder it runs in (null: the current one), ``arguments`` come last on its
     command line, ``environment`` is added to its own. ``script`` is the training script of ``trainer=script``; ``takes``
     sets how it gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser);
-    ``launcher`` is accelerate, torchrun, python, or ``auto``: accelerate where it has ``launch_arguments`` (such as
+    ``launcher`` is accelerate, torchrun, python, or ``auto``: accelerate if it has ``launch_arguments`` (such as
     ``--config_file``), torchrun for several processes, python for one.
     """
 
@@ -76,7 +76,7 @@ class Cluster:
     hours. ``gpu`` is the model of the GPUs (A100, H100, RTX 4090, ...), or ``gpu_memory_gib`` the memory of one: points that do
     not fit are then invalid. ``environment`` has variables for attempts and preparation, which must not change what is learned
     (NCCL_SOCKET_IFNAME, HF_HOME, ...), because they are not part of a trial's identity. The rest is for Slurm. ``nodes``,
-    ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB a node) are a job's shape; without GPUs ``tasks_per_node`` ranks run
+    ``gpus_per_node``, ``cpus_per_gpu`` and ``mem_gb`` (GiB per node) are a job's shape; without GPUs ``tasks_per_node`` ranks run
     on each node, with ``threads`` CPUs each. ``walltime_min`` is a job's time limit in minutes, ``max_jobs`` the most jobs of a
     sweep in the queue at once. ``setup`` are shell lines run before training, ``container`` srun's flags for one, ``extra``
     sbatch's further options, ``python`` the interpreter there (null: the one that submits; several words start it in a
@@ -148,8 +148,10 @@ class Search:
     ``storage`` is the URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name.
     ``enqueue`` holds points to try first, each a mapping from parameter to value. ``warm_start`` names earlier sweeps (one, or
     a list of names and paths): their best points are tried first, and their results inform the sampler if the space, the
-    objective and the training are the same. ``guards`` end a trial whose training has collapsed. ``max_template_share`` (null:
-    off) adds a guard: at two evaluations in a row more than this share of the held-out completions are the same template.
+    objective and the training are the same. ``prior`` (none, published) draws the learning rate of the first four points from a
+    log-normal around published rates (1e-6, or 3e-5 with LoRA), within its interval. ``guards`` end a trial whose training has
+    collapsed. ``max_template_share`` (null: off) adds a guard: at two evaluations in a row more than this share of the held-out
+    completions are the same template.
     ``stopping`` (none, median, asha, hyperband, curve, curve_ei) ends or pauses trials that promise less than others; ``auto``
     follows the sampler (a grid's trials all run to their end). ``terminator`` ends an adaptive search as Optuna's does: when no
     new point and no unfinished trial is expected to improve the best by more than the noise of the metric. Without it the end
@@ -158,10 +160,11 @@ class Search:
     ``on_end`` is a shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
     and $GRPOSWEEP_OBJECTIVE. ``on_event`` is a shell line that runs at each event: $GRPOSWEEP_EVENT is ``best`` (a new best
-    trial), ``collapse`` (a guard ended a trial) or ``failed``, with $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and
-    $GRPOSWEEP_REASON. ``webhook`` names an environment variable with an address to which events and the end are posted as JSON.
-    ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that
-    failed by code or configuration is tried again once its files, its configuration or its environment changed.
+    trial), ``collapse`` (a guard ended a trial), ``failed`` or ``budget`` (``budget_gpu_hours`` holds no further trial), with
+    $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and $GRPOSWEEP_REASON. ``webhook`` names an environment variable with an address
+    to which events and the end are posted as JSON. ``retry_failed`` tries every failed trial again when the sweep is
+    resumed, from its last checkpoint. Without it a trial that failed by code or configuration is tried again once its
+    files, its configuration or its environment changed.
     ``changed_files`` sets what a resumed sweep does if a file that trainings depend on changed after trials were trained:
     ``refuse``, continue with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
@@ -175,6 +178,7 @@ class Search:
     leaders: int = 4
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     warm_start: Any = None
+    prior: str = "none"
     storage: str | None = None
     metric: Any = "eval_reward"
     direction: Any = "maximize"

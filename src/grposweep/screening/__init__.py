@@ -1,1 +1,1 @@
-"""Screen prompts, reward and sampling by one rollout of the untrained model: which groups would carry a signal."""
+"""Screen prompts, reward and sampling with one rollout of the untrained model, to see which groups carry a signal."""

@@ -1,4 +1,4 @@
-"""Run a screen as an attempt of a launcher, find a matching screen, and pass its findings to rules and trials."""
+"""Run a screen as an attempt on a launcher, find a matching screen, and pass its results to rules and trials."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, 
 from grposweep.storage.screens import ScreenRequest
 
 SAMPLES = 16  # of a prompt
-SAMPLED_PROMPTS = 256  # for a sweep that filters no prompts: enough for shares of groups
-MOST_SCREENS = 8  # that a sweep runs before it starts
+SAMPLED_PROMPTS = 256  # of a sweep that filters no prompts: enough to estimate shares of groups
+MOST_SCREENS = 8  # before one sweep
 POLL_SECONDS = 0.2
 
 
@@ -41,28 +41,28 @@ class Interrupted(Protocol):
 
 
 def screens_folder(outputs: str) -> Path:
-    """Return where screens are kept."""
+    """Return the folder with all screens."""
     return Path(outputs) / paths.SCREENS
 
 
 def find_screen(experiment: Experiment) -> Screen | None:
-    """Return the finished screen that matches an experiment, the one with the most prompts and samples; None without one."""
+    """Return the largest finished screen that matches an experiment, by prompts, then by samples. None if there is none."""
     found = (Screen.read(path) for path in screens_folder(experiment.outputs).glob(f"{screen_key(experiment)}-*"))
     whole = [screen for screen in found if screen is not None and len(screen.prompts) >= screen.wanted]
     return max(whole, key=lambda screen: (len(screen.prompts), screen.request.samples), default=None)
 
 
 def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
-    """Return the experiment as a screen runs it: its model, data, rewards and sampling; nothing is trained.
+    """Return the experiment of a screen: the same model, data, rewards and sampling, without training.
 
-    A batch holds as many completions as one of the experiment's, in whole groups of ``samples``.
+    A batch has about as many completions as the experiment's, in whole groups of ``samples``.
     """
     setting, ranks = read_setting(experiment), experiment.cluster.processes
     unit = samples // gcd(samples, ranks)
     size = max(setting.per_device_train_batch_size, setting.per_device_eval_batch_size) // unit * unit or unit
     generation = replace(experiment.generation, vllm_importance_sampling_correction=None)
     if generation.use_vllm:
-        generation.vllm_importance_sampling_correction = False  # it needs a forward pass
+        generation.vllm_importance_sampling_correction = False  # would need a forward pass
     lora = replace(
         experiment.model.lora, enabled=experiment.model.lora.enabled and experiment.model.quantization is not None
     )
@@ -91,9 +91,9 @@ def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
 def run_screen(
     experiment: Experiment, samples: int, prompts: int | None, console: Console, interrupts: Interrupted
 ) -> Screen | None:
-    """Return a screen of at least these samples and prompts, run or resumed if there is none; None if it was interrupted.
+    """Return a screen with at least these samples and prompts. Run or resume one if there is none. None if interrupted.
 
-    Raises UserError if it cannot run.
+    Raises UserError if the screen cannot run.
     """
     if experiment.trainer.kind != "trl":
         raise UserError(
@@ -126,7 +126,7 @@ def run_screen(
 
 
 def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console, interrupts: Interrupted) -> End:
-    """Run one attempt to its end. The first interrupt asks it to stop after this portion, the second ends it."""
+    """Run one attempt to its end. The first interrupt stops it after the current batch, the second at once."""
     trial, heard = TrialFolder(folder), 0
     begun = _find(launcher, run, trial) or _submit(launcher, run, trial, interrupts)
     if begun is None:
@@ -150,7 +150,7 @@ def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console
 
 
 def _find(launcher: Launcher, run: Experiment, trial: TrialFolder) -> tuple[int, str] | None:
-    """Return the attempt and the job that an earlier process left waiting or running; None if there is none."""
+    """Return the attempt and the job that an earlier process left pending or running, or None."""
     begun = trial.open_attempt()
     if begun is None:
         return None
@@ -159,7 +159,7 @@ def _find(launcher: Launcher, run: Experiment, trial: TrialFolder) -> tuple[int,
 
 
 def _submit(launcher: Launcher, run: Experiment, trial: TrialFolder, interrupts: Interrupted) -> tuple[int, str] | None:
-    """Submit the next attempt, again while the launcher takes none; None if the user interrupts that."""
+    """Submit the next attempt. Retry while the launcher refuses it. None if the user interrupts."""
     attempt = trial.next_attempt()
     trial.note_attempt(attempt, AttemptEventKind.INTENT, time=time.time())
     while not interrupts.count:
@@ -174,7 +174,7 @@ def _submit(launcher: Launcher, run: Experiment, trial: TrialFolder, interrupts:
 
 
 def _message(folder: Path, end: End) -> str:
-    """Return the attempt's error, or the path of its log."""
+    """Return a message with the attempt's error and the path of its log."""
     failure = TrialFolder(folder).result.failure
     if failure is not None and end.code == ExitCode.BAD_INPUT:
         return failure.message
@@ -183,7 +183,7 @@ def _message(folder: Path, end: End) -> str:
 
 
 def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None = None) -> dict[int, float]:
-    """Return the prompts of an optimizer step for each number of generations that the batch rules allow."""
+    """Return the prompts per optimizer step for each number of generations that the batch rules allow."""
     found = {}
     for size in sorted({*GROUPS, experiment.batch.num_generations}):
         batch = replace(experiment.batch, num_generations=size)
@@ -195,13 +195,13 @@ def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None =
 
 
 def prompts_per_step(s: Setting) -> float | None:
-    """Return the prompts behind an optimizer step; None if sizes are unknown."""
+    """Return the prompts per optimizer step; None if sizes are unknown."""
     completions = None if s.unsolved else completions_per_step(s)
     return None if not completions or s.num_generations < 1 else completions / s.num_generations
 
 
 def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts: Interrupted) -> bool:
-    """Run the screens that a sweep asks for and that are not there yet; False if the user interrupted one.
+    """Run the screens that a sweep needs and does not have yet. Return False if the user interrupted one.
 
     ``experiments`` differ in model, task or generation. Raises UserError if there are too many.
     """
@@ -223,9 +223,11 @@ def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts
 
 
 def choose_pass_rates(experiments: Iterable[Experiment]) -> str | None:
-    """Return the hash of the pass rates by which a sweep filters; None if it does not filter, or names them itself.
+    """Return the hash of the pass rates by which a sweep filters prompts.
 
-    Raises UserError if there is no screen of all prompts, or if the points of the sweep need different ones.
+    None if it does not filter, or if its configuration names the hash.
+
+    Raises UserError if there is no screen of all prompts, or if points of the sweep need different screens.
     """
     filtered = [experiment for experiment in experiments if experiment.task.keep_between is not None]
     wanted = {screen_key(experiment): experiment for experiment in filtered if experiment.task.screen is None}
@@ -251,7 +253,7 @@ def choose_pass_rates(experiments: Iterable[Experiment]) -> str | None:
 
 
 def with_screens(prepared: Mapping[str, Any], experiments: Iterable[Experiment]) -> dict[str, Any]:
-    """Return the counts of preparation with the findings of screens of the same model, data, rewards and sampling."""
+    """Add the results of matching screens to the counts of preparation. Model, data, rewards and sampling must match."""
     found = {key: dict(entry) for key, entry in prepared.items()}
     for experiment in experiments:
         screen, entry = find_screen(experiment), found.get(prepared_key(experiment))

@@ -1,8 +1,8 @@
 """Pass rates of prompts, and the share of groups that carry a signal, from a few samples of each prompt.
 
 A group carries a signal if its rewards are not all equal. If a completion passes with probability ``p``, a group of ``G``
-does with probability 1 - p^G - (1 - p)^G. The observed rate of 16 samples misleads: a prompt that passed none may have p = 0 or
-p = 0.1. So all prompts together say how pass rates are distributed, and each prompt's posterior follows from that.
+does so with probability 1 - p^G - (1 - p)^G. The observed rate of 16 samples misleads: a prompt without a pass may have p = 0 or
+p = 0.1. So the distribution of pass rates is fitted to all prompts, and each prompt's posterior follows from it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ from scipy.special import betaincinv, betaln, gammaln
 Array = NDArray[np.float64]
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 TAIL = 0.025
-LOG_SIZES = (-3.0, 5.0)  # of the Beta's parameters: outside of it is a point
+LOG_SIZES = (-3.0, 5.0)  # bounds of the Beta's parameters: beyond them the Beta is a point
 LOG_SPREAD = (
-    2.0  # standard deviation of the normal prior of their logarithms, which keeps a few prompts from an extreme fit
+    2.0  # standard deviation of the normal prior of their logarithms, which prevents an extreme fit to few prompts
 )
 STARTS = ((-1.0, -1.0), (1.0, 1.0))  # a Beta with two peaks, and with one
-STEP = 0.05  # of the finite differences behind a fit's covariance
+STEP = 0.05  # of the finite differences for a fit's covariance
 EQUAL = 1e-8  # rewards that differ by less are equal, as in TRL (torch.isclose of the standard deviation and 0)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """How pass rates are distributed over prompts: shares of prompts that never and always pass, and a Beta for the others."""
+    """The distribution of pass rates: shares of prompts that never and that always pass, and a Beta for the others."""
 
     never: float
     always: float
@@ -51,7 +51,7 @@ class Share:
 
 
 def log_marginal(prior: Prior, passed: Array, samples: Array) -> Array:
-    """Return the logarithm of the probability of these counts (fractions for graded rewards), without the binomial factor."""
+    """Return the log-probability of these counts without the binomial factor. Counts of graded rewards are fractions."""
     with np.errstate(divide="ignore"):
         parts = [
             np.where(passed == 0, np.log(prior.never), -np.inf),
@@ -64,7 +64,7 @@ def log_marginal(prior: Prior, passed: Array, samples: Array) -> Array:
 
 
 def _prior_at(x: Array) -> Prior:
-    """Return the prior of four unbounded numbers: the logits of its points, the logarithms of its Beta's parameters."""
+    """Return the prior from four unbounded numbers: the logits of its points and the logarithms of its Beta's parameters."""
     weights = np.exp([x[0], x[1], 0.0])
     a, b = np.exp(np.clip(x[2:], *LOG_SIZES))
     never, always, _ = weights / weights.sum()
@@ -72,9 +72,9 @@ def _prior_at(x: Array) -> Prior:
 
 
 def fit_prior(passed: Array, samples: Array) -> tuple[Prior, list[tuple[Prior, Prior]]]:
-    """Return the prior of the largest marginal likelihood (empirical Bayes), and pairs of priors that are as likely.
+    """Return the prior with the largest marginal likelihood (empirical Bayes), and pairs of priors around it.
 
-    A Beta alone would say that prompts which can never pass pass now and then, so it has a point at 0 and one at 1. A pair
+    A Beta alone would give hopeless prompts a small pass rate, so the prior also has a point at 0 and one at 1. A pair
     lies one standard error to either side of the fit, along a principal axis of its covariance.
     """
     pairs, times = np.unique(np.stack([passed, samples]), axis=1, return_counts=True)
@@ -104,17 +104,17 @@ def _hessian(loss: Callable[[Array], float], x: Array) -> Array:
 
 @dataclass(frozen=True)
 class PassRates:
-    """The posterior of each prompt's pass rate: 0, 1, or Beta(a, b), with these weights; one value a prompt."""
+    """The posterior of each prompt's pass rate: 0, 1 or Beta(a, b) with these weights. Each array has one value per prompt."""
 
     never: Array
     always: Array
     a: Array
     b: Array
-    sides: tuple[tuple["PassRates", "PassRates"], ...] = ()  # under priors one standard error from the fitted one
+    sides: tuple[tuple["PassRates", "PassRates"], ...] = ()  # under priors one standard error from the fit
 
     @classmethod
     def estimate(cls, passed: Sequence[float], samples: Sequence[int]) -> "PassRates":
-        """Return the posterior after ``passed`` of ``samples``; the prior is fitted to all prompts."""
+        """Return the posterior after ``passed`` of ``samples``. The prior is fitted to all prompts."""
         k, n = np.asarray(passed, float), np.asarray(samples, float)
         prior, sides = fit_prior(k, n)
         return replace(cls.under(prior, k, n), sides=tuple((cls.under(p, k, n), cls.under(q, k, n)) for p, q in sides))
@@ -140,7 +140,7 @@ class PassRates:
         return self.always + self.between * self.a / (self.a + self.b)
 
     def intervals(self) -> tuple[Array, Array]:
-        """Return the bounds of the 95 % intervals, equal tails."""
+        """Return the bounds of the 95 % intervals with equal tails."""
         return self._quantiles(TAIL), self._quantiles(1 - TAIL)
 
     def _quantiles(self, q: float) -> Array:
@@ -148,7 +148,7 @@ class PassRates:
         return np.where(inner <= 0, 0.0, np.where(inner >= 1, 1.0, betaincinv(self.a, self.b, np.clip(inner, 0, 1))))
 
     def only(self, prompts: Sequence[int] | Array) -> "PassRates":
-        """Return the posteriors of these prompts, by position."""
+        """Return the posteriors of the prompts at these positions."""
         chosen = np.asarray(prompts, int)
         arrays = (self.never[chosen], self.always[chosen], self.a[chosen], self.b[chosen])
         return PassRates(*arrays, tuple((p.only(chosen), q.only(chosen)) for p, q in self.sides))
@@ -160,7 +160,7 @@ class PassRates:
     def share(self, group: int, population: int | None = None) -> Share:
         """Return the expected share of groups with a signal.
 
-        ``population`` counts the prompts that these are a random sample of (None: these are all). The interval has the
+        ``population`` is the number of prompts from which these were drawn (None: these are all). The interval includes the
         variances of the posterior, of the fitted prior, and of the sample.
         """
         expected = self.signals(group)
@@ -181,10 +181,10 @@ class PassRates:
 
 
 def graded_signals(rewards: Sequence[Sequence[float]], groups: Sequence[int]) -> Array:
-    """Return for each prompt (row) and group size (column) the share of groups with variance, for rewards of any values.
+    """Return the share of groups with variance for each prompt (row) and group size (column). Rewards may have any values.
 
-    Up to the number of samples it is exact and without bias: the share of all subsets of samples that are not all equal.
-    Beyond, samples are drawn with replacement, which is a lower bound.
+    Up to the number of samples it is unbiased: the share of all subsets of the samples that are not all equal.
+    Beyond it, samples are drawn with replacement, which gives a lower bound.
     """
     return np.stack([_differ(values, np.asarray(groups, float)) for values in rewards])
 
@@ -201,19 +201,22 @@ def _differ(values: Sequence[float], groups: Array) -> Array:
 
 
 def equal_counts(values: Sequence[float]) -> Array:
-    """Return how often each distinct value occurs; values within `EQUAL` of their neighbour are one."""
+    """Return how often each distinct value occurs. Values within `EQUAL` of their neighbour count as one value."""
     ordered = np.sort(np.asarray(values, float))
     ends = np.flatnonzero(np.diff(ordered) > EQUAL)
     return np.asarray(np.diff(np.concatenate([[-1], ends, [len(ordered) - 1]])), float)
 
 
 def _log_choose(of: Array, taken: Array) -> Array:
-    rest = np.maximum(of - taken, 0.0)  # fewer than are taken: left out by the caller
+    rest = np.maximum(of - taken, 0.0)  # if there are too few, the caller ignores the result
     return np.asarray(gammaln(of + 1) - gammaln(taken + 1) - gammaln(rest + 1))
 
 
 def graded_share(rewards: Sequence[Sequence[float]], group: int) -> Share:
-    """Return the same share over all prompts; its error is that of prompts drawn at random, an upper bound."""
+    """Return the share of groups with variance over all prompts.
+
+    The error is that of prompts drawn at random, an upper bound.
+    """
     expected = graded_signals(rewards, [group])[:, 0]
     error = float(np.std(expected)) / max(len(expected) - 1, 1) ** 0.5
     return Share.around(float(np.mean(expected)), error)

@@ -1,4 +1,4 @@
-"""What a screen says: shares of groups with a signal, a filter and a group size that fit, and what is wrong with the reward."""
+"""Summarise a screen: shares of groups with a signal, a filter and a group size that fit, and faults of the reward."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ import numpy as np
 from grposweep.screening.signal import EQUAL, Array, PassRates, Share, graded_share, graded_signals
 from grposweep.storage.screens import PassRatesRecord, PromptSamples, ScreenedData, ScreenRequest, read_samples
 
-MOST_GENERATIONS = 128  # of a prompt, for which rules know the share of groups with a signal
-GROUPS = (2, 4, 8, 16, 32, 64)  # that are shown, with the one that is set
+MOST_GENERATIONS = 128  # largest group size for which rules get the share of groups with a signal
+GROUPS = (2, 4, 8, 16, 32, 64)  # group sizes in the table, with the one that is set
 BOUNDS = ((0.02, 0.98), (0.05, 0.95), (0.1, 0.9), (0.2, 0.8))  # of filters, widest first
-ENOUGH = 0.8  # share of groups with a signal above which no filter is advised
-NEARLY = 0.9  # of the share that the largest group reaches: a larger group is not worth its completions
-LEAST_STEPS = 2  # optimizer steps for whose prompts a filter leaves enough
-TRUNCATED, MISSED = 0.2, 0.05  # shares of completions that are worth a line
+ENOUGH = 0.8  # share of groups with a signal; above it no filter is advised
+NEARLY = 0.9  # of the largest group's share: a group that reaches it is large enough
+LEAST_STEPS = 2  # optimizer steps; a filter must leave prompts for them
+TRUNCATED, MISSED = 0.2, 0.05  # shares of completions from which they are reported
 CANCELLED = 0.5  # variance of the total within groups, relative to the sum over rewards
 EXAMPLES = 2
 
 
 class Finding(NamedTuple):
-    """Something worth a line: what it is, and what to do."""
+    """A problem and its remedy, one sentence each."""
 
     text: str
     advice: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Advice:
-    """The filter (None: keep all) and the number of generations that fit, with the share of groups that carry a signal."""
+    """The advised filter (None: keep all) and number of generations, and the share of groups that then carry a signal."""
 
     bounds: tuple[float, float] | None
     kept: int
@@ -42,7 +42,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Screen:
-    """A screen as read from its folder; ``key`` names model, prompts, rewards and sampling."""
+    """A screen as read from its folder. ``key`` identifies model, prompts, rewards and sampling."""
 
     folder: Path
     key: str
@@ -52,7 +52,7 @@ class Screen:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Return the screen in a folder, finished or not; None if there is none with samples."""
+        """Return the screen in a folder, finished or not; None if it has no samples."""
         request, data, prompts = ScreenRequest.read(folder), ScreenedData.read(folder), tuple(read_samples(folder))
         if request is None or data is None or not prompts:
             return None
@@ -60,12 +60,12 @@ class Screen:
 
     @property
     def wanted(self) -> int:
-        """Return the number of prompts that are to be screened."""
+        """Return the number of prompts to screen."""
         return min(self.request.prompts or self.data.train_prompts, self.data.train_prompts)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every training prompt is screened, as a filter needs it."""
+        """Return whether every training prompt is screened, which a filter needs."""
         return len(self.prompts) >= self.data.train_prompts
 
     @cached_property
@@ -81,12 +81,12 @@ class Screen:
 
     @property
     def is_binary(self) -> bool:
-        """Return whether a completion passes or does not; otherwise rewards are graded."""
+        """Return whether rewards are pass or fail. Otherwise they are graded."""
         return len(self.values) <= 2
 
     @cached_property
     def passed(self) -> list[float]:
-        """Return how many samples of each prompt passed; of graded rewards the sum, scaled from their lowest to their highest."""
+        """Return how many samples of each prompt passed. Graded rewards are scaled to 0 to 1 and added."""
         low, high = (self.values[0], self.values[-1]) if len(self.values) > 1 else (0.0, max([1.0, *self.values]))
         return [sum(min(max((value - low) / (high - low), 0.0), 1.0) for value in row) for row in self.totals]
 
@@ -96,7 +96,7 @@ class Screen:
         return PassRates.estimate(self.passed, [len(row) for row in self.totals])
 
     def share(self, group: int, prompts: Sequence[int] | None = None) -> Share:
-        """Return the share of groups of ``group`` completions with a signal, among these prompts (positions; None: all)."""
+        """Return the share of groups of ``group`` completions with a signal. ``prompts`` are positions (None: all)."""
         chosen = range(len(self.prompts)) if prompts is None else prompts
         if self.is_binary:
             return self.rates.only(list(chosen)).share(group, self.data.train_prompts if prompts is None else None)
@@ -109,7 +109,7 @@ class Screen:
         return np.flatnonzero((self.rates.means >= bounds[0]) & (self.rates.means <= bounds[1])).tolist()
 
     def signal_shares(self, bounds: Sequence[float] | None) -> tuple[float, ...]:
-        """Return the expected shares by group size, as rules read them; empty if no prompt is kept."""
+        """Return the expected share for each group size, for the rules. Empty if no prompt is kept."""
         kept, groups = self.kept(bounds), range(2, MOST_GENERATIONS + 1)
         if not kept:
             return ()
@@ -126,7 +126,7 @@ class Screen:
         return float(np.mean([flag for prompt in self.prompts for flag in prompt.truncated]))
 
     def pass_rates(self) -> PassRatesRecord | None:
-        """Return the record by which trials filter; None if prompts are missing."""
+        """Return the record by which trials filter prompts; None if the screen is incomplete."""
         if not self.is_whole:
             return None
         rates = {
@@ -139,7 +139,7 @@ class Screen:
 def recommend(screen: Screen, group: int, groups: Sequence[int], prompts_per_step: float) -> Advice:
     """Return the filter and the number of generations that fit.
 
-    The filter is the widest whose groups carry a signal in 80 % of cases, or the one with the most, as long as prompts for two
+    The filter is the widest for which 80 % of the groups carry a signal, or the one with the most, if prompts for two
     optimizer steps are left. The group is the smallest of ``groups`` whose interval reaches 90 % of the share of the
     largest.
     """
@@ -163,11 +163,11 @@ def _bounds(screen: Screen, group: int, prompts_per_step: float) -> tuple[float,
 
 
 def findings(screen: Screen, limit: int) -> Iterator[Finding]:
-    """Yield what is wrong with length, rewards, data and answer parsing. ``limit`` is max_completion_length in tokens."""
+    """Yield problems with length, rewards, data and answer parsing. ``limit`` is max_completion_length in tokens."""
     if screen.truncated_share > TRUNCATED:
         yield Finding(
             f"{screen.truncated_share:.0%} of the completions reach {limit} tokens and are cut.",
-            "Raise generation.max_completion_length, or ask for shorter answers.",
+            "Raise generation.max_completion_length, or change the prompt to get shorter answers.",
         )
     yield from _rewards(screen)
     unjudged = sum(value is None for prompt in screen.prompts for row in prompt.rewards for value in row)
@@ -183,12 +183,12 @@ def findings(screen: Screen, limit: int) -> Iterator[Finding]:
     if share > MISSED:
         yield Finding(
             f"{share:.0%} of the completions contain the answer and have the lowest reward.",
-            "Look at the examples: the parser may miss it, or the format is what has to be learned.",
+            "Look at the examples: the parser may miss the answer, or the model has yet to learn the format.",
         )
 
 
 def missed_answers(screen: Screen) -> tuple[float, list[PromptSamples]]:
-    """Return the share of completions with the answer in them and the lowest reward, and prompts as examples."""
+    """Return the share of completions that contain the answer but have the lowest reward, and prompts as examples."""
     lowest = screen.values[0] if screen.values else 0.0
     if len(screen.values) == 1 and lowest > 0:
         return 0.0, []  # all pass
@@ -210,7 +210,7 @@ def _rewards(screen: Screen) -> Iterator[Finding]:
         if values and max(values) - min(values) <= EQUAL:
             yield Finding(
                 f"The reward {name} is {min(values):g} for every completion.",
-                "It teaches nothing; check it, or leave it out.",
+                "It teaches nothing: check it, or remove it.",
             )
     for one, other in combinations(range(len(parts)), 2):
         first, second = weights[one] * parts[one], weights[other] * parts[other]
@@ -218,12 +218,12 @@ def _rewards(screen: Screen) -> Iterator[Finding]:
         if apart > EQUAL and np.nanvar(first + second) < CANCELLED * apart:
             yield Finding(
                 f"The rewards {names[one]} and {names[other]} cancel: together their variance within groups is "
-                f"{np.nanvar(first + second) / apart:.0%} of what it is apart.",
-                "What one rewards the other punishes. Change task.reward_weights.",
+                f"{np.nanvar(first + second) / apart:.0%} of the sum of their own.",
+                "One punishes what the other rewards. Change task.reward_weights.",
             )
 
 
 def _within(screen: Screen, number: int) -> Array:
-    """Return a reward of all samples, without the mean of its prompt."""
+    """Return one reward of all samples minus the mean of its prompt."""
     rows = [np.array([np.nan if v is None else v for v in prompt.rewards[number]], float) for prompt in screen.prompts]
     return np.concatenate([row - (np.nanmean(row) if np.isfinite(row).any() else 0.0) for row in rows])

@@ -1,4 +1,4 @@
-"""Print a screen: pass rates, groups with a signal by size, findings, and what to set, in one screenful of 80 columns."""
+"""Print a screen in 80 columns: pass rates, groups with a signal by size, problems, and the settings to change."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ BAR = 30  # columns
 def print_screen(
     console: Console, screen: Screen, advice: Advice, group: int, prompts: Mapping[int, float], limit: int
 ) -> None:
-    """Print it. ``group`` is the number of generations that is set, ``prompts`` those of an optimizer step by group size."""
+    """Print a screen. ``group`` is the configured group size, ``prompts`` the prompts per optimizer step by group size."""
     lengths = [length for prompt in screen.prompts for length in prompt.lengths]
     rewards = [value for row in screen.totals for value in row]
     console.print(
@@ -40,7 +40,7 @@ def print_screen(
 
 
 def as_json(screen: Screen, advice: Advice, group: int, prompts: Mapping[int, float], limit: int) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the screen as JSON for scripts."""
     shares = {size: screen.share(size) for size in sorted({*prompts, group})}
     return {
         "folder": str(screen.folder),
@@ -60,7 +60,7 @@ def as_json(screen: Screen, advice: Advice, group: int, prompts: Mapping[int, fl
 
 
 def _rates(screen: Screen) -> Table:
-    """Return the prompts by their expected pass rate."""
+    """Return a table of the prompts by expected pass rate."""
     name = "pass rate" if screen.is_binary else f"reward, scaled from {screen.values[0]:.3g} to {screen.values[-1]:.3g}"
     table = build_table(name, ("prompts", NUMBER), ("", NUMBER), "", padding=(0, 1))
     means = screen.rates.means
@@ -71,8 +71,8 @@ def _rates(screen: Screen) -> Table:
 
 
 def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
-    """Return the shares of groups with a signal, and what that leaves of an optimizer step."""
-    names = ("G", "groups with a signal", "95 % interval", "prompts a step", "with a signal", "completions")
+    """Return a table of group sizes: groups with a signal, and the prompts and completions per step that they leave."""
+    names = ("G", "groups with a signal", "95 % interval", "prompts per step", "with a signal", "completions")
     table = build_table(*((name, {**NUMBER, "no_wrap": False}) for name in names), padding=(0, 1))
     for size in sorted({*prompts, group}):
         share, steps = screen.share(size), prompts.get(size)
@@ -107,7 +107,7 @@ def _advice(screen: Screen, advice: Advice, group: int) -> str:
 
 
 def write_kept(screen: Screen, advice: Advice) -> int:
-    """Write the prompts that the advised filter keeps to kept.jsonl, with their pass rates; return how many they are."""
+    """Write the prompts that the advised filter keeps to kept.jsonl, with their pass rates. Return their number."""
     kept = screen.kept(advice.bounds)
     lines = (
         {

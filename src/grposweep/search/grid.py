@@ -210,7 +210,7 @@ def _rules_by_parameters(validator: Validator) -> dict[frozenset[str], list[Rule
 def _broken(
     validator: Validator, axes: tuple[GridAxis, ...], parameters: frozenset[str], rules: list[Rule]
 ) -> dict[str, Flags]:
-    """Return which combinations of these parameters break which of these rules."""
+    """Return the combinations of these parameters that break each of these rules."""
     shape = tuple(len(axis.labels) if axis.parameter.name in parameters else 1 for axis in axes)
     flags = {rule.code: np.zeros(shape, dtype=np.bool_) for rule in rules}
     labels = [axis.labels if axis.parameter.name in parameters else (ABSENT,) for axis in axes]
@@ -290,7 +290,8 @@ class OneFactorGrid:
 def validate_one_factor(validator: Validator) -> OneFactorGrid:
     """Validate the baseline and every point that differs from it in one parameter.
 
-    Raises UserError where the baseline itself is invalid, or a parameter has a condition: only one parameter is ever turned.
+    Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a condition, because only one
+    parameter is changed at a time.
     """
     for parameter in validator.space.parameters:
         if parameter.when:

@@ -27,7 +27,6 @@ from grposweep.files import LARGEST, age_seconds, parse_json, read_bytes, set_as
 
 Direction = Literal["maximize", "minimize"]
 
-STUDY_NAME = "grposweep"
 LOCK_SECONDS = 60.0  # a writer of Optuna's holds its lock for milliseconds, and gives another's up after 30 s
 
 
@@ -123,9 +122,12 @@ def _is_json(line: bytes) -> bool:
 
 
 def _is_ours(storage: JournalStorage, direction: Direction) -> bool:
-    """Return whether it holds only the sweep's study, or nothing yet; a name or direction may be damaged too."""
-    found = [(study.study_name, [d.name.lower() for d in study.directions]) for study in storage.get_all_studies()]
-    return found in ([], [(STUDY_NAME, [direction])])
+    """Return whether it holds a single study of this direction, or nothing yet.
+
+    Its name may be another: a sweep's folder can be renamed, and earlier releases called every study ``grposweep``.
+    """
+    found = [[d.name.lower() for d in study.directions] for study in storage.get_all_studies()]
+    return found in ([], [[direction]])
 
 
 class _Replay(BaseJournalBackend):
@@ -177,28 +179,31 @@ def _lock(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def open_study(storage: BaseStorage, direction: Direction) -> Study:
-    """Open the sweep's study in a storage, new or existing; an existing one is only read."""
-    if any(study.study_name == STUDY_NAME for study in storage.get_all_studies()):
-        return optuna.load_study(study_name=STUDY_NAME, storage=storage)
-    return optuna.create_study(storage=storage, study_name=STUDY_NAME, direction=direction)
+def open_study(storage: BaseStorage, name: str, direction: Direction) -> Study:
+    """Open the single study in a storage, or create it under the sweep's name."""
+    return _single_study(storage) or optuna.create_study(storage=storage, study_name=name, direction=direction)
 
 
 def read_study(path: Path, direction: Direction) -> Study | None:
     """Read the study in a journal without changing it; None if nothing can be read."""
-    data = _content(path)[: sound_bytes(path, direction)]
-    return optuna.load_study(study_name=STUDY_NAME, storage=JournalStorage(_Replay(data))) if data else None
+    return _single_study(JournalStorage(_Replay(_content(path)[: sound_bytes(path, direction)])))
+
+
+def _single_study(storage: BaseStorage) -> Study | None:
+    names = [study.study_name for study in storage.get_all_studies()]
+    return optuna.load_study(study_name=names[0], storage=storage) if names else None
 
 
 PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
 LAST_SECONDS = 10.0  # for what is left to tell at the end
+BEHIND = "search.storage is behind ({}); trying again"
 
 
 class RdbMirror:
     """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
 
-    def __init__(self, url: str, name: str, direction: Direction) -> None:
-        """``url`` is any that Optuna's RDBStorage takes. Raises UserError where it is none."""
+    def __init__(self, url: str, name: str, direction: Direction, last_seconds: float = LAST_SECONDS) -> None:
+        """``url`` is any that Optuna's RDBStorage takes. Raises UserError if it is none."""
         try:
             import sqlalchemy
 
@@ -208,12 +213,12 @@ class RdbMirror:
                 f"search.storage={url}: this is no database that can be used here ({str(error).splitlines()[0]}). Set an Optuna "
                 "RDB URL such as postgresql://host/database, and install its driver (pip install 'psycopg[binary]')."
             ) from error
-        self._url, self._name, self._direction = url, name, direction
+        self._url, self._name, self._direction, self._last_seconds = url, name, direction, last_seconds
         self._trials: Sequence[FrozenTrial] = ()
         self._states: list[TrialState] = []  # of these
         self._news, self._told, self._ends = threading.Event(), threading.Event(), threading.Event()
         self._study: optuna.Study | None = None
-        self.problem = ""  # why the database is behind; empty where it is not
+        self.problem = ""  # why the database is behind; empty if it is not
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
         self._thread.start()
 
@@ -226,8 +231,10 @@ class RdbMirror:
             self._news.set()
 
     def close(self) -> bool:
-        """Wait a while until the rest is copied, and return whether it was."""
-        told = not self._trials or self._told.wait(LAST_SECONDS)
+        """Wait a while until the rest is copied, and return whether it was; if not, ``problem`` says why."""
+        told = not self._trials or self._told.wait(self._last_seconds)
+        if not told:
+            self.problem = self.problem or BEHIND.format("the server does not answer")
         self._ends.set()
         self._news.set()
         return told
@@ -240,7 +247,7 @@ class RdbMirror:
                 self._update(self._trials)
             except Exception as error:  # noqa: BLE001 - a database and its driver raise many kinds: it is tried again
                 self._study = None  # a dead connection is replaced
-                self.problem = f"search.storage is behind ({_first_line(error)}); trying again"
+                self.problem = BEHIND.format(_first_line(error))
                 self._ends.wait(PAUSE_SECONDS)
                 self._news.set()
             else:

@@ -71,7 +71,7 @@ def override_text(value: Any) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote by Hydra's grammar: a backslash escapes only where it stands before a quote, the closing one included."""
+    """Quote by Hydra's grammar: a backslash escapes only before a quote, including the closing one."""
     return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
 
 

@@ -46,7 +46,7 @@ class SamplerRequest:
 
     @property
     def random(self) -> Random:
-        """Return the request's own random stream, the same whenever this trial is asked for."""
+        """Return the request's own random stream, the same at every request for this trial."""
         return Random(f"{self.seed}:{self.number}")
 
 

@@ -50,7 +50,7 @@ class Parameter:
 
     def is_active(self, point: Point) -> bool:
         """Return whether the parameter is active, given the point so far."""
-        return all(name in point and point[name] in labels for name, labels in self.when.items())
+        return not self.when or all(name in point and point[name] in labels for name, labels in self.when.items())
 
     def describe(self) -> dict[str, Any]:
         """Return the parameter as ``sweep.yaml`` and the sweep's identity hold it."""

@@ -25,7 +25,7 @@ class ExtraObjectives:
     """The objectives after the first one: their directions by name, and how a finished trial's values are read."""
 
     directions: Mapping[str, str]
-    read: Callable[[FrozenTrial], Values | None]  # of a finished trial; None where one is missing
+    read: Callable[[FrozenTrial], Values | None]  # of a finished trial; None if one is missing
 
     def values(self, trial: FrozenTrial) -> Values | None:
         """Return all values of a finished trial, the first objective's first."""
@@ -117,11 +117,11 @@ class SweepStudy:
     """One sweep's Optuna study; trials enter it whole, in one append each."""
 
     def __init__(self, journal: Path, space: Space, direction: Direction) -> None:
-        """Open or create the study in ``journal``; ``repairs`` says what that took."""
+        """Open or create the study in ``journal``, named as its folder; ``repairs`` says what that took."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage, self.repairs = open_journal(journal, direction)
         self.space = space
-        self.study = open_study(storage, direction)
+        self.study = open_study(storage, journal.resolve().parent.name, direction)
         self.replication: Replication | None = None  # set where leaders are evaluated again
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()

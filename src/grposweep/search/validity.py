@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol
 
 from grposweep.check import REGISTRY, Problem, check, errors
@@ -20,7 +21,7 @@ from grposweep.fixes import find_fixes
 from grposweep.planning import RESIZED, total_completions, total_steps
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.early_stopping import PlannedTraining
-from grposweep.search.space import Choice, Interval, Label, Point, Space
+from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 from grposweep.setting import FrameworkTraits, Setting
 
 REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
@@ -149,6 +150,14 @@ def _is_one_reference(found: list[Any]) -> bool:
     return len(set(map(str, found))) == 1 and isinstance(found[0], str) and _PLAIN.fullmatch(found[0]) is not None
 
 
+SHARED = (
+    "search",
+    "tracker",
+    "name",
+    "outputs",
+)  # groups and keys that the controller reads, or that change no training
+
+
 class Validator:
     """Validates a space's points; ``learn`` adds what preparation counted for each model and task."""
 
@@ -191,7 +200,7 @@ class Validator:
     def check_parameters(self) -> None:
         """Check that every value of every parameter exists and fits its key's type, and that ignored rules exist.
 
-        Raises UserError for the first that does not.
+        Raises UserError for the first that does not, and for a parameter that belongs to the whole sweep.
         """
         unknown = [
             code for code in self.ignore if code not in REGISTRY and code not in {known[:2] for known in REGISTRY}
@@ -199,6 +208,11 @@ class Validator:
         if unknown:
             raise UserError(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
         for parameter in self.space.parameters:
+            if parameter.name.partition(".")[0] in SHARED:
+                raise UserError(
+                    f"{parameter.name}: all trials of a sweep share it, so it cannot be searched. "
+                    "Give one value; for each further value run a sweep with a name of its own."
+                )
             if isinstance(parameter.domain, Choice):
                 for value in parameter.domain.values:
                     check_words(self.points.experiment({parameter.name: value}))
@@ -235,6 +249,17 @@ class SpaceValidity(Protocol):
     def by_rule(self) -> dict[str, int]: ...
     def first(self, code: str) -> "ValidationResult": ...
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
+
+
+def distinct_experiments(validity: SpaceValidity, *sections: str) -> list[Experiment]:
+    """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+    validator = validity.validator
+    names = [item.name for item in validator.space.parameters if item.name.split(".")[0] in sections]
+    points = {
+        freeze({name: point[name] for name in names if name in point}): point
+        for point in islice(validity.valid_points(), None if names else 1)
+    }
+    return [validator.validate(point).experiment for point in points.values()]
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class TrialFolder:
         return record if is_ours else None
 
     def outcome(self, metric: str) -> TrialOutcome:
-        """Return what the study is told about an ended trial."""
+        """Return the values of an ended trial for the study."""
         result = self.result
         return TrialOutcome(result.value, self.evaluations(metric), result.status is TrialStatus.PRUNED)
 
@@ -206,7 +206,7 @@ class SweepFolder:
         return dict(content) if isinstance(content, dict) else {}
 
     def prepared(self) -> dict[str, Any]:
-        """Return what preparation counted, by model and task; empty before preparation."""
+        """Return the counts of preparation by model and task; empty before preparation."""
         entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
         return (
             {key: entry for key, entry in entries.items() if isinstance(entry, dict)}

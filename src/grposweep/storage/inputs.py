@@ -128,7 +128,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if trainer.kind == "trl" and model.is_dir() else []
-        code += _code(task.rewards, trainer)
+        code += code_files(task.rewards, trainer)
     files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}
@@ -162,7 +162,7 @@ def _name(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _code(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
+def code_files(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
     """Return the files of rewards and of a training script, and what they import from the project."""
     found: list[Path] = []
     given = [Path(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and not _is_ours(part)]
@@ -267,7 +267,7 @@ def _sample_places(size: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class TrialInputs:
-    """The inputs of one trial as its attempts find them, from provenance.json in its folder."""
+    """The inputs of one trial as its attempts find them (provenance.json in its folder), or of a sweep's preparation."""
 
     copies: Path | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -280,6 +280,17 @@ class TrialInputs:
         if not isinstance(copies, str) or not isinstance(files, dict):
             return cls()
         return cls(trial.parent.parent / copies if copies else None, {str(k): str(v) for k, v in files.items()})
+
+    @classmethod
+    def of_sweep(cls, sweep: Path) -> Self:
+        """Return the inputs of a sweep's new trials."""
+        recorded = Inputs.read(sweep)
+        return cls(sweep / recorded.copies if recorded.copies else None, recorded.digests)
+
+    def with_originals(self, text: str) -> str:
+        """Return a text with the user's files in place of their copies."""
+        copies = str(self.copies or os.devnull)
+        return text.replace(f"{copies}{Path.cwd()}/", "").replace(copies, "")
 
     def path(self, name: str) -> str:
         """Return the copy of a file, or its own path if there is none."""
@@ -315,7 +326,7 @@ class TrialInputs:
         return [str(copy) for copy in copies if copy.is_dir()]
 
     def check(self) -> None:
-        """Raise UserError if a file without a copy changed since the trial was written."""
+        """Raise UserError if a file without a copy changed since it was recorded."""
         for name, digest in self.digests.items():
             path = Path(name)
             if self._copy(name) is not None or not path.exists():
@@ -323,6 +334,6 @@ class TrialInputs:
             now = digest_of(path)[:16]
             if now != digest and now.startswith(SAMPLED) == digest.startswith(SAMPLED):
                 raise UserError(
-                    f"{name} has changed since this trial was written (recorded {digest[:8]}, now {now[:8]}), and the sweep "
+                    f"{name} has changed since the sweep recorded it (then {digest[:8]}, now {now[:8]}), and the sweep "
                     "has no copy of it. Restore it, or give the sweep's command again, which names the choices."
                 )

@@ -1,19 +1,30 @@
-"""Allow one controller per sweep: a lease whose holder keeps moving a counter, because clocks of machines differ."""
+"""Allow one controller per sweep: a lease with its holder's process and a counter that the holder keeps moving.
 
+On the holder's machine its process is looked for. On other machines the counter is watched, because their clocks differ.
+"""
+
+import contextlib
+import math
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from grposweep.errors import LeaseLostError, UserError
 from grposweep.files import read_json, write_json
-from grposweep.process import exists
+from grposweep.process import birth, exists, is_hidden, pid_namespace
+from grposweep.terminal import say
 
 BEAT_SECONDS = 1.0
-PATIENCE_SECONDS = 6.0  # after so long without a move, a holder on another machine counts as dead
+# After so long without a move, a holder on another machine counts as dead. NFS shows a file's changes within acdirmax
+# (nfs(5): 60 s), and a busy server holds up a write for seconds. Taking over a live controller trains its trials twice.
+PATIENCE_SECONDS = 60.0
+TOLD_SECONDS = 2.0  # of watching, after which the user is told why; a live holder moves within BEAT_SECONDS
 
 
 class Lease:
@@ -38,7 +49,8 @@ class Lease:
             where = f"process {found.get('pid')} on {found.get('host')}"
             raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
-                f"other. Watch it there, stop it with Ctrl-C first, or give this sweep another {self._elsewhere}"
+                f"other. Watch it there, stop it first (Ctrl-C, or kill -9 if it hangs: nothing is lost), or give this "
+                f"sweep another {self._elsewhere}"
             )
         self._write()
         time.sleep(0.05)  # if two take it at once, the later write wins; the other one notices here
@@ -52,8 +64,9 @@ class Lease:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        if not self._lost and self._holder() == self._owner:
-            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # read-only by now: the next controller sees that this process is gone
+            if not self._lost and self._holder() == self._owner:
+                self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Raise LeaseLostError if another controller holds the lease; called before every change."""
@@ -77,32 +90,54 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
-            if self._holder() != self._owner:
-                self._lost = True
-                return
-            self._counter += 1
             try:
+                if self._holder() != self._owner:
+                    self._lost = True
+                    return
+                self._counter += 1
                 self._write()
             except OSError:
                 continue  # writes that matter report a full disk
 
     def _write(self) -> None:
         content = {
-            "owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "counter": self._counter,
+            "owner": self._owner, "host": socket.gethostname(), "pid": os.getpid(), "birth": birth(os.getpid()),
+            "namespace": pid_namespace(), "counter": self._counter,
         }  # fmt: skip
         write_json(self._path, content)
 
 
+def _process_lives(found: dict[str, Any]) -> bool | None:
+    """Return whether a holder's process lives; None if this process cannot see that.
+
+    Containers may share a host name, and /proc may hide other users' processes (proc(5), hidepid).
+    """
+    pid, born = found.get("pid"), found.get("birth")
+    if found.get("host") != socket.gethostname() or found.get("namespace", pid_namespace()) != pid_namespace():
+        return None
+    if not exists(pid):
+        return False
+    return None if born is None or is_hidden(found["pid"]) else birth(found["pid"]) == born
+
+
 def is_held(path: Path) -> bool:
-    """Return whether a lease's holder is alive: on this machine by its pid, otherwise by watching its counter for seconds."""
+    """Return whether a lease's holder is alive: on this machine by its process, otherwise by watching its counter."""
     found = read_json(path)
     if found is None:
         return False
-    if found.get("host") == socket.gethostname() and not exists(found.get("pid")):
-        return False
-    until = time.monotonic() + PATIENCE_SECONDS
+    lives = _process_lives(found)
+    if lives is not None:  # a suspended or stalled holder moves no counter, and lives
+        return lives
+    until, told = time.monotonic() + PATIENCE_SECONDS, time.monotonic() + TOLD_SECONDS
     while time.monotonic() < until:
         time.sleep(0.2)
+        if time.monotonic() > told:
+            told = math.inf
+            say(
+                f"process {found.get('pid')} on {found.get('host')} held this sweep last; watching {path} for a sign of life, "
+                f"for up to {PATIENCE_SECONDS:.0f} s",
+                sys.stderr,
+            )
         now = read_json(path)
         if now is None:
             return False  # it was released in the meantime

@@ -34,7 +34,7 @@ PASS_RATES = "pass_rates.json"  # pass rates by which task.keep_between chooses 
 SCREENS = "screens"  # folder of all screens below outputs
 SCREEN = "screen.json"  # the request; a folder with this file is a screen
 SCREENED = "data.json"  # the prompts and rewards
-ROLLOUTS = "rollouts.jsonl"  # one prompt with its samples a line
+ROLLOUTS = "rollouts.jsonl"  # one prompt with its samples per line
 KEPT = "kept.jsonl"  # the prompts that the recommended filter keeps
 
 # In a trial's folder.
@@ -44,7 +44,7 @@ PLAN = "plan.json"  # derived numbers: batch sizes, steps, completions
 OVERRIDES = "overrides.yaml"  # the overrides of the point
 PROVENANCE = "provenance.json"  # code version, packages, machine
 COMMAND = "command.sh"  # repeats the trial as a single run
-METRICS = "metrics.jsonl"  # one logged step or evaluation a line
+METRICS = "metrics.jsonl"  # one logged step or evaluation per line
 COMPLETIONS = "completions.jsonl"  # a few held-out completions of each evaluation
 STACKS = "stacks"  # Python stacks of ranks that hang, one file each
 HEARTBEAT = "heartbeat"  # step, and a counter that moves while rank 0 lives

@@ -138,7 +138,7 @@ def _unlike(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git reports about the project's checkout; None if there is none."""
+    """Run git in the project's checkout and return its output; None if that fails."""
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
     answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)

@@ -156,6 +156,9 @@ class Heartbeat:
         return cls(step, total, whole_or_none(content.get("counter")), as_number(content.get("best")))
 
 
+PLACE = ("v", "attempt", "step", "completions", "kind", "time")  # fields of a line that are no metrics
+
+
 @dataclass(frozen=True)
 class MetricRow:
     """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names.
@@ -180,6 +183,14 @@ class MetricRow:
     def number(self, name: str) -> float | None:
         """Return a metric; None if it was not logged, or was NaN (null in the file)."""
         return as_number(self.line.get(name))
+
+    def metrics(self) -> dict[str, int | float]:
+        """Return the logged numbers by name, without the fields that say where the line belongs."""
+        return {
+            name: value
+            for name, value in self.line.items()
+            if name not in PLACE and isinstance(value, int | float) and not isinstance(value, bool)
+        }
 
 
 def read_metrics(trial: Path) -> Iterator[MetricRow]:

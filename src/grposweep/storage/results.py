@@ -222,7 +222,7 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What the study is told about a trial: its value (None: failed), the metric by optimizer step, whether it was pruned."""
+    """A trial's values for the study: its value (None: failed), the metric by optimizer step, and whether it was pruned."""
 
     value: float | None
     evaluations: Mapping[int, float]

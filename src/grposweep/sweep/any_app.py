@@ -372,15 +372,17 @@ class AppSweep:
         value, error = found.get("value"), found.get("error")
         if error is None and value is None and self.options.sampler == ADAPTIVE:
             error = f"it returned {found.get('returned')}, and sampler=tpe needs a finite number"
-        point = text_of(self.study.trials[number].params)
+        trial = self.study.trials[number]
+        point, origin = text_of(trial.params), trial.user_attrs["origin"]
+        job = f"job {number}" if origin == number else f"job {number} (job {origin} again)"  # whose folder it has
         if error is not None:
             self.failures.append(str(error))
-            where = self._folder_of(self.study.trials[number])
-            logger.error("job %d failed: %s: %s (in %s)", number, point, printable(str(error)), where)
+            where = self._folder_of(trial)
+            logger.error("%s failed: %s: %s (in %s)", job, point, printable(str(error)), where)
             self.study.tell(number, None)
             return
         self.failures.clear()
-        logger.info("job %d finished: %s: %s", number, point, found.get("returned"))
+        logger.info("%s finished: %s: %s", job, point, found.get("returned"))
         self.study.tell(number, value, pruned=value is None)  # Optuna has no finished trial without a value
 
     def _folder_of(self, trial: FrozenTrial) -> Path:

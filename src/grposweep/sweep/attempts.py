@@ -60,9 +60,7 @@ def write_trial(
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds})
     command = [sys.executable, *run_command(), *_repeatable(overrides), *point_overrides]
-    text = (
-        f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))}\n{shlex.join(command)}\n"
-    )
+    text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
@@ -71,7 +69,7 @@ def write_trial(
 
 
 def _plan(setting: Setting) -> dict[str, Any]:
-    """Return what follows from a setting: the plan, memory by part, and the tokens that predict costs."""
+    """Return values derived from a setting: the plan, memory by part, and the tokens that predict costs."""
     work = find_work(setting)
     more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
     return {**build_plan(setting).as_dict(), **more}
@@ -84,29 +82,32 @@ def _repeatable(overrides: list[str]) -> list[str]:
     return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
 
 
+LONGEST_GAP_SECONDS = 60.0  # between two looks at a heartbeat, counted as silence
+
+
 @dataclass
 class HeartbeatMonitor:
     """Watches one attempt's heartbeat for change, by this machine's clock alone."""
 
     heartbeat: Path
     seen: tuple[int, int] | None = None
-    since: float = field(default_factory=time.monotonic)
-    """When it last moved, or when the attempt began."""
+    still_seconds: float = 0.0  # for how long it was watched and did not move
+    looked: float = field(default_factory=time.monotonic)
 
-    def look(self, waits: bool) -> None:
-        """Read the heartbeat once. A waiting attempt does not move it."""
+    def look(self, waits: bool) -> bool:
+        """Read the heartbeat once, and return whether it moved. A waiting attempt does not move it."""
         try:
             stat = self.heartbeat.stat()
             now: tuple[int, int] | None = (stat.st_mtime_ns, stat.st_ino)
         except OSError:
             now = None
-        if now != self.seen or waits:
-            self.seen, self.since = now, time.monotonic()
-
-    @property
-    def still_seconds(self) -> float:
-        """Return the seconds since the heartbeat last moved."""
-        return time.monotonic() - self.since
+        before, self.looked = self.looked, time.monotonic()
+        moved = now != self.seen or waits
+        # A controller that was suspended, or waited for a stalled file system, did not see what happened meanwhile; the
+        # attempt may have waited with it.
+        self.still_seconds = 0.0 if moved else self.still_seconds + min(self.looked - before, LONGEST_GAP_SECONDS)
+        self.seen = now
+        return moved
 
 
 @dataclass

@@ -110,7 +110,7 @@ class Budget:
 
     hours: float | None
     expectation: CostModel
-    wanted: float | None = None  # GPU hours of the next trial, where the budget does not hold them
+    wanted: float | None = None  # GPU hours of the next trial, if the budget does not hold them
 
     def holds(self, point: Point, spent: float, promised: float, done: float = 0.0) -> bool:
         """Return whether the budget holds this trial: device seconds spent, promised to running trials, its share done."""

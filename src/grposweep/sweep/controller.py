@@ -48,7 +48,7 @@ class Controller:
     running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
-    _refused: tuple[int, int] | None = None  # trials started and running when the budget held no other
+    _refused: tuple[int, int] | None = None  # trials started and running when the budget had no room for another
     busy: str = ""  # why the launcher accepts no more attempts for now
     busy_until: float = 0.0  # time.monotonic()
     _warning_checked: bool = False  # whether jobs are warned early enough
@@ -62,9 +62,9 @@ class Controller:
 
     def tick(self) -> bool:
         """Collect, then fill free slots. Return whether the sweep has nothing left to do."""
-        self.lease.check()
+        before, self.unwritable = self.unwritable, ""
         try:
-            before, self.unwritable = self.unwritable, ""
+            self.lease.check()
             self.collect()
             if not self.stopping and not self.outcomes.halted:
                 self.fill()
@@ -85,7 +85,7 @@ class Controller:
             if self.unwritable != before:
                 logger.error("%s; trying again", self.unwritable)
         nothing_moves = all(running.end is not None for running in self.running.values())
-        waits = self.busy and not (self.stopping or self.outcomes.halted)  # for a place that is to take more
+        waits = self.busy and not (self.stopping or self.outcomes.halted)  # until the launcher accepts more
         return nothing_moves and bool(self.unwritable or not (self.running or waits))
 
     @property
@@ -97,6 +97,11 @@ class Controller:
     def stopped_itself(self) -> bool:
         """Return whether the user must correct something before the sweep can continue."""
         return bool(self.outcomes.halted or self.unwritable)
+
+    @property
+    def is_out_of_budget(self) -> bool:
+        """Return whether trials are left that the budget of GPU hours does not hold."""
+        return self.spending.overspent and self.ended < self.queue.planned
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -126,7 +131,7 @@ class Controller:
                 self.busy_until = 0.0  # there may be room now
 
     def _drop(self, running: RunningAttempt) -> None:
-        """End an attempt whose folder was removed. The study has its trial as unfinished, so it starts from the beginning."""
+        """End an attempt whose folder was removed. Its trial is unfinished in the study, so it starts from the beginning."""
         number = running.folder.number
         if running.end is not None:
             del self.running[number]
@@ -191,7 +196,7 @@ class Controller:
         trial = self.study.trials[promoted]
         if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False
-        self.early_stopping.go_on(promoted)
+        self.early_stopping.resume(promoted)
         verdict = self.validator.validate(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         logger.info("promoted: it resumes from its last checkpoint", extra=about(promoted))
@@ -202,7 +207,7 @@ class Controller:
         for number in sorted(self.early_stopping.paused):
             folder = self.trial_folder(self.study.trials[number])
             self.outcomes.prune(folder, ControlRequest(Action.PRUNE, f"{NEVER_PROMOTED} ({folder.control.reason})"))
-            self.early_stopping.go_on(number)
+            self.early_stopping.resume(number)
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
@@ -232,9 +237,8 @@ class Controller:
             return
         if not self.stopping:
             self.early_stopping.watch(running)
-        before = running.heartbeat.since
-        running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
-        if running.heartbeat.since != before and not self._warning_checked:
+        moved = running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
+        if moved and not self._warning_checked:
             self._check_warning(running)
         limit = running.stall_seconds
         if not running.hangs and limit is not None and running.heartbeat.still_seconds > limit:
@@ -316,6 +320,7 @@ class Controller:
         return write_trial(self.folder, number, verdict, self.overrides, verdict.values, self.provenance, attributes)
 
     def _submit(self, folder: TrialFolder, verdict: ValidationResult) -> None:
+        self.lease.check()  # again: writing the folder may have stalled until another controller took over
         self.running[folder.number] = running = self.attempts.submit(folder, verdict)
         logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))
 

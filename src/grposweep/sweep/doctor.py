@@ -82,13 +82,15 @@ class CheckRun:
             yield from check_journal(self.sweep)
         trials = self.sweep.trials()
         if folder.journal.exists():  # check_journal reports a missing one
-            yield from check_study(self.sweep, trials)
+            yield from check_study(self.sweep, trials, self.quiet)
         yield from self._trials(trials)
 
     def _trials(self, trials: list[FrozenTrial]) -> Iterator[Finding]:
         jobs = RunningJobs(self.sweep.folder.path)
         for trial in self.sweep.folder.trials():
-            yield from check_files(trial, trials[trial.number] if trial.number < len(trials) else None)
+            known = trials[trial.number] if trial.number < len(trials) else None
+            if self.quiet or (known is not None and known.state.is_finished()):
+                yield from check_files(trial, known)
             if self.quiet:
                 yield from _check_quiet(trial, jobs)
 

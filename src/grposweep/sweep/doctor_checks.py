@@ -294,16 +294,16 @@ def check_journal(sweep: Sweep) -> Iterator[Finding]:
         yield Finding(f"study.journal is damaged, its last {size - sound} bytes", remedy, sweep.rebuild)
 
 
-def check_study(sweep: Sweep, trials: list[FrozenTrial]) -> Iterator[Finding]:
-    """Compare the study with the trial folders."""
+def check_study(sweep: Sweep, trials: list[FrozenTrial], quiet: bool = True) -> Iterator[Finding]:
+    """Compare the study with the trial folders; while a controller runs (not ``quiet``), for trials that have ended."""
     folders = folders_by_number(sweep.folder)
     if wrong := contradictions(trials, folders):
         yield Finding("; ".join(wrong), "make the study again from the trial folders", sweep.remake)
         return
-    if lacking := [number for number in folders if number >= len(trials)]:
+    if quiet and (lacking := [number for number in folders if number >= len(trials)]):
         yield Finding(f"the study lacks {_named(lacking)}", "take them from the trial folders", sweep.rebuild)
     for trial in trials:
-        if not trial.user_attrs.get("invalid"):
+        if not trial.user_attrs.get("invalid") and (quiet or trial.state.is_finished()):
             yield from _check_trial(sweep, trial, folders)
 
 

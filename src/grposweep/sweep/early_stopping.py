@@ -106,7 +106,7 @@ class CurveReader:
         return replaced or bool(lines)
 
     def curve(self, number: int, point: Point, state: State, total: float | None) -> Curve:
-        """What is known, as a curve; ``total`` completions of a whole training, as far as anybody knows."""
+        """Return what is known as a curve. ``total`` is the completions of a whole training, as far as known."""
         known = self.completions[-1] if self.completions else 0.0
         return Curve(
             number, point, state, max(total or 0.0, known), tuple(self.completions), tuple(self.held_out), self.start,
@@ -184,7 +184,7 @@ class EarlyStoppingMonitor:
     _totals: dict[int, float] = field(default_factory=dict)
     _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
-    _none_promoted: tuple[bool, int, int, int] | None = None  # what was known when no trial was to be promoted
+    _none_promoted: tuple[bool, int, int, int] | None = None  # what was known when no trial was promoted
     _guarded: dict[int, bool] = field(default_factory=dict)
     terminator: Terminator | None = None
     converged: Mapping[str, float] = field(default_factory=dict)  # how far the search was when it had first converged
@@ -220,13 +220,13 @@ class EarlyStoppingMonitor:
         """Note that this trial stopped running and waits for its promotion."""
         self.paused.add(number)
 
-    def go_on(self, number: int) -> None:
+    def resume(self, number: int) -> None:
         """Note that this trial no longer waits."""
         self.paused.discard(number)
         self._still.pop(number, None)
 
     def promote(self, more: bool) -> int | None:
-        """The paused trial that a free slot should go to; ``more``: whether new points may be started."""
+        """Return the paused trial that should get a free slot. ``more``: whether new points may be started."""
         if not self.paused:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
@@ -268,7 +268,8 @@ class EarlyStoppingMonitor:
     def has_converged(self) -> bool:
         """Return whether no choice promises more than the noise; computed again after each finished trial."""
         finished = sum(trial.state == TrialState.COMPLETE for trial in self.study.searched)
-        if self.terminator is None or finished == self._has_converged[0]:
+        is_known = bool(self.converged) and not self.search.terminator  # then it is only reported
+        if self.terminator is None or is_known or finished == self._has_converged[0]:
             return self._has_converged[1]
         curves = self.curves()
         found = self.terminator.judge(curves)

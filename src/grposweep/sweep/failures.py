@@ -53,7 +53,7 @@ _CONFIGURATION = re.compile(r"(?:_config|training_args|configuration_\w+|hf_argp
 _LIBRARY = re.compile(r"/(?:trl|transformers|accelerate|peft|vllm|deepspeed|verl)/")
 _BEGINNING = re.compile(r"__init__|__post_init__|_?(?:check|verify|validate|parse)\w*")
 _REFUSAL = re.compile(r"(?:ValueError|TypeError|KeyError|AttributeError|NotImplementedError)\b")
-# A person's reward function raised what is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in
+# An exception from the user's reward function is raised below TRL's _calculate_rewards, ms-swift's _score_completions, or in
 # verl's reward managers.
 _REWARDS = re.compile(r":(?:_calculate_rewards|_score_completions)$|/reward_(?:manager|score)/")
 _CAUSE = "The above exception was the direct cause of the following exception"
@@ -106,7 +106,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         _ERROR + r"The total norm of order .* is non-finite",
     ),
     Failure.BAD_CONFIGURATION: (
-        r"bad_input: ",
+        r"(?:bad_input|unknown_metric): ",
         r"(?:ModuleNotFound|Import)Error: ",
         r"OSError: .*(?:is not a valid model identifier|Incorrect path_or_model_id|gated repo)",
         r"[\w.]*\.(?:HFValidation|RepositoryNotFound|RevisionNotFound|GatedRepo)Error: ",
@@ -242,7 +242,7 @@ class Evidence:
     progress: bool | None = None
     """Whether the heartbeat still moved shortly before the end; None: unknown."""
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The last lines of every rank's log, the job's and, where it can be had, the kernel's."""
+    """The last lines of every rank's log, the job's and, if readable, the kernel's."""
     metrics: Sequence[Mapping[str, Any]] = ()
     """The last lines of metrics.jsonl."""
 
@@ -345,7 +345,7 @@ class Step(StrEnum):
 
     RETRY = "retry"
     ELSEWHERE = "elsewhere"  # on other nodes
-    HEAL = "heal"  # with what ``heal`` changes, where it can; otherwise FAIL, and a recorded memory constraint
+    HEAL = "heal"  # with the changes of ``heal``, if there are any; otherwise FAIL, with a recorded memory constraint
     FAIL = "fail"
     STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
 

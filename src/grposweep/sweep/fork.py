@@ -53,7 +53,7 @@ AT_A_FORK = {
     "seed": "all children of a seed share data order and random numbers, and search.seeds=N repeats them on N seeds",
     "model": "the checkpoint holds the weights of this model",
     "task": "other prompts or rewards are another task, whose results cannot be compared",
-    "batch": "it decides which prompts a step takes, so the data order would change",
+    "batch": "it decides the prompts of each step, so the data order would change",
     "schedule": "the data order and the learning rate follow a plan of the whole training",
     "trainer": "the checkpoint was written by this trainer",
     "trainer.fork": MAY,
@@ -117,7 +117,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
 def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     """Return the parent's checkpoint at a step and the folder of its logs, or the copy of both in an earlier fork.
 
-    Raises UserError where there is none: it names the nearest step that has one.
+    Raises UserError if there is none; it names the nearest step that has one.
     """
     trial, experiment = parent.trial, parent.experiment
     if experiment.trainer.kind not in ("trl", "fake"):

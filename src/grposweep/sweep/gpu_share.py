@@ -16,7 +16,7 @@ ESTIMATED = 100  # valid points whose memory is estimated
 
 
 def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
-    """Return the sweep's base experiment with a number of trials a GPU instead of ``auto``; the number is printed.
+    """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the number is printed.
 
     As many trials as fit with the upper end of the largest estimate, and not more than this machine has CPU cores.
     Raises UserError if the memory of the GPU or of the trials is not known.

@@ -30,7 +30,7 @@ def about(trial: int, attempt: int | None = None) -> dict[str, Any]:
 
 
 class _Formatter(logging.Formatter):
-    """One line a record, in UTC, secrets redacted."""
+    """One line per record, in UTC, secrets redacted."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"

@@ -29,10 +29,15 @@ def webhook_address(search: Search) -> str | None:
     """Return the address in the environment variable that ``search.webhook`` names; None without one.
 
     The address of a webhook is a secret, so a configuration, which is written to disk, holds only the variable's name. Raises
-    UserError if the variable holds no http address.
+    UserError if it is no name of a variable, or the variable holds no http address.
     """
     if search.webhook is None:
         return None
+    if not search.webhook.isidentifier():
+        raise UserError(
+            "search.webhook takes the name of an environment variable: an address is a secret, and the configuration is written "
+            "to disk. Run export CHAT_URL=https://... first, and set search.webhook=CHAT_URL."
+        )
     address = os.environ.get(search.webhook, "")
     if urlsplit(address).scheme not in ("http", "https"):
         raise UserError(
@@ -67,7 +72,7 @@ def post(address: str, event: Event) -> str | None:
 
 
 def _text(event: Event) -> str:
-    of = f"trial {event['trial']}" if event.get("trial") else event.get("status", "")
+    of = f"trial {event['trial']}" if event.get("trial") else event.get("status") or event.get("reason", "")
     worth = f", {event['metric']} {event['objective']}" if event.get("objective") else ""
     return f"grposweep {os.path.basename(event['sweep'])}: {event['event']}, {of}{worth}"  # noqa: PTH119 - text only
 
@@ -76,7 +81,8 @@ def _text(event: Event) -> str:
 class Notifier:
     """Sends events one after the other, in a separate thread.
 
-    Events: ``best`` (a finished trial is the best so far), ``collapse`` (a guard ended a trial), ``failed`` (a trial failed).
+    Events: ``best`` (a finished trial is the best so far), ``collapse`` (a guard ended a trial), ``failed`` (a trial failed),
+    ``budget`` (the budget of GPU hours holds no further trial; once).
     """
 
     sweep: str
@@ -84,6 +90,7 @@ class Notifier:
     address: str | None = None
     problems: list[str] = field(default_factory=list)
     _best: float | None = None
+    _is_spent: bool = False
     _events: "queue.Queue[Event | None]" = field(default_factory=queue.Queue)
     _thread: threading.Thread | None = None
 
@@ -105,6 +112,13 @@ class Notifier:
             return ""
         self._best = trial.objective
         return "best"
+
+    def budget_spent(self) -> None:
+        """Send that the budget holds no further trial, once."""
+        if not self._is_spent:
+            self._is_spent = True
+            reason = f"search.budget_gpu_hours={self.search.budget_gpu_hours:g} holds no further trial"
+            self.send({"event": "budget", "trial": "", "objective": "", "reason": reason})
 
     def send(self, event: Event) -> None:
         """Send an event to the configured programs, if any."""

@@ -32,7 +32,7 @@ Changes = dict[str, int]  # of the batch: its fields and ours have the same name
 
 def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     """Half the per-device size (a third of 3, a fifth of 5, ...) and as many times the accumulation and an explicit
-    ``steps_per_generation``; None where that is impossible, invalid, or another loss.
+    ``steps_per_generation``; None if that is impossible, invalid, or another loss.
 
     ``s`` is realised. A rollout's completions stay what they were, and so does the memory that generating them needs.
     """
@@ -93,7 +93,7 @@ def corrections(sweep: SweepFolder) -> dict[str, tuple[float, int]]:
 
 
 def _sizes(verdict: ValidationResult) -> dict[str, int]:
-    """Return what a rank holds at once: completions of a backward pass, and tokens of each."""
+    """Return the completions of one backward pass on a rank, and the tokens of each."""
     plan = build_plan(verdict.setting)
     return {
         "per_device_train_batch_size": plan.per_device_train_batch_size,

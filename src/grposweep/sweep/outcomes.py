@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from grposweep.errors import ExitCode
+from grposweep.errors import ExitCode, UnknownMetricError
 from grposweep.launchers.base import End, EndState
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy
@@ -22,7 +22,7 @@ from grposweep.sweep.log import about
 from grposweep.sweep.oom import heal, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
-GOES_ON = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
+CONTINUING = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class RetryDecision:
     report: FailureReport
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Return whether the trial stays unfinished."""
-        return self.step in (*GOES_ON, Step.STOP)
+        return self.step in (*CONTINUING, Step.STOP)
 
 
 def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None) -> RetryDecision:
@@ -67,7 +67,7 @@ def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:
-    """Return what the attempt reported of its own failure, or what its launcher and its last lines say.
+    """Return the failure that the attempt reported, or the message of its launcher and its last lines.
 
     What the launcher knows counts more: a rank whose neighbour ran out of memory only sees a connection close.
     """
@@ -185,19 +185,19 @@ class OutcomeRecorder:
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
         verdict, folder = self.validator.validate(running.point, running.seed), running.folder
         decision = decide_retry(folder, verdict, end, moved=not running.hangs)
-        if not decision.goes_on and decision.failure is Failure.GPU_MEMORY:
+        if not decision.continues and decision.failure is Failure.GPU_MEMORY:
             record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
-        status = TrialStatus.RETRIED if decision.goes_on else TrialStatus.FAILED
+        status = TrialStatus.RETRIED if decision.continues else TrialStatus.FAILED
         write_failed(folder, running.attempt, status, decision.report)
         if decision.step is Step.STOP:
             self._halt(f"trial {folder.number}: {decision.failure.label}")
-        elif decision.goes_on:
+        elif decision.continues:
             how = "in smaller micro-batches" if decision.step is Step.HEAL else "from its last checkpoint"
             self.news.append(f"trial {folder.number}: {decision.failure.label}; it continues {how}")
         self._note_end(running, end, decision)
         text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
         logger.warning(text, decision.failure.label, decision.report.message, decision.step, extra=where)
-        if not decision.goes_on:
+        if not decision.continues:
             self._close(folder, decision)
 
     def _note_end(self, running: RunningAttempt, end: End, decision: RetryDecision | None = None) -> None:
@@ -216,6 +216,11 @@ class OutcomeRecorder:
         self.endings.append(None if decision is None else (decision.failure, same_words(decision.failure, message)))
         if is_epidemic(self.endings):
             self._halt(f"the last trials all failed alike ({message})")
+        elif decision is not None and decision.report.kind == UnknownMetricError.kind and self.study.best is None:
+            self._halt(
+                f"trial {folder.number} does not report search.metric={self.search.metric}, and no other trial has (with another "
+                "metric the sweep needs another name)"
+            )
 
     def _halt(self, why: str) -> None:
         """Start no further trial. Running trials continue."""

@@ -18,8 +18,9 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from grposweep.errors import UserError
-from grposweep.files import VERSION, delete_folder, is_draft, parse_json, read_lines, write_text
+from grposweep.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
 from grposweep.labels import count
+from grposweep.launchers.base import EndState
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
@@ -31,6 +32,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.provenance import difference
+from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import TrialStatus
 
 SHOWN = 3  # keys in which two sweeps differ
@@ -54,7 +56,7 @@ def open_folder(
 ) -> tuple[SweepFolder, str | None]:
     """Return the sweep's folder, and a note about an existing one; None for a new one (still without sweep.yaml).
 
-    Raises UserError where the folder holds another sweep or something else, or cannot be written.
+    Raises UserError if the folder holds another sweep or something else, or cannot be written.
     """
     folder = SweepFolder(path.resolve())
     try:
@@ -78,7 +80,7 @@ def open_folder(
 def leaving_nothing(path: Path) -> Iterator[None]:
     """Delete a sweep's folder that a refused command has made, if only a sweep's files are in it.
 
-    It stays if a trial is in it, or if the message names one of its files.
+    It stays if a trial has run or may run, or if the message names one of its files.
     """
     is_new = not os.path.lexists(path)
     try:
@@ -86,9 +88,30 @@ def leaving_nothing(path: Path) -> Iterator[None]:
     except UserError as error:
         folder = SweepFolder(path.resolve())
         is_made = is_new and os.path.lexists(path) and str(folder.path) not in str(error)
-        if is_made and _names(folder.path) <= WRITTEN and not any(folder.trials()):
+        if is_made and _names(folder.path) <= WRITTEN and not _has_work(list(folder.trials())):
             delete_folder(folder.path, folder.path.parent)
         raise
+
+
+def _has_work(trials: Sequence[TrialFolder]) -> bool:
+    """Return whether an attempt may have run; of several that were announced without a job only one was refused."""
+    return sum(map(_is_unanswered, trials)) > 1 or any(map(_may_run, trials))
+
+
+def _may_run(trial: TrialFolder) -> bool:
+    """Return whether an attempt of a trial has run, or was handed to a launcher and not cancelled."""
+    cancelled = {event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED}
+    return (trial.path / paths.RUNS).exists() or not _attempts(trial, AttemptEventKind.STARTED) <= cancelled
+
+
+def _is_unanswered(trial: TrialFolder) -> bool:
+    """Return whether an attempt was announced and has no job: refused, or submitted without an answer."""
+    return not _attempts(trial, AttemptEventKind.INTENT) <= _attempts(trial, AttemptEventKind.STARTED)
+
+
+def _attempts(trial: TrialFolder, kind: AttemptEventKind) -> set[int]:
+    """Return the numbers of a trial's attempts that have such an event."""
+    return {event.attempt for event in trial.attempts() if event.event == kind}
 
 
 def _others(path: Path) -> set[str]:
@@ -141,7 +164,7 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
 
 
 def _values(parameter: Mapping[str, Any] | None) -> str:
-    """Return what a sweep file's record says that is searched over a parameter, in a few words."""
+    """Describe in a few words the values of a parameter in the record of a sweep file."""
     if parameter is None:
         return "not searched"
     if isinstance(choices := parameter.get("choices"), list):
@@ -201,7 +224,7 @@ def describe_sweep(
 
 GONE = "the folder of this trial is gone"
 
-Folders = Mapping[int, Sequence[TrialFolder]]  # by number; more than one where a trial was written twice
+Folders = Mapping[int, Sequence[TrialFolder]]  # by number; more than one if a trial was written twice
 
 
 def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
@@ -232,13 +255,36 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
 
 
 def _is_trained(trial: TrialFolder) -> bool:
-    """Return whether a trial has learned from the files as they were, and its numbers may be used."""
+    """Return whether a trial has learned from the files as they were, or its attempt may, and its numbers may be used."""
     is_failed = trial.result.status in (TrialStatus.FAILED, TrialStatus.RETRIED)
-    return not is_failed and (trial.path / paths.METRICS).exists()
+    may_run = not trial.is_done and trial.open_attempt() is not None  # such as a job that waits
+    return may_run or (not is_failed and (trial.path / paths.METRICS).exists())
+
+
+def renew_untrained(folder: SweepFolder, provenance: Mapping[str, Any]) -> None:
+    """Let trials that were written and not trained, such as those of a dry run, use the files that new trials use."""
+    for trial in folder.trials():
+        before = read_json(trial.path / paths.PROVENANCE) or {}
+        if _files(before) != _files(provenance) and not (trial.is_done or _is_trained(trial)):
+            renew_inputs(trial, provenance)
+
+
+def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
+    """Let the trial's next attempt use these files; if they differ from its own it starts from the beginning."""
+    before = read_json(trial.path / paths.PROVENANCE) or {}
+    if _files(before) != _files(provenance):
+        trial.delete_checkpoints()
+        trial.delete_model()  # where another program keeps its checkpoints
+    write_json(trial.path / paths.PROVENANCE, {**provenance, "seeds": before.get("seeds")})
+
+
+def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    named = provenance.get("files")
+    return dict(named) if isinstance(named, dict) else {}
 
 
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
-    """Return what changed, which trials used it, and the three choices."""
+    """Return a message with the changed files, the trials that used them, and the three choices."""
     names = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
     have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
     return (
@@ -311,7 +357,7 @@ def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: st
 
 
 def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
-    """Add a folder's trial with its end, if it has one; False where its record does not tell, or is of another space."""
+    """Add a folder's trial with its end, if it has one; False if its record has none, or is of another space."""
     record = trial.record
     if record is None:
         return False
@@ -328,7 +374,7 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
 
 
 def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) -> bool:
-    """Tell the study the end that a trial's folder knows; False where it knows none."""
+    """Tell the study the end that a trial's folder knows; False if it knows none."""
     head = str(trial.user_attrs["experiment"])[:6]
     folder = next((folder for folder in folders.get(trial.number, ()) if folder.head == head), None)
     if folder is None or not folder.is_done:

@@ -1,10 +1,12 @@
 """Try failed trials again, in place: a trial keeps its number, its folder and its attempts.
 
 A trial that failed by code or configuration is tried again once its files, its configuration or its environment changed.
-``search.retry_failed`` and ``grposweep retry`` try every failed trial again. The folder is opened first. The study, in which
-a failed trial is final, is then rebuilt from the folders (`resume.open_study`).
+``search.retry_failed`` tries every failed trial again. ``grposweep retry`` repeats the sweep's command and names trials to it in
+the environment. So a trial is opened by a controller that is ready to run it. The study, in which a failed trial is final, is
+then rebuilt from the folders (`resume.open_study`).
 """
 
+import os
 import shlex
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines, write_json
+from grposweep.files import read_json, read_lines
 from grposweep.labels import count
 from grposweep.report.view import open_sweep
 from grposweep.schema import Experiment
@@ -27,17 +29,19 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import difference
 from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import Failure, TrialStatus
+from grposweep.sweep.resume import renew_inputs
 from grposweep.terminal import say
 
 BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)  # classes that a correction can cure
+NAMED = "GRPOSWEEP_RETRY"  # the variable with the folder names of trials to try again
 # Sections and keys that decide what is tried and shown, not how a trial runs.
 NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
 
 
 def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]) -> list[str]:
     """Open the failed trials that are to be tried again; return a line for each, with the reason."""
-    wanted = validator.points.base.search.retry_failed
-    said = []
+    wanted, said = validator.points.base.search.retry_failed, []
+    named = os.environ.pop(NAMED, "").split()  # removed: attempts inherit the environment
     for trial in folder.trials():
         if trial.result.status is not TrialStatus.FAILED or not trial.is_done or (record := trial.record) is None:
             continue
@@ -47,14 +51,15 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping
             continue
         before = read_json(trial.path / paths.PROVENANCE) or {}
         cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
-        if cured or wanted:
-            _renew(trial, verdict, before, provenance)
-            reopen(trial)
-            said.append(f"trial {trial.number} is tried again: {cured or 'search.retry_failed=true'}")
+        if cured or wanted or trial.path.name in named:
+            _renew(trial, verdict, provenance)
+            _reopen(trial)
+            asked = "search.retry_failed=true" if wanted else "grposweep retry"
+            said.append(f"trial {trial.number} is tried again: {cured or asked}")
     return said
 
 
-def reopen(trial: TrialFolder) -> None:
+def _reopen(trial: TrialFolder) -> None:
     """Make a failed trial an unfinished one; its next attempt starts from its last checkpoint, if it has one."""
     last = max((event.attempt for event in trial.attempts()), default=0)
     trial.close_attempt()
@@ -89,25 +94,17 @@ def _is_same(trial: TrialFolder, verdict: ValidationResult) -> bool:
     return record is not None and record.attributes.get("experiment") == identity
 
 
-def _renew(
-    trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], provenance: Mapping[str, Any]
-) -> None:
+def _renew(trial: TrialFolder, verdict: ValidationResult, provenance: Mapping[str, Any]) -> None:
     """Let the trial's next attempt use present files and configuration; with other files it starts from the beginning."""
-    if _files(before) != _files(provenance):
-        trial.delete_checkpoints()
-        trial.delete_model()  # where another program keeps its checkpoints
-    write_json(trial.path / paths.PROVENANCE, {**provenance, "seeds": before.get("seeds")})
+    renew_inputs(trial, provenance)
     if _is_same(trial, verdict):
         (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
 
 
-def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    named = provenance.get("files")
-    return dict(named) if isinstance(named, dict) else {}
-
-
 def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
-    """Open failed trials of a sweep (all, if none is named), and resume the sweep; return its exit code.
+    """Resume a sweep, which tries failed trials again (all, if none is named); return its exit code.
+
+    A trial whose command is refused stays as it is.
 
     Raises UserError for a trial that has not failed, if a controller is at work, or if the command is not recorded.
     """
@@ -129,10 +126,10 @@ def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
             )
     command, start = _command(folder)
     with Lease(folder.lease):
-        for trial in found:
-            reopen(trial)
+        pass  # no controller is at work
     say(f"{count(len(found), 'trial')} of {view.name} to try again: {shlex.join(command)}")
-    return subprocess.run(command, cwd=start, check=False).returncode
+    environment = {**os.environ, NAMED: " ".join(trial.path.name for trial in found)}
+    return subprocess.run(command, cwd=start, env=environment, check=False).returncode
 
 
 def _command(folder: SweepFolder) -> tuple[list[str], Path]:

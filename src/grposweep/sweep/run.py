@@ -7,16 +7,13 @@ the user's commands (`sweep.notify`). All that is shown is rendered by ``report`
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 from rich.console import Console
@@ -24,10 +21,11 @@ from rich.text import Text
 
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
-from grposweep.config.native_keys import check_reach
+from grposweep.config.metric_names import check_metrics
+from grposweep.config.native_keys import check_reach, check_switches
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
-from grposweep.errors import ExitCode
+from grposweep.errors import ExitCode, UserError
 from grposweep.files import run_command as own_command
 from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
@@ -47,9 +45,17 @@ from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.gpu_share import share_gpus
+from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.notify import PATIENCE_SECONDS, Notifier, run_command, webhook_address
-from grposweep.sweep.resume import agree_on_inputs, default_name, describe_sweep, leaving_nothing, open_folder
+from grposweep.sweep.resume import (
+    agree_on_inputs,
+    default_name,
+    describe_sweep,
+    leaving_nothing,
+    open_folder,
+    renew_untrained,
+)
 from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
 from grposweep.sweep.warm_start import check_sources
 
@@ -58,7 +64,7 @@ CHECKED_POINTS = 100  # valid points whose warnings are printed
 
 
 def end_event(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the user's command and webhook; empty text where there is no best trial.
+    """How the sweep ended, for the user's command and webhook; empty text if there is no best trial.
 
     With several objectives all trials on the Pareto front are named, separated by spaces, with the first objective's values.
     """
@@ -80,41 +86,11 @@ def status(controller: Controller) -> str:
         return "stopped"
     if controller.study.best is None:
         return "failed"
-    return "budget" if controller.spending.overspent and controller.ended < controller.queue.planned else "finished"
+    return "budget" if controller.is_out_of_budget else "finished"
 
 
 POLL_SECONDS = 0.1
 SHOW_SECONDS = 0.5
-
-
-@dataclass
-class SignalCounter:
-    """Counts requests to stop the controller."""
-
-    count: int = 0
-
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        self.count += 1
-
-
-@contextmanager
-def counting_interrupts() -> Iterator[SignalCounter]:
-    """Count Ctrl-C and SIGTERM instead of raising, so that no operation is interrupted half-way.
-
-    A closed terminal (SIGHUP) is no request to stop.
-    """
-    interrupts = SignalCounter()
-    before = {number: signal.signal(number, interrupts) for number in (signal.SIGINT, signal.SIGTERM)}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note_hangup)
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _note_hangup(_signal: int, _frame: FrameType | None) -> None:
-    logger.warning("the terminal went away (SIGHUP): the sweep continues; kill -TERM %d stops it", os.getpid())
 
 
 def work(
@@ -135,7 +111,7 @@ def work(
     for trial in controller.started:
         if trial.number in said:
             notifier.trial_ended(reader.trial(controller.trial_folder(trial)), is_new=False)
-    seen, shown, notice, written = 0, 0.0, "", SweepProgress()
+    seen, shown, notice, written, before = 0, 0.0, "", SweepProgress(), len(said)
     with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
@@ -157,6 +133,8 @@ def work(
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
                     notifier.trial_ended(ended)
+            if controller.is_out_of_budget and (controller.running or len(said) > before):  # not told by an earlier run
+                notifier.budget_spent()
             if done:
                 _write_progress(controller, invalid, written)
                 return reasons
@@ -179,7 +157,7 @@ def _write_progress(controller: Controller, invalid: int, written: SweepProgress
 
 
 def _progress(controller: Controller, invalid: int) -> SweepProgress:
-    """Return what readers of the folder cannot know from the trials. ``invalid``: points of the finite parameters."""
+    """Return the facts that readers of the folder cannot derive from the trials. ``invalid``: points of the finite parameters."""
     queue, search = controller.queue, controller.search
     waits = {number: controller.launcher.waiting(item.job_id) for number, item in sorted(controller.running.items())}
     return SweepProgress(
@@ -221,13 +199,7 @@ def run_sweep(
     Raises UserError before anything starts.
     """
     console, base = build_console(), points.base
-    check_words(base)
-    check_tracker(base)
-    webhook_address(base.search)
-    names = [*map(override_name, overrides), *(parameter.name for parameter in space.parameters)]
-    check_reach(base.trainer, names)
-    check_slurm_keys(base.cluster, names)
-    judged = validate_space(console, space, points)
+    judged = _judge(console, space, points, overrides)
     with counting_interrupts() as interrupts:
         chosen = screen_space(judged, console, interrupts)
     if chosen is None:
@@ -243,6 +215,8 @@ def run_sweep(
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
+    if not path.exists():  # a resume waits for a scheduler that does not answer
+        launcher_class(base.cluster.kind).check_available()
     with leaving_nothing(path), ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base, provenance)
@@ -253,6 +227,7 @@ def run_sweep(
             keep(folder.path)
         inputs = agree_on_inputs(folder, base.search.changed_files, inputs)
         provenance |= {"files": inputs.digests, "copies": inputs.copies or ""}
+        renew_untrained(folder, provenance)
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
@@ -275,11 +250,28 @@ def run_sweep(
         return _play(console, controller, judged, interrupts, stack)
 
 
+def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
+    """Check what does not need the sweep's folder, and validate the points. Raises UserError."""
+    base = points.base
+    check_words(base)
+    check_tracker(base)
+    webhook_address(base.search)
+    searched = [parameter.name for parameter in space.parameters]
+    names = [*map(override_name, overrides), *searched]
+    check_reach(base.trainer, names)
+    check_slurm_keys(base.cluster, names)
+    judged = validate_space(console, space, points)
+    check_switches(searched, judged.distinct)
+    if base.name is None or not (Path(base.outputs) / base.name).exists():  # a sweep with results has its metric
+        check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
+    return judged
+
+
 SCREENED = ("model", "task", "generation")  # sections that a screen depends on
 
 
 def with_screens(prepared: dict[str, Any], judged: ValidatedSpace) -> dict[str, Any]:
-    """Return what preparation counted, with what screens of the points' models, tasks and sampling have found."""
+    """Return the counts of preparation with the results of screens of the points' models, tasks and sampling."""
     if not (Path(judged.base.outputs) / paths.SCREENS).is_dir():
         return prepared
     from grposweep.screening.run import with_screens as add  # numpy and scipy: for those who have screened
@@ -325,7 +317,13 @@ def _play(
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     notifier = Notifier(str(folder.path), base.search, webhook_address(base.search))
-    reasons = work(controller, console, interrupts, invalid, mirror, reader, notifier)
+    try:
+        reasons = work(controller, console, interrupts, invalid, mirror, reader, notifier)
+    except UserError as error:  # a job was refused; the others continue
+        left = [item.job_id for item in controller.running.values() if item.folder.open_attempt() is not None]
+        if left and launcher.outlives:
+            raise UserError(f"{error}\n{launcher.detach_message(left)}") from error
+        raise
     if mirror is not None and not mirror.close():
         console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
@@ -410,6 +408,6 @@ def _write_only(controller: Controller, console: Console, command: Sequence[str]
 
 
 def _detach_message(controller: Controller) -> str:
-    """Return what happens to the attempts that the controller leaves, and where the results are."""
+    """Return a message on the attempts that the controller leaves, and the path of the results."""
     message = controller.launcher.detach_message([running.job_id for running in controller.running.values()])
     return f"{message}\nresults in {controller.folder.path}"

@@ -30,11 +30,12 @@ from grposweep.search.early_stopping.curve_ei import CurveEiPolicy
 from grposweep.search.early_stopping.terminator import Terminator
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
+from grposweep.search.prior import check_prior, prior_points
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
 from grposweep.search.space import Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
-from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
+from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
@@ -82,18 +83,13 @@ class ValidatedSpace:
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        names = [item.name for item in self.space.parameters if item.name.split(".")[0] in sections]
-        points = {
-            freeze({name: point[name] for name in names if name in point}): point
-            for point in islice(self.validity.valid_points(), None if names else 1)
-        }
-        return [self.validator.validate(point).experiment for point in points.values()]
+        return distinct_experiments(self.validity, *sections)
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
     """Validate a space before its folder exists.
 
-    Raises UserError for a parameter or an enqueued point that cannot be, a sampler that does not go with the space, and a space
+    Raises UserError for an impossible parameter or enqueued point, for a sampler that does not fit the space, and for a space
     without a valid point.
     """
     sampler = _sampler(points.base, space)
@@ -104,9 +100,9 @@ def validate_space(console: Console, space: Space, points: Points) -> ValidatedS
 
 
 def _sampler(base: Experiment, space: Space) -> str:
-    """The sampler's name, ``auto`` resolved.
+    """Return the sampler's name, with ``auto`` resolved.
 
-    Raises UserError where it does not go with the space, or ``force`` not with it.
+    Raises UserError if it does not fit the space, or if ``force`` does not fit it.
     """
     if base.search.seeds and any(parameter.name == "seed" for parameter in space.parameters):
         raise UserError(
@@ -114,6 +110,7 @@ def _sampler(base: Experiment, space: Space) -> str:
             "Take seed out of the space, or set search.seeds=0."
         )
     sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further), base.search.stopping)
+    check_prior(base.search.prior, sampler, space)
     if base.force and not lists_points(sampler):
         raise UserError(
             f"force=true with search={sampler}: only a list of points can be run once more. "
@@ -147,15 +144,21 @@ def _sampler(base: Experiment, space: Space) -> str:
 def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
     """Judge the whole space.
 
-    Raises UserError where no point is valid: a single run's problems in words, a sweep's as a table.
+    Raises UserError if no point is valid: a single run's problems in words, a sweep's as a table.
     """
     validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else evaluate_grid(validator)
-    if validity.valid:
+    only_baseline = sampler == "one_factor" and validity.valid == 1 < validity.total
+    if validity.valid and not only_baseline:
         return validity
     if not validator.space.parameters:
         verdict = validator.validate({})
         raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
     print_invalid(console, validity)
+    if only_baseline:
+        raise UserError(
+            "None of the changes is valid, so there is nothing to compare with the base configuration. Change a parameter as the "
+            "table above says."
+        )
     raise UserError(
         f"None of the {validity.total} points of this space is valid, so there is nothing to search. "
         f"Change a parameter or the base configuration as the table above says."
@@ -178,7 +181,7 @@ def prepare(
     console: Console,
     interrupts: Interrupted,
 ) -> bool:
-    """Have every model and task prepared that is not yet; False if the user interrupted it.
+    """Prepare every model and task that is not prepared yet. Return False if the user interrupted it.
 
     Raises UserError with what preparation found wrong.
     """
@@ -223,8 +226,9 @@ def _message(folder: SweepFolder, code: int) -> str:
 
 
 def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:
-    """invalid.jsonl: the invalid combinations of the finite parameters with their problems and fixes; a last line counts
-    those beyond the first ten thousand.
+    """Write the invalid combinations of the finite parameters to invalid.jsonl, with problems and fixes.
+
+    A last line counts those beyond the first ten thousand.
     """
     lines = [
         json.dumps({"v": VERSION, "point": verdict.point, "problems": verdict.reasons()})
@@ -244,7 +248,7 @@ def build_controller(
     overrides: list[str],
     provenance: Mapping[str, Any],
 ) -> Controller:
-    """Build the controller of a sweep: open and repair its study, tell it what earlier runs found, print what was found."""
+    """Build the controller of a sweep: open and repair its study, add earlier results, and print what was found."""
     base, validator = judged.base, judged.validator
     for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -256,14 +260,16 @@ def build_controller(
     _teach(study, folder, judged, warm)
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
-    first = [*judged.enqueued, *warm.first]
     valid = list(judged.validity.valid_points())
+    finite = tuple(study.space.finite_part(point) for point in valid)
+    first = [*judged.enqueued, *warm.first]
+    if base.search.prior != "none":
+        first += prior_points(study.space, finite, lambda p: validator.fields.setting(p).lora, base.search.seed)
     queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
     queue.known_oom = partial(known_oom, folder)
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
-    outcomes.keep_best()  # an earlier controller may have died between an end and this
+    outcomes.keep_best()  # an earlier controller may have died before it did this
     stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
-    finite = tuple(study.space.finite_part(point) for point in queue.valid_points)
     has_points = lambda: queue.has_points  # noqa: E731 - a property of what changes
     context = SearchContext(study.space, queue.validator.planned, finite, base.search.seed, has_points)
     stopping.begin(context)
@@ -322,7 +328,7 @@ def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm:
     base = judged.base
     if base.search.further:
         study.use_objectives(_extra_objectives(folder, base.search.further))
-    else:  # what earlier sweeps were worth in further objectives is not taken over
+    else:  # of earlier sweeps only the first objective is used
         study.learn([(seen.point, seen.value) for seen in warm.observations])
     study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
 
@@ -337,7 +343,7 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
         f"{d}={label}" for d, labels in validity.valid_by_label().items() for label, n in labels.items() if not n[0]
     ]
     if never:
-        console.print(f"never valid with the other parameters as they are: {', '.join(never)}", highlight=False)
+        console.print(f"never valid with the other parameters in this space: {', '.join(never)}", highlight=False)
     write_invalid(folder, map(validity.validator.validate, validity.invalid_points()), validity.invalid)
     if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}

@@ -170,10 +170,13 @@ class TrialQueue:
 
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
-        used = {trial.user_attrs.get("enqueued") for trial in self.study.searched[self._before :]}
+        used = [(t.user_attrs.get("enqueued"), t.params) for t in self.study.searched[self._before :]]
         self._look()
         for index, wanted in enumerate(self.enqueued):
-            if index not in used and freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
+            # A resumed sweep may have another list. A value of an inactive parameter is not among a trial's.
+            if any(i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used):
+                continue
+            if freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
                 return self._proposal(point, enqueued=index)
         point = self._ask({})
         return None if point is None else self._proposal(point)

@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"View run .* at (\S+)")
 def sync_sweep(sweep: SweepView) -> int:
     """Send the offline runs, and return the exit code.
 
-    Raises UserError where nothing was tracked offline, or W&B knows no login.
+    Raises UserError if nothing was tracked offline, or W&B knows no login.
     """
     runs = {trial.number: offline_runs(trial.path) for trial in sweep.trials}
     kept = [trial for trial in sweep.trials if runs[trial.number]]
@@ -82,9 +82,9 @@ def unreachable(address: str) -> str | None:
 
 
 def _send(trial: TrialView, runs: Sequence[Path], what: str) -> bool:
-    """Send one trial's parts in one call, which W&B does in order; False where that failed.
+    """Send one trial's parts in one call, which W&B does in order; False if that failed.
 
-    Raises UserError where W&B knows no login.
+    Raises UserError if W&B knows no login.
     """
     command = [sys.executable, "-m", "wandb", "sync", *map(str, runs)]
     try:

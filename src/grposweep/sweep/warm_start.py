@@ -1,6 +1,6 @@
 """Warm start: what earlier sweeps found, taken over once, at the first start, into warm_start.json.
 
-An earlier trial is a point of this space if some point here learns the same: same prompts a step, generations, rates and so
+An earlier trial is a point of this space if some point here learns the same: same prompts per step, generations, rates and so
 on, with any processes and per-device sizes that realise them. Its result is an observation where model and schedule are the
 same as well; with others the best points are still tried first. Nothing of it enters the sweep's own study.
 """
@@ -102,7 +102,7 @@ def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator)
 
 
 def _read(path: Path) -> WarmStart | None:
-    """Return what a file says; None if there is none, or if it is damaged."""
+    """Return the content of a file; None if it is missing or damaged."""
     said = read_json(path) or {}
     first, observations = said.get("first"), said.get("observations")
     if not _are_objects(first) or not _are_objects(observations):

@@ -9,7 +9,7 @@ __all__ = ["Callback"]
 
 
 def __getattr__(name: str) -> Any:
-    """The callback, imported only when it is asked for: it brings transformers along."""
+    """Import the callback at its first use, because it imports transformers."""
     if name == "Callback":
         from grposweep.train.callback import Callback
 

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code, also where there is no room left to write down what went wrong."""
+    """Return the exit code, even if the disk is too full to record the failure."""
     try:
         code = main(arguments)
         sys.stdout.flush()

@@ -51,7 +51,7 @@ from grposweep.train.tracker import Tracker, build_tracker, with_intervals
 class Attempt:
     """One rank of one execution of a trial. Only rank 0 writes the files.
 
-    Where another program starts the ranks, ``rank`` and ``ranks`` count our processes, one a node.
+    Where another program starts the ranks, ``rank`` and ``ranks`` count our processes, one per node.
     """
 
     folder: Path
@@ -165,9 +165,10 @@ def load_attempt(folder: Path) -> Attempt:
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_theirs = is_external(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:
+        instead = f", or set cluster.processes={ranks}" if experiment.cluster.kind == "local" else ""
         raise UserError(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
-            f"(WORLD_SIZE). Start {experiment.cluster.processes} of them, or set cluster.processes={ranks}."
+            f"(WORLD_SIZE). Start {experiment.cluster.processes} of them{instead}."
         )
     setting = read_own_setting(folder, experiment)
     plan = build_plan(setting)
@@ -202,7 +203,7 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
 
 
 def read_prepared(folder: Path, experiment: Experiment) -> Mapping[str, Any]:
-    """Return what preparation found out about a trial's model and task; empty without preparation."""
+    """Return the results of preparation for a trial's model and task; empty without preparation."""
     entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
     found = entries.get(prepared_key(experiment))
     return found if isinstance(found, dict) else {}
@@ -249,7 +250,7 @@ def run_attempt(folder: Path) -> int:
         return _train(load_attempt(folder))
     except UserError as error:
         print(error, file=sys.stderr)
-        _write_failure(folder, "bad_input", str(error), [])
+        _write_failure(folder, error.kind, str(error), [])
         return ExitCode.BAD_INPUT
     except ProgramFailed as error:
         print(error, file=sys.stderr)

@@ -54,7 +54,7 @@ NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER
 def train(attempt: Attempt) -> Outcome:
     """Run the program of a trial to its end or to a stop.
 
-    Raises ProgramFailed where it ends as no program should.
+    Raises ProgramFailed if it ends with an error.
     """
     trial = _trial(attempt)
     program = build_program(trial)
@@ -221,7 +221,7 @@ class ExternalProgramMonitor:
 
     @property
     def callback(self) -> CallbackState | None:
-        """Return what the grposweep Callback reports on this attempt; None for a program without it."""
+        """Return the report of the grposweep Callback on this attempt; None for a program without it."""
         return CallbackState.read(self.attempt.folder, self.attempt.number)
 
     def _report(self) -> None:

@@ -34,7 +34,7 @@ PACKAGES = {  # key and value of the model ("*": any) -> module and package that
 
 @dataclass(frozen=True)
 class Loaded:
-    """What GRPOTrainer takes: a path (it loads the reference model from there itself), not a model."""
+    """A model for GRPOTrainer. It is a path, because the trainer also loads the reference model from it."""
 
     path: str
     tokenizer: PreTrainedTokenizerBase
@@ -95,7 +95,7 @@ def name_base_model(saved: Path, model: Model) -> None:
 
 
 def loading_options(model: Model) -> dict[str, Any]:
-    """Return what from_pretrained is told; what is null or false is left to it."""
+    """Return the arguments of from_pretrained. Null and false ones are left out."""
     return {name: value for name in LOADING if (value := getattr(model, name))}
 
 

@@ -1,6 +1,6 @@
-"""Once before the first trial: locate models, count prompts, try rewards; prepared.json is what the rules then read.
+"""Locate models, count prompts and try rewards once before the first trial. The rules then read prepared.json.
 
-Errors of model, data or rewards are found here, once, as bad input; later it would be a failed trial each.
+Errors of model, data or rewards are reported here once, as bad input. Later each of them would fail a trial.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
 from grposweep.storage import paths
+from grposweep.storage.inputs import TrialInputs
 from grposweep.train.rewards import Reward, RewardError, load_rewards
 from grposweep.train.tasks import Data, hash_rows, load_data
 
@@ -33,33 +34,37 @@ MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most 
 
 
 def prepare_sweep(folder: Path) -> int:
-    """Add every entry of prepare.json to prepared.json; the exit code."""
+    """Add every entry of prepare.json to prepared.json, by the sweep's copies of the user's files. Return the exit code."""
+    inputs = TrialInputs.of_sweep(folder)
     try:
+        inputs.check()
+        sys.path[:0] = inputs.roots(sys.path)
         with lock(folder / "prepare.lock"):
             wanted = (read_json(folder / paths.PREPARE) or {}).get("entries", {})
             for key, path in wanted.items():
                 done = (read_json(folder / paths.PREPARED) or {}).get("entries", {})
                 if key not in done:
-                    done[key] = prepare_experiment(
-                        load_experiment(folder / path), Reporter(folder / paths.PREPARE_PROGRESS), folder
-                    )
+                    experiment = load_experiment(folder / path)
+                    experiment.task = inputs.task(experiment.task)
+                    done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
-        print(error, file=sys.stderr)
+        said = inputs.with_originals(str(error))
+        print(said, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / paths.PREPARE_ERROR, redact(str(error)))  # for the controller, which shows no log
+            write_text(folder / paths.PREPARE_ERROR, redact(said))  # for the controller, which shows no log
         return ExitCode.BAD_INPUT
     return ExitCode.FINISHED
 
 
 class Reporter:
-    """Writes what preparation is at, a few times a second, for the process that waits for it."""
+    """Writes the progress of preparation a few times per second, for the process that waits for it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.written = path, 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """So much of so much."""
+        """Record that ``done`` of ``total`` items of ``what`` are done."""
         if time.monotonic() - self.written > 0.2 or done == total:
             self.written = time.monotonic()
             write_json(self.path, {"what": what, "done": done, "total": total})
@@ -88,7 +93,7 @@ def check_packages(experiment: Experiment) -> None:
 def prepare_experiment(
     experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress, sweep: Path | None = None
 ) -> dict[str, Any]:
-    """The entry of one model and task of a sweep's folder."""
+    """Return the entry of one model and task of a sweep's folder."""
     check_packages(experiment)
     data = load_data(experiment.task, sweep)
     rewards = load_rewards(experiment.task.rewards)
@@ -111,7 +116,7 @@ def prepare_experiment(
 def prepare_model(
     experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = no_progress
 ) -> tuple[dict[str, Any], str]:
-    """Download the model if it is the hub's; return its shape and a hash of its weights.
+    """Download the model if it is on the hub. Return its shape and a hash of its weights.
 
     Raises UserError if its tokenizer cannot read the prompts.
     """
@@ -148,7 +153,7 @@ def _tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any]) -> Any:
 
 
 def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:
-    """Chat needs a template; the tiny model reads sums only."""
+    """Raise UserError for a chat without a template, or for the tiny model if prompts are not sums."""
     prompt = train[0]["prompt"]
     if not isinstance(prompt, str):
         if tokenizer.chat_template is None:
@@ -179,11 +184,11 @@ def try_reward(reward: Reward, train: Dataset) -> None:
 
 
 def _ignore(*_: Any) -> None:
-    """TRL's log_extra and log_metric, where there is no log yet."""
+    """Stand in for TRL's log_extra and log_metric while there is no log."""
 
 
 def hash_model(experiment: Experiment, folder: Path) -> str:
-    """What the weights are: the recipe's hash, a hash of a local folder, or the hub's commit (the snapshot's name)."""
+    """Return the identity of the weights: the recipe's hash, a hash of a local folder, or the hub's commit."""
     from grposweep.train.tiny import EMBEDDED, recipe_hash
 
     if experiment.model.path == EMBEDDED:
@@ -194,7 +199,7 @@ def hash_model(experiment: Experiment, folder: Path) -> str:
 
 
 def hash_folder(folder: Path) -> str:
-    """A hash of names, sizes and both ends of every file: gigabytes of weights are told apart in no time."""
+    """Return a hash of names, sizes and both ends of every file. It is fast for gigabytes of weights."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         size = path.stat().st_size
@@ -207,7 +212,7 @@ def hash_folder(folder: Path) -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """One preparation at a time on this machine; a dead process's lock is taken over."""
+    """Allow one preparation at a time on this machine. The lock of a dead process is taken over."""
     while True:
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -230,7 +235,7 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def _is_stale(path: Path) -> bool:
-    """Whether the process in the lock is gone; an empty lock is one that is being written."""
+    """Return whether the process in the lock is gone. An empty lock is still being written."""
     try:
         pid = path.read_text().strip()
         if not pid:

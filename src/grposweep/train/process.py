@@ -112,7 +112,7 @@ LOOK_SECONDS = 60.0  # of silence, before a rank writes where it is; a quarter o
 DEEPEST = 40  # frames that are written
 
 _alive = -math.inf  # the last call of `feed`, by the monotonic clock
-_fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one a process
+_fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one per process
 
 
 def feed(minutes: float | None) -> None:
@@ -124,7 +124,8 @@ def feed(minutes: float | None) -> None:
     _alive = time.monotonic()
     if minutes is None or time.monotonic() - _fed < SPARED * minutes * 60:
         return
-    faulthandler.dump_traceback_later(minutes * 60, exit=True, file=STDERR)
+    with suppress(RuntimeError):  # no thread can be started (`ulimit -u`): the controller watches the heartbeat as well
+        faulthandler.dump_traceback_later(minutes * 60, exit=True, file=STDERR)
     _fed = time.monotonic()
 
 
@@ -143,14 +144,16 @@ class StackWriter:
 
     def __enter__(self) -> "StackWriter":
         self._path.unlink(missing_ok=True)  # of an earlier attempt
-        self._thread.start()
+        with suppress(RuntimeError):  # no thread can be started (`ulimit -u`): a rank that hangs is not named then
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(timeout=self._after)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=self._after)
         if kind is None:  # of a failed attempt it tells where it was
             self._path.unlink(missing_ok=True)
 

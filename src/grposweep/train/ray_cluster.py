@@ -67,7 +67,7 @@ def make_folder() -> Path:
 
 
 def environment(attempt: Attempt) -> dict[str, str]:
-    """Return what all of a cluster's processes need: no usage reports, and a token of the attempt's own.
+    """Return the environment of all processes of a cluster: no usage reports, and a token of the attempt's own.
 
     Without a token anyone on the network may run code in a Ray cluster. With a token file of the user's own (~/.ray/auth_token)
     Ray's head alone would ask for one. Before 2.52 Ray knows none, and ignores it.
@@ -148,7 +148,7 @@ class RayNode:
         return self.attempt.folder / paths.LOGS / f"ray-{self.attempt.rank}.log"
 
     def _further(self) -> list[str]:
-        """Return the head's further options: the address that Slurm knows, and a port for Ray's client where that exists."""
+        """Return the head's further options: the address that Slurm knows, and a port for Ray's client if that exists."""
         if self.start((self.cluster.python, "-c", PROBE), self._log).wait():
             raise UserError(
                 f"trainer.python={self.cluster.python}: cluster.nodes={self.cluster.nodes} needs Ray there "
@@ -203,7 +203,7 @@ class RayNode:
 
 
 def _state(attempt: Attempt) -> dict[str, Any]:
-    """Return what this attempt's head has said; empty before."""
+    """Return the state that this attempt's head has written; empty before."""
     said = read_json(attempt.folder / STATE) or {}
     return said if said.get("attempt") == attempt.number else {}
 

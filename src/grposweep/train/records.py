@@ -13,7 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
+from grposweep.errors import UnknownMetricError
 from grposweep.files import append_line, as_number, read_lines, write_text
 from grposweep.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grposweep.schema import GPU_HOURS, Search
@@ -179,7 +179,7 @@ DRAWS = 1_000
 
 
 def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
-    """Return how much higher the largest of noisy means is expected to be than what it estimates (never negative).
+    """Return the expected excess of the largest of noisy means over its true value (never negative).
 
     A parametric bootstrap. The values scatter more than what they measure, so they are first drawn together by the share of
     their variance that noise explains. ``errors`` are the standard errors of the values; their noise must be independent.
@@ -228,11 +228,11 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
         raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")
     names = sorted({name for line in lines for name, value in line.items() if isinstance(value, float)} - set(TIMES))
     if near := get_close_matches(metric, names, n=3, cutoff=0.7):
-        raise UserError(
+        raise UnknownMetricError(
             f"search.metric={metric}, but no evaluation reported it. Did you mean {' or '.join(near)}? "
             f"Set search.metric={near[0]}."
         )
-    raise UserError(
+    raise UnknownMetricError(
         f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
         "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
@@ -251,8 +251,8 @@ class RolloutSchedule:
     not from the trial's.
     """
 
-    accumulation: int  # micro-steps an optimizer step
-    micro_steps: int  # micro-steps a rollout, with its reuse
+    accumulation: int  # micro-steps per optimizer step
+    micro_steps: int  # micro-steps per rollout, with its reuse
     completions: int  # a rollout
     epoch_steps: int | None  # None: unknown, one endless epoch
     epoch_rollouts: int

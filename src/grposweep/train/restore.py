@@ -1,5 +1,6 @@
 """What a resume restores apart from the state that transformers keeps: the reference model, and the rates of a fork."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,20 @@ def load_reference(model: Any, checkpoint: Path) -> None:
             f"{checkpoint.parent} and run the same command to train this trial from the start."
         )
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def allow_deepspeed_states(sharding: str) -> None:
+    """Let torch read DeepSpeed's checkpoints also with TORCH_FORCE_WEIGHTS_ONLY_LOAD=1, which refuses unknown classes.
+
+    Source: what `torch.serialization.get_unsafe_globals_in_checkpoint` finds in those of DeepSpeed 0.19.8.
+    """
+    if not sharding.startswith("zero") or not os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
+        return
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    torch.serialization.add_safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address])
 
 
 @contextmanager

@@ -32,19 +32,19 @@ def text_of(completion: str | list[dict[str, str]]) -> str:
 
 
 def exact(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """1 where the completion, stripped, is the answer."""
+    """Return 1 if the stripped completion is the answer, else 0."""
     return [
         float(text_of(completion).strip() == gold.strip()) for completion, gold in zip(completions, answer, strict=True)
     ]
 
 
 def math(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """1 where math-verify finds the completion's last expression equal to the answer; 0 where it finds none."""
+    """Return 1 if math-verify finds the completion's last expression equal to the answer, else 0."""
     return [_verify(text_of(completion), gold) for completion, gold in zip(completions, answer, strict=True)]
 
 
 def format(completions: list[Any], **_: Any) -> list[float]:
-    """1 where the completion is <think> and <answer>, each on lines of its own, as Open-R1 asks for it."""
+    """Return 1 if the completion is <think> and <answer>, each on lines of its own, as Open-R1 requires."""
     pattern = re.compile(r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$", re.DOTALL | re.MULTILINE)
     return [float(bool(pattern.match(text_of(completion)))) for completion in completions]
 

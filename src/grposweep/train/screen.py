@@ -111,7 +111,7 @@ def agreed(attempt: Attempt, done: int) -> int:
 
 
 def describe(attempt: Attempt, rows: Dataset, weights: str, rewards: list[Reward]) -> ScreenedData:
-    """Return what is screened, with the prompts that occur more than once."""
+    """Return the screened data, with the prompts that occur more than once."""
     answers: dict[str, str] = {}
     duplicates = conflicts = 0
     repeated = ""
@@ -157,7 +157,7 @@ def build_screener(
 
 
 def keep(reward: Reward, number: int, samples: list[Sample], ends: set[int]) -> Callable[..., list[float | None]]:
-    """Return the same reward; it keeps what it is asked for, and its values. The first reward's calls make the samples."""
+    """Return the same reward, which also records its calls and values. The first reward's calls make the samples."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         values = reward(prompts, completions, **columns)

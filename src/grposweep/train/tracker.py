@@ -38,7 +38,7 @@ class Tracker:
         self.options, self.folder = options, folder
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
-        """Open the run; raises where that is impossible."""
+        """Open the run. Raises an exception if that is impossible."""
 
     def log(self, line: dict[str, Any]) -> None:
         """Log one line of metrics."""
@@ -114,7 +114,7 @@ class RunTracker(Tracker):
 
 
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what a tracker gets of a line of metrics: values, the step and the attempt among them."""
+    """Return the values of a line of metrics for a tracker, including step and attempt."""
     drop = ("v", "kind", "time")
     return {name: value for name, value in line.items() if name not in drop and value is not None}
 
@@ -130,7 +130,7 @@ class WandbTracker(RunTracker):
     label = "W&B"
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
-        import wandb  # a second or two: only where it is wanted
+        import wandb  # a second or two: imported only if it is needed
 
         name = run_id(self.folder)
         if self.is_offline:
@@ -177,7 +177,7 @@ class WandbTracker(RunTracker):
 
 
 def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion]) -> None:
-    """Log a table with a row a completion, and a column for each reward."""
+    """Log a table with a row per completion, and a column for each reward."""
     import wandb
 
     names = list(completions[0].rewards) if completions else []

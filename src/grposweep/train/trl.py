@@ -49,7 +49,7 @@ from grposweep.train.models import (
     widen_adapters,
 )
 from grposweep.train.records import build_rollout_schedule, summarise
-from grposweep.train.restore import WHOLE, configured, load_reference, save_reference
+from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
@@ -82,6 +82,7 @@ def train(attempt: Attempt) -> Outcome:
     checkpoint = choose_checkpoint(attempt)
     trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
     check_is_sharded(attempt, trainer)
+    allow_deepspeed_states(attempt.experiment.trainer.sharding)
     if checkpoint is None:
         trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
@@ -127,9 +128,10 @@ def use_devices(attempt: Attempt) -> None:
     """Use one GPU per process, or the CPU with a fixed number of threads (another number rounds differently)."""
     gpus = torch.cuda.device_count()
     if gpus > 1 and attempt.ranks == 1:
+        key = "processes" if attempt.experiment.cluster.kind == "local" else "gpus_per_node"
         raise UserError(
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
-            f"cluster.processes={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
+            f"cluster.{key}={gpus}, or CUDA_VISIBLE_DEVICES to one of them."
         )
     if gpus and watchdog.gpu_trials() > 1:  # a trial that needs more fails itself, and not the others
         torch.cuda.set_per_process_memory_fraction(1 / watchdog.gpu_trials())
@@ -276,7 +278,7 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
 
 def sampling_group(attempt: Attempt, arguments: GRPOConfig) -> int:
-    """Return which random numbers this rank draws: its own, but tensor parallel ranks of vLLM sample the same tokens."""
+    """Return the number of this rank's random stream. Tensor parallel ranks of vLLM share one, to sample the same tokens."""
     return attempt.rank // int(arguments.vllm_tensor_parallel_size)
 
 
@@ -330,7 +332,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
         accelerate.utils.set_seed(attempt.experiment.seed + sampling_group(attempt, arguments))
     if trainer.use_vllm and trainer.vllm_mode == "server" and model.peft_config is not None:
         copy_merged_weights(trainer.vllm_generation)
-    trainer.remove_callback(transformers.PrinterCallback)  # prints every log where there is no progress bar
+    trainer.remove_callback(transformers.PrinterCallback)  # prints every log if there is no progress bar
     return trainer
 
 

@@ -26,7 +26,7 @@ GIB = 2**30
 class Stopwatch:
     """Seconds of generation and scoring; training is the rest of a step. Evaluations are left out.
 
-    Clocks are the host's: kernels are queued, and counted where the host waits for them. Generation waits at its end.
+    Clocks are the host's: kernels are queued, and counted when the host waits for them. Generation waits at its end.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
             self._lap, self._start, self._seconds = self._lap + lost, self._start + lost, seconds
 
     def read(self, tokens: int) -> dict[str, float]:
-        """The step since the last reading: shares of its time, tokens of all ranks a second so far, GiB at the peak.
+        """The step since the last reading: shares of its time, tokens of all ranks per second so far, GiB at the peak.
 
         ``tokens`` have been generated so far, those of prompts among them.
         """
@@ -79,7 +79,7 @@ class Stopwatch:
 
 
 def peak_gib() -> float:
-    """What this process has reserved at most so far, in GiB: of its GPU, or without one its resident memory."""
+    """Return the peak memory of this process in GiB: reserved GPU memory, or without a GPU its resident memory."""
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_reserved() / GIB)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
@@ -123,7 +123,7 @@ class Sample:
 
 
 def own_part(weight: torch.nn.Parameter) -> torch.Tensor:
-    """Return what this rank holds of a weight. Any operation on one that FSDP has divided waits for the other ranks."""
+    """Return this rank's part of a weight. Any operation on a weight that FSDP has divided waits for the other ranks."""
     if isinstance(weight, DTensor):
         return weight.to_local()
     divided = getattr(weight, "ds_tensor", None)  # of ZeRO-3, whose weights are empty between uses

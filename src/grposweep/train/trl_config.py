@@ -163,7 +163,7 @@ def course_arguments(attempt: Attempt) -> dict[str, Any]:
 
 
 def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
-    """Return what depends on the machine: device, backend of the ranks, and numeric types."""
+    """Return the arguments that depend on the machine: device, backend of the ranks, and numeric types."""
     cpu = not torch.cuda.is_available()
     return {
         "model_init_kwargs": {**model.init_kwargs, **loading_options(attempt.experiment.model)},
@@ -175,14 +175,14 @@ def device_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
 
 
 def precision_arguments(model: Model, has_gpu: bool) -> dict[str, Any]:
-    """Return the autocast; none without a GPU, where half precision is slower and less exact than single."""
+    """Return the autocast; none without a GPU, on which half precision is slower and less exact than single."""
     mixed = read_precision(model).mixed if has_gpu else "none"
     tf32 = {"tf32": model.tf32} if has_gpu and model.tf32 is not None else {}
     return {"bf16": mixed == "bf16", "fp16": mixed == "fp16", **tf32}
 
 
 def sharding_options(experiment: Experiment) -> dict[str, Any]:
-    """What GRPOConfig is told; ``auto`` values are filled from its other arguments by transformers itself."""
+    """Return GRPOConfig's arguments for sharding. transformers itself derives ``auto`` values from its other arguments."""
     trainer, mixed = experiment.trainer, read_precision(experiment.model).mixed
     if trainer.sharding == "none":
         return {}
@@ -267,7 +267,7 @@ def check_sharding(experiment: Experiment) -> None:
 def start_deepspeed_on_cpus(attempt: Attempt) -> None:
     """Connect CPU ranks for DeepSpeed, before anything asks it for their number.
 
-    transformers tells accelerate about DeepSpeed only where there are GPUs, so ZeRO-3 would build the model for one rank.
+    transformers tells accelerate about DeepSpeed only if there are GPUs, so ZeRO-3 would build the model for one rank.
     """
     if attempt.experiment.trainer.sharding not in ZERO or torch.cuda.is_available():
         return

@@ -17,6 +17,7 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
 from grposweep.errors import UserError
 from grposweep.process import end_children_with
+from grposweep.redaction import redact_own_output
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
 from grposweep.train.process import port_for_weights
@@ -27,8 +28,9 @@ POLL_SECONDS = 1.0
 def serve(folder: Path) -> None:
     """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``.
 
-    Its engines are processes of their own, and end with it.
+    Its engines are processes of their own, and end with it. Its output is redacted.
     """
+    redact_own_output()
     experiment = load_experiment(folder / paths.CONFIG)
     if experiment.generation.vllm_server_command is not None:
         command = ["bash", "-c", experiment.generation.vllm_server_command]
@@ -45,7 +47,7 @@ def serve(folder: Path) -> None:
 
 
 def server_command(experiment: Experiment, path: str, port: int, length: int | None = None) -> list[str]:
-    """What TRL's own ``trl vllm-serve`` would start for this model, for sequences of up to ``length`` tokens.
+    """Return the command of TRL's own ``trl vllm-serve`` for this model and sequences of up to ``length`` tokens.
 
     Source: trl 1.16 scripts/vllm_serve.py, build_command.
     """
@@ -122,8 +124,8 @@ def copy_merged_weights(engine: Any) -> None:
 
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 """TRL's mean over a rollout's tokens of |log p(trainer) - log p(vLLM)|, in nats."""
-LIMIT = 0.05  # nats a token, in each of the last rollouts
-TIMES_FIRST = 4  # the limit where the first difference is large: top_p and min_p renormalise, and vLLM alone does
+LIMIT = 0.05  # nats per token, in each of the last rollouts
+TIMES_FIRST = 4  # the limit if the first difference is large: top_p and min_p renormalise, and vLLM alone does
 LAST = 3  # rollouts
 
 

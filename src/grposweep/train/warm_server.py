@@ -25,7 +25,7 @@ def serve(preload: list[str]) -> None:
     """Answer requests until standard input ends."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # TRL imports MLflow, which would start a thread
-    # A look for GPUs by the CUDA runtime, while something is imported, would leave the children without CUDA.
+    # If an import made the CUDA runtime look for GPUs, the children could not use CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for name in preload:
         importlib.import_module(name)
@@ -101,7 +101,7 @@ def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoRe
 
 
 def _redirect(log: str | None) -> None:
-    """No input; output to the log file, or to the terminal's error stream (the server's own output speaks JSON)."""
+    """Close the input. Send output to the log file, or to the error stream, because standard output carries JSON."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if log is not None:
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
@@ -109,7 +109,7 @@ def _redirect(log: str | None) -> None:
 
 
 def _reap(children: set[int]) -> None:
-    """Say how children ended."""
+    """Report how children ended."""
     for pid in list(children):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -118,7 +118,7 @@ def _reap(children: set[int]) -> None:
 
 
 def _say(event: dict[str, int | str]) -> None:
-    """One answer, whole lines only."""
+    """Write one answer as a whole line."""
     os.write(1, (json.dumps(event) + "\n").encode())
 
 

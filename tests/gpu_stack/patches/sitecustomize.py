@@ -45,7 +45,7 @@ def allow_fsdp_on_cpus(sharding: ModuleType) -> None:
 
 
 def tell_what_trains(trainer: ModuleType) -> None:
-    """Write the type of the wrapped model into the trial folder: FSDP that was dropped trains all the same, as DDP."""
+    """Write the type of the wrapped model into the trial folder: FSDP that was dropped still trains, as DDP."""
     train = trainer.Trainer.train
 
     def patched(self: Any, *args: Any, **kwargs: Any) -> Any:

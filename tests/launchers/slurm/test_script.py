@@ -1,9 +1,8 @@
-"""The sbatch script, as a person reads it: a golden file whose diff shows every change."""
+"""The sbatch script, as a user reads it: a golden file whose diff shows every change."""
 
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,6 +24,7 @@ from grposweep.launchers.slurm.script import (
 )
 from grposweep.launchers.slurm.sweep_jobs import write_controller
 from grposweep.schema import Cluster, Experiment, Generation
+from support import shellcheck
 
 GOLDEN = Path(__file__).parent
 ACCEPT = "ACCEPT_SCRIPT=1 python -m pytest tests/launchers/slurm/test_script.py"
@@ -75,7 +75,7 @@ def test_the_script_is_valid_shell(cluster: Cluster, generation: Generation, tmp
 
 
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller may itself be a job; a person's default account counts where the configuration names none."""
+    """A controller may itself be a job; a user's default account counts where the configuration names none."""
     for name in ("SLURM_NTASKS", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "RANK", "SLURM_CONF"):
         monkeypatch.setenv(name, "outer")
     found = submit_environment(Cluster(kind="slurm", partition="gpu"))
@@ -291,7 +291,7 @@ def test_a_mount_that_the_node_lacks_is_named(tmp_path: Path) -> None:
     assert mount_sources(Cluster(python="apptainer exec 'image.sif")) == []  # bash names the open quotation mark
 
 
-def test_what_is_said_before_the_log_is_open_is_kept(tmp_path: Path) -> None:
+def test_output_before_the_log_is_open_is_kept(tmp_path: Path) -> None:
     """In a file that exists before the job starts; a name with one of Slurm's patterns is not used."""
     for name in ("plain", "100%j"):
         logs = tmp_path / name / "logs"
@@ -309,13 +309,9 @@ def every_script(tmp_path: Path) -> dict[str, str]:
 
 
 def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path) -> None:
-    """Required in CI, which installs it."""
-    if shutil.which("shellcheck") is None:
-        assert "GRPOSWEEP_SHELLCHECK_REQUIRED" not in os.environ, "install shellcheck"
-        pytest.skip("needs shellcheck (apt-get install shellcheck)")
+    """Of trials, with and without a vLLM server, and of a controller."""
     for name, script in every_script(tmp_path).items():
-        found = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
-        assert found.stdout == "", name
+        assert shellcheck(script) == "", name
 
 
 def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:

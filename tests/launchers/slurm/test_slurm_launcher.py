@@ -17,6 +17,7 @@ from grposweep.launchers.slurm.commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
 from grposweep.storage.results import start_run
+from in_process import Sweep, sweeps_in
 from support import Ended, lines, read, trials, wait_for
 
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll
@@ -29,7 +30,7 @@ def slurm(state: Path, tmp_path: Path) -> Slurm:
 
 
 def job(tmp_path: Path, attempt: int = 0, **cluster: object) -> Job:
-    """An attempt whose script sleeps for ever instead of training."""
+    """An attempt whose script sleeps forever instead of training."""
     folder = tmp_path / "a sweep" / "trials" / "0003-abcdef"
     folder.mkdir(parents=True, exist_ok=True)
     append_line(folder / "attempts.jsonl", {"attempt": attempt, "event": "intent"})
@@ -53,7 +54,7 @@ def stage(state: Path, job_id: str, what: str) -> None:
     ],
 )
 def test_ends_are_told_apart(slurm: Slurm, state: Path, tmp_path: Path, said: str, kind: str, again: bool) -> None:
-    """What was taken away goes on in a new attempt; what failed does not."""
+    """What was taken away continues in a new attempt; what failed does not."""
     job_id = slurm.submit(job(tmp_path))
     assert slurm.poll(job_id) is None
     stage(state, job_id, said)
@@ -179,19 +180,78 @@ def test_a_refused_submission_is_bad_input(slurm: Slurm, state: Path, tmp_path: 
     ],
 )
 def test_a_full_queue_is_waited_for(slurm: Slurm, state: Path, tmp_path: Path, said: str) -> None:
-    """It is no mistake of anybody's."""
+    """It is no error of the user or the script."""
     (state / "refuse").write_text(said)
     with pytest.raises(LauncherBusy):
         slurm.submit(job(tmp_path))
 
 
 def test_a_job_that_can_never_start_is_cancelled_and_refused(slurm: Slurm, state: Path, tmp_path: Path) -> None:
-    """It would hold its place in the queue for ever."""
+    """It would hold its place in the queue forever."""
     job_id = slurm.submit(job(tmp_path, walltime_min=600))
     stage(state, job_id, "PENDING PartitionTimeLimit")
     assert slurm.poll(job_id) is None  # Slurm's first word may be hasty
     with pytest.raises(UserError, match=r"cluster\.walltime_min=600"):
         slurm.poll(job_id)
+
+
+WORDS = (
+    "trainer=fake",
+    "name=s",
+    "lr=1e-4,1e-3",
+    "cluster=slurm",
+    "cluster.gpus_per_node=0",
+    "cluster.poll_seconds=0",
+    "cluster.setup=[exit 1]",
+)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A sweep in this process."""
+    return sweeps_in(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("reachable", ["no sbatch", "silent"])
+def test_a_new_sweep_without_a_reachable_controller_is_refused_before_its_folder_exists(
+    sweep: Sweep, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: str
+) -> None:
+    """It would wait, or stop at the first submission."""
+    (state / "silent").touch()
+    if reachable == "no sbatch":
+        monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UserError, match=r"no sbatch|controller does not answer .*Unable to contact"):
+        sweep(*WORDS)
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(("what", "said"), [("refuse", "sbatch: error: Invalid partition name specified"),
+                                            ("1.state", "PENDING PartitionConfig")])  # fmt: skip
+def test_a_sweep_of_which_no_job_was_taken_leaves_nothing_and_the_corrected_command_begins_it(
+    sweep: Sweep, state: Path, tmp_path: Path, what: str, said: str
+) -> None:
+    """Neither if sbatch refuses, nor if the job could never start."""
+    (state / what).write_text(said)
+    with pytest.raises(UserError, match=r"cluster.partition=gpux") as caught:
+        sweep(*WORDS, "cluster.partition=gpux", "search.parallel=1")
+    assert "outputs" not in str(caught.value)
+    assert not (tmp_path / "outputs" / "s").exists()
+    (state / what).unlink()
+    assert len(trials(sweep(*WORDS, "cluster.partition=gpu"))) == 2
+
+
+def test_a_job_that_can_never_start_is_no_failure_of_its_trial_and_leaves_the_others(
+    sweep: Sweep, state: Path, tmp_path: Path
+) -> None:
+    """The message says how to come back to them; the same command submits the refused one again."""
+    (state / "2.state").write_text("PENDING PartitionConfig")
+    (state / "1.state").write_text("RUNNING")
+    with pytest.raises(UserError, match=r"cluster.partition(?s:.*)detached: 1 job .*\n?.*scancel 1"):
+        sweep(*WORDS)
+    first, second = trials(tmp_path / "outputs" / "s")
+    assert lines(first / "attempts.jsonl")[-1]["event"] == "started"
+    assert lines(second / "attempts.jsonl")[-1]["kind"] == "cancelled"
+    assert not (second / "result.json").exists()
 
 
 def test_a_trial_taken_away_too_often_fails(slurm: Slurm, state: Path, tmp_path: Path) -> None:
@@ -256,7 +316,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
 
 
 def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
-    """The job goes on; the message names the way back."""
+    """The job continues; the message names the way back."""
     process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.send_signal(signal.SIGINT)
@@ -341,6 +401,19 @@ def test_ranks_follow_from_the_shape_of_a_job(run: Callable[..., Ended]) -> None
     ended = run("cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "cluster.processes=3")
     assert ended.code == 2
     assert "makes 8" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("shape", "offered"), [("nodes=1", "cluster.tasks_per_node=7."), ("nodes=2", "num_generations=8.")]
+)
+def test_a_job_without_gpus_is_not_offered_a_number_of_processes(
+    sweep: Sweep, state: Path, shape: str, offered: str
+) -> None:
+    """It follows from the job's shape, and setting it is refused."""
+    words = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", f"cluster.{shape}")
+    with pytest.raises(UserError, match=r"GB101") as caught:
+        sweep(*words, "batch.num_generations=7")
+    assert str(caught.value).endswith(offered)
 
 
 @pytest.mark.parametrize(("text", "status"), [("768", 768), ("3:0", 768), ("0:9", 9), ("", 0), ("None", 0)])

@@ -1,4 +1,4 @@
-"""Expected improvement per remaining cost: what goes on, what is promoted and which points are new, on made-up curves."""
+"""Expected improvement per remaining cost: what continues, what is promoted and which points are new, on made-up curves."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ LR = Space((Parameter("lr", Interval(1e-5, 1e-1, log=True)),))
 
 
 def planned(point: Point) -> PlannedTraining:
-    """32 completions a step, 1,000 in all."""
+    """32 completions per step, 1,000 in all."""
     return PlannedTraining(float(point["lr"]), 32.0, 8.0, 1000.0)  # type: ignore[arg-type]  # a number
 
 
@@ -65,10 +65,21 @@ def test_every_decision_is_the_same_after_a_restart() -> None:
     assert long_lived.propose(others) == policy().propose(others)
 
 
-def test_a_trial_far_behind_is_paused_and_a_leading_one_goes_on() -> None:
+def test_a_trial_far_behind_is_paused_and_a_leading_one_continues() -> None:
     """After four tenths of their trainings."""
     assert policy().decide(running(curve(4, 8e-2, 0.02, 4)), FINISHED).action is Action.PAUSE
     assert policy().decide(running(curve(4, 2e-3, 1.0, 9)), FINISHED).action is Action.CONTINUE
+
+
+def test_a_trial_that_is_not_behind_continues_although_another_choice_promises_more() -> None:
+    """Its kind is flat and a paused trial is close to a new best; early values tell too little to pause it for that."""
+    flat = [curve(4 + n, 1e-5 * (1.1 + n / 10), 0.35) for n in range(3)]
+    others = [*FINISHED, *flat, curve(8, 2e-3, 1.0, 9)]
+    slow, late = running(curve(9, 1.3e-5, 0.33, 4)), running(curve(9, 1.3e-5, 0.33, 6))
+    forecasts = policy().forecasts([*others, slow], 9)
+    assert forecasts.scores([slow])[0] < max(forecasts.worths)
+    assert policy().decide(slow, others).action is Action.CONTINUE
+    assert policy().decide(late, others).action is Action.PAUSE
 
 
 def test_a_late_riser_is_promoted_before_a_sweep_ends() -> None:
@@ -147,10 +158,8 @@ def test_predictions_are_in_the_objective_s_own_unit() -> None:
     assert 0.6 < policy().predict([*FINISHED, curve(4, 1.2e-3, 0.86, 6)])[4] < 1.0
 
 
-def test_the_first_points_fill_the_space_and_get_one_evaluation_each() -> None:
-    """Until four points can be compared."""
-    first = running(curve(0, 1e-3, 0.9, 1))
-    assert policy().decide(first, []).action is Action.PAUSE
+def test_the_first_points_fill_the_space() -> None:
+    """Four of them, until points can be compared."""
     assert policy().promote([curve(0, 1e-3, 0.9, 1)], more=True) is None
     quarters = set()
     curves: list[Curve] = []

@@ -38,7 +38,7 @@ SOUND = {
 
 @pytest.mark.parametrize("guard", COLLAPSED)
 def test_each_guard_finds_its_collapse_and_says_what_it_saw(guard: str) -> None:
-    """In words that a person can check."""
+    """In words that a user can check."""
     alarm = check(COLLAPSED[guard])
     assert alarm is not None
     assert alarm.guard == guard

@@ -65,7 +65,7 @@ def test_at_least_95_percent_of_the_first_ones_do(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_failure_is_wrongly_tried_again_for_ever_and_none_wrongly_given_up(part: str) -> None:
+def test_no_failure_is_wrongly_tried_again_forever_and_none_wrongly_given_up(part: str) -> None:
     """Preemption and time limits are repeated as often as they come: nothing else may be taken for them."""
     mixed = [case["name"] for case in cases(part) if (found(case) in FOREVER) != (case["class"] in FOREVER)]
     assert not mixed

@@ -55,7 +55,7 @@ def test_what_cannot_be_split_or_would_train_otherwise_is_not_healed(hopeless: S
 def test_healing_keeps_rollouts_and_steps(
     size: int, accumulation: int, generation: int | None, reuse: int, loss: str, processes: int
 ) -> None:
-    """Completions a rollout and a step, optimizer steps a rollout, and validity."""
+    """Completions a rollout and a step, optimizer steps per rollout, and validity."""
     before = setting(size, accumulation, generation, num_iterations=reuse, loss_type=loss).replace(
         {"processes": processes}
     )

@@ -18,7 +18,7 @@ def test_every_class_has_words_and_a_policy(failure: Failure) -> None:
 
 
 @given(st.lists(st.sampled_from(list(Failure)), min_size=1, max_size=40), st.integers(0, 12))
-def test_no_mixture_of_failures_goes_on_for_ever(past: list[Failure], requeue_limit: int) -> None:
+def test_no_mixture_of_failures_continues_forever(past: list[Failure], requeue_limit: int) -> None:
     """The larger of requeue_limit and the three that a node failure allows."""
     if next_step(past, requeue_limit) in AGAIN:
         assert len(past) <= max(requeue_limit, 3)

@@ -47,10 +47,10 @@ from grposweep.setting import FrameworkTraits, Setting, Version
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
 VERSION: Version = (0, 3, 3)
 ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
-EXAMPLE = "examples/config.yaml"  # on which EasyR1's own scripts build
+EXAMPLE = "examples/config.yaml"  # the base of EasyR1's own scripts
 ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"
 LORA = f"{ACTOR}.model.lora"
-RENAMED = {  # read by today's name in every version; GV301 says which does not exist
+RENAMED = {  # read under the present name in every version; GV301 reports those that a version does not have
     "worker.actor.ulysses_sequence_parallel_size": "worker.actor.ulysses_size",
     "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
     "trainer.total_episodes": "trainer.total_epochs",
@@ -142,19 +142,19 @@ OVERWRITTEN = {
 }
 
 
-TABLE = ReleaseTable(__package__, VERSION)  # a type that begins with ``auto`` is of a key that EasyR1 overwrites
+TABLE = ReleaseTable(__package__, VERSION)  # EasyR1 overwrites keys whose type begins with ``auto``
 releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 @cache
 def example(version: Version = VERSION) -> Mapping[str, Any]:
-    """Return ``examples/config.yaml``, on which EasyR1's own scripts and most others build."""
+    """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most others."""
     name = text(max(release for release in releases() if release <= version))
     return dict(TABLE.data["examples"][name])
 
 
 def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
-    """Return EasyR1's own example where just that is named; None for other names."""
+    """Return EasyR1's own example if the name is its path; None for other names."""
     return example(version) if name.removeprefix("./") == EXAMPLE else None
 
 
@@ -167,7 +167,7 @@ BATCHED = 8192  # tokens that vLLM takes at once by default
 
 
 def keys_of(found: Values) -> dict[str, str]:
-    """Return the native keys that depend on what one recipe sets."""
+    """Return the native keys that depend on the recipe's other keys."""
     keys = key_of_gpus(found)
     if not found.get(f"{ACTOR}.optim.lr_warmup_steps", "int"):
         keys["warmup_steps"] = f"{ACTOR}.optim.lr_warmup_ratio"
@@ -175,7 +175,7 @@ def keys_of(found: Values) -> dict[str, str]:
 
 
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where the KL term is: in the loss or in the reward, never in both; ``disable_kl`` ends all of it."""
+    """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl`` switches it off."""
     reward = {
         "kl_reward_coefficient": found.number("algorithm.kl_coef"),
         "kl_reward_estimator": _estimator(found.word("algorithm.kl_penalty")),
@@ -200,7 +200,7 @@ def _estimator(word: str) -> str:
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss in TRL's words; a ratio of the sequence is a level there."""
+    """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling level."""
     word, average = found.word(f"{ACTOR}.loss_type", "default"), found.word(f"{ACTOR}.loss_avg_mode", "token")
     return {
         "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
@@ -211,7 +211,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the warmup (rollouts, which win, or the share of all) and the epochs, which do not count where steps are set."""
+    """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if steps are set."""
     steps = found.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
     is_overridden = fields["max_steps"] is not None and "trainer.total_epochs" not in found.given
     return {
@@ -238,7 +238,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return a recipe for EasyR1 0.3.3, its launch command, and what it cannot express."""
+    """Return a recipe for EasyR1 0.3.3, its launch command and its losses."""
     s, lost = in_prompts(setting)
     text = render_keys(framework, overlay(framework, s, {**write_common(s), **_fields(s)}, _keys(s)))
     losses = (
@@ -252,7 +252,7 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
 
 
 def _fields(s: Setting) -> dict[str, Any]:
-    """Return what is more than a value of its own, by field."""
+    """Return the native values of fields that need more than their own value, by field."""
     completions = (s.prompts_per_rollout or 1) * s.num_generations
     longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
     loss, average = WRITTEN.get(s.loss_type, ("default", "token"))
@@ -270,7 +270,7 @@ def _fields(s: Setting) -> dict[str, Any]:
 
 
 def _keys(s: Setting) -> dict[str, Any]:
-    """Return what no single field says, by key; KL has one place."""
+    """Return the keys that depend on several fields. KL is in one place only."""
     in_loss = s.kl_placement in ("loss", "both")
     coefficient = s.beta if in_loss else s.kl_reward_coefficient
     name = (estimator(s) if in_loss else s.kl_reward_estimator) or "k1"
@@ -287,7 +287,7 @@ def _keys(s: Setting) -> dict[str, Any]:
 
 
 def _losses(s: Setting) -> Iterator[str]:
-    """Yield what EasyR1 cannot do or does differently."""
+    """Yield the parts of a setting that EasyR1 does not support or does differently."""
     yield from warmup(s)[2]
     yield from scheduler(s)[1]
     if s.kl_placement == "both":

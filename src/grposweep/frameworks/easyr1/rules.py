@@ -1,7 +1,7 @@
-"""GB, GS, GT, GL, GV and GK for EasyR1: its early and late checks, what it rounds down, reweights or discards, and its keys.
+"""GB, GS, GT, GL, GV and GK for EasyR1: its checks, the sizes that it rounds down, discarded completions, and its keys.
 
 Symbols as in ``rules.rollout_batch``. Sources: EasyR1 0.3.3 verl/trainer/ray_trainer.py, verl/workers/fsdp_workers.py
-(_init_dist_mesh), verl/protocol.py (chunk, split), verl/workers/rollout/vllm_rollout_spmd.py; of the keys: verl/trainer/main.py
+(_init_dist_mesh), verl/protocol.py (chunk, split), verl/workers/rollout/vllm_rollout_spmd.py; for keys verl/trainer/main.py
 and config.py (OmegaConf over dataclasses), by release in keys.json.
 """
 
@@ -83,13 +83,13 @@ def experience_is_whole_micro_batches(s: Setting) -> Facts | None:
 
 
 @rule("GB305", "error", (*SIZED, *SPLIT), "by trial", of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{s.prompts_per_step} x {s.num_generations} completions a step are fewer than {on_ranks}",
+      why="{s.prompts_per_step} x {s.num_generations} completions per step are fewer than {on_ranks}",
       instead="Choose at least {least} prompts.",
       to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: per_rank(s) >= 1))  # fmt: skip
 def every_rank_has_a_completion(s: Setting) -> Facts | None:
     """A step must hold a completion for every data rank: g = floor(p G / R) is at least 1.
 
-    EasyR1, in each worker: "actor global batch size * ulysses size must be larger than num gpus." (it means p G).
+    EasyR1, in each worker: "actor global batch size * ulysses size must be larger than num gpus." (the batch is p G).
     """
     count = ranks(s)
     if not is_sized(s) or count is None or per_rank(s) >= 1:
@@ -167,7 +167,7 @@ def _held(s: Setting) -> int:
 
 
 def _is_split(s: Setting) -> bool:
-    """Whether sizes, processes and ranks are such that a rollout comes to be split into steps at all."""
+    """Whether sizes, processes and ranks allow EasyR1 to reach the split of a rollout into steps."""
     return is_sized(s) and ranks(s) is not None and per_rank(s) >= 1 and is_whole_steps(s)
 
 
@@ -176,7 +176,7 @@ def _splits(s: Setting) -> bool:
 
 
 @rule("GB309", "error", (*SIZED, *SPLIT), "by trial", of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{s.prompts_per_step} x {s.num_generations} completions over {on_ranks} are rounded down to {per_rank} a rank, "
+      why="{s.prompts_per_step} x {s.num_generations} completions over {on_ranks} are rounded down to {per_rank} per rank, "
           "which do not divide its {held} completions of a rollout",
       instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.",
       to=other_sizes("prompts_per_step", "num_generations", accepts=lambda s: is_whole_steps(s) and _splits(s)))  # fmt: skip
@@ -192,13 +192,13 @@ def a_rank_has_whole_steps(s: Setting) -> Facts | None:
 
 
 @rule("GB310", "warning", (*SIZED, *SPLIT), of=EASYR1, blames=("prompts_per_step", "num_generations", "processes"),
-      why="{wanted} completions a step over {on_ranks} are rounded down: steps of {taken}, and {steps} of them a rollout",
+      why="{wanted} completions per step over {on_ranks} are rounded down: steps of {taken}, and {steps} of them per rollout",
       instead="Choose {prompts_per_step} x {num_generations} as a multiple of {ranks}.")  # fmt: skip
 def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
     """The completions of a step, p G, should be a multiple of R: EasyR1 silently rounds g = p G / R down.
 
-    It then takes more and smaller steps. Run on its own arithmetic: two processes, one prompt a step, five completions a
-    prompt, four prompts a rollout make five steps of 4 completions instead of four steps of 5.
+    It then takes more and smaller steps. Verified with EasyR1's own code: two processes, one prompt per step, five completions a
+    prompt and four prompts per rollout give five steps of 4 completions instead of four steps of 5.
     """
     count = ranks(s)
     if not _is_split(s) or not _splits(s) or count is None or step_completions(s) % count == 0:
@@ -209,7 +209,7 @@ def a_step_is_not_rounded_down(s: Setting) -> Facts | None:
 
 @rule("GB311", "warning", (*SIZED, "prompts_per_generation", "filters_groups"), of=EASYR1,
       blames=("prompts_per_generation", "prompts_per_rollout"),
-      why="it does not divide {prompts_per_rollout=}: {surplus} completions a rollout are generated and discarded",
+      why="it does not divide {prompts_per_rollout=}: {surplus} completions per rollout are generated and discarded",
       instead="Choose a divisor of {s.prompts_per_rollout}.")  # fmt: skip
 def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
     """``mini_rollout_batch_size`` should divide P: completions beyond the rollout are discarded.
@@ -240,7 +240,7 @@ LENGTHS = ("max_batched_tokens", "max_prompt_length", "max_completion_length")
       why="a prompt and its response have up to {longest} tokens ({s.max_prompt_length} + {s.max_completion_length})",
       instead="Set {max_batched_tokens}={longest} or more.", to=lambda s: ({"max_batched_tokens": _longest(s)},))  # fmt: skip
 def a_sequence_fits_the_engine(s: Setting) -> Facts | None:
-    """The engine must be able to take a whole prompt and response at once.
+    """The engine's token limit must hold a whole prompt with its response.
 
     EasyR1 when generation is set up: "max_num_batched_tokens should be greater than prompt_length + response_length."
     """
@@ -288,12 +288,12 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
             continue
         new = SUCCESSORS.get(key)
         found = [new] if new is not None and new in known else nearest(key, known)
-        why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 stops at it"
+        why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 refuses it"
         yield unknown(recipe, key, found, why, safe=key in easyr1.RENAMED)
 
 
 def _when(key: str, recipe: Recipe) -> str:
-    """The releases that have a key, and the release judged by."""
+    """Say when a key was added or removed, and name the release that the recipe is judged by."""
     now, seen = text(recipe.version), easyr1.span(key)
     if seen is None:
         return "no EasyR1 release has such a key"
@@ -304,7 +304,7 @@ def _when(key: str, recipe: Recipe) -> str:
 
 
 def _instead(recipe: Recipe, new: str | None) -> str:
-    """What took a key's place, and what that is set to."""
+    """Name the key that replaced an unknown one, with its value."""
     if new is None:
         return ""
     return f", and {new}{'=' + show(recipe.config[new]) if new in recipe.config else ''} took its place"
@@ -312,7 +312,7 @@ def _instead(recipe: Recipe, new: str | None) -> str:
 
 @recipe_rule("GV302", "warning", of=EASYR1)
 def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
-    """A key that EasyR1 overwrites after reading it: it is accepted and has no effect.
+    """A key that EasyR1 accepts and then overwrites, so it has no effect.
 
     ``worker.actor.kl_coef=0.1`` becomes the value of ``algorithm.kl_coef``, and ``global_batch_size_per_device`` is
     computed.
@@ -334,7 +334,7 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
     """A command line without ``config=``: EasyR1 uses the defaults of its classes for every key that is not set.
 
-    They are not those of examples/config.yaml: one completion a prompt (which GRPO refuses), KL in the reward, another
+    They are not those of examples/config.yaml: one completion per prompt (which GRPO refuses), KL in the reward, another
     estimator, larger micro-batches.
     """
     if recipe.launch is not None and not recipe.base and recipe.launch.program:
@@ -346,7 +346,7 @@ def a_configuration_of_easyr1_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
-    """KL keys without effect, by where KL is instead."""
+    """KL keys without effect, with the place where KL is computed instead."""
     found = values_of(recipe)
     of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
     if recipe.version >= easyr1.ALGORITHM_KL:

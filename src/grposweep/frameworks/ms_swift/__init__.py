@@ -2,7 +2,7 @@
 
 Its own command trains in its own environment, and its log is read as it grows. Sources: ms-swift 4.6.0 cli/main.py
 (``swift rlhf FILE``; NPROC_PER_NODE, NNODES and the like are variables), trainers/patcher.py (``logging.jsonl`` in the output
-folder, a line each time that the trainer logs).
+folder, one line per logging step).
 """
 
 import re
@@ -35,7 +35,7 @@ CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; 
 def build(trial: Trial) -> ExternalProgram:
     """Return `swift rlhf` on the point's recipe; options on the command line come last and win."""
     trainer, place = trial.trainer, trial.place
-    # Its folder for each start would hide checkpoints and log from us.
+    # A new folder for each start would hide checkpoints and log.
     own = ["--add_version", "false", "--output_dir", str(trial.output)]
     ours = with_callback(trial.recipe) if not {"--external_plugins", "--callbacks"} & set(trainer.arguments) else []
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
@@ -61,18 +61,18 @@ def build(trial: Trial) -> ExternalProgram:
 
 
 def with_callback(recipe: Mapping[str, Any]) -> list[str]:
-    """Return grposweep's Callback with the recipe's plugins and callbacks, which the command line would replace."""
+    """Return the options for grposweep's callback and the recipe's own, which the command line would otherwise replace."""
     plugins, callbacks = (as_list(recipe.get(name)) for name in ("external_plugins", "callbacks"))
     return ["--external_plugins", *plugins, str(PLUGIN), "--callbacks", *callbacks, "grposweep"]
 
 
 def as_list(value: Any) -> list[str]:
-    """One name or several."""
+    """Return one name or several as a list."""
     return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 class MsSwiftLogTail:
-    """Reads ``logging.jsonl``. Of earlier attempts' lines, those up to the checkpoint that the attempt resumes from."""
+    """Reads ``logging.jsonl``. Lines of earlier attempts are read up to the checkpoint that this attempt resumes from."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:
         self.path, self.resumed_at = path, resumed_at
@@ -80,7 +80,7 @@ class MsSwiftLogTail:
         self.read = 0  # bytes
 
     def __call__(self) -> list[Entry]:
-        """The whole lines since the last call; the past first, once something new is there."""
+        """Return the complete lines since the last call. Lines of earlier attempts come first, once there is a new line."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.read)
@@ -101,7 +101,7 @@ class MsSwiftLogTail:
 
 
 def as_entry(line: bytes) -> Entry | None:
-    """A line that a step or an evaluation left; None for the summaries at start and end."""
+    """Return a line of a step or an evaluation; None for the summaries at start and end."""
     try:
         values: dict[str, Any] = parse_json(line)
     except ValueError:

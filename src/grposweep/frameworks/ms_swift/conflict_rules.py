@@ -1,4 +1,4 @@
-"""GV505 and GV506 for ms-swift: combinations of keys that it refuses or silently overrules; one line each.
+"""GV505 and GV506 for ms-swift: a table of key combinations that it refuses or silently overrules.
 
 Sources: ms-swift 4.6.0 arguments/rlhf_args.py and sft_args.py, trainers/arguments.py, rlhf_trainers/grpo_trainer.py.
 """
@@ -15,13 +15,13 @@ from grposweep.rules.helpers import show
 from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.setting import Version
 
-NEEDED = ("dataset", "reward_funcs")  # on a whole command line; a YAML may leave them to it
-Values = Mapping[str, Any]  # every key, its default where it is not set
+NEEDED = ("dataset", "reward_funcs")  # in a complete command line; a YAML file may leave them to it
+Values = Mapping[str, Any]  # every key, with its default if it is not set
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Keys that do not go together since a release: when, why, what to change; the first key is the one to show."""
+    """Keys that exclude each other since a release: the condition, the reason and the change. Messages show the first key."""
 
     keys: tuple[str, ...]
     applies: Callable[[Values], bool]
@@ -48,7 +48,7 @@ def _with_liger(*names: str) -> Callable[[Values], bool]:
 
 
 REFUSED = (
-    Conflict(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Name some."),
+    Conflict(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Set dataset."),
     Conflict(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
                                            or _teaches(v) or v["vllm_mode"] == "server"),
          "no reward is set; ms-swift 4.6.0 still trains, on advantages of 0 (its own check for it never "
@@ -76,7 +76,7 @@ REFUSED = (
     Conflict(("async_generate", "vllm_mode"), lambda v: bool(v["async_generate"]) and v["vllm_mode"] != "server",
          "generating ahead needs a vLLM server", {"async_generate": False}),
     Conflict(("async_generate", "multi_turn_scheduler"), lambda v: bool(v["async_generate"] and v["multi_turn_scheduler"]),
-         "generating ahead does not go with several turns", {"async_generate": False}),
+         "generating ahead does not work with several turns", {"async_generate": False}),
     Conflict(("vllm_reasoning_parser",), lambda v: v["vllm_reasoning_parser"] is not None,
          "ms-swift refuses it for GRPO", {"vllm_reasoning_parser": None}, since=(4, 0, 0)),
     Conflict(("delta", "use_liger_kernel"), _with_liger("delta"), "the Liger loss has no two-sided clipping",
@@ -95,7 +95,7 @@ REFUSED = (
     Conflict(("advantage_estimator", "use_liger_kernel"), _with_liger("advantage_estimator"),
          "the Liger loss supports the grpo estimator only", {"use_liger_kernel": False}),
     Conflict(("teacher_model", "use_liger_kernel"), lambda v: bool(v["use_liger_kernel"]) and _teaches(v),
-         "a teacher does not go with the Liger loss", {"use_liger_kernel": False}),
+         "a teacher does not work with the Liger loss", {"use_liger_kernel": False}),
     Conflict(("teacher_model", "teacher_model_server"), lambda v: bool(v["teacher_model"] and v["teacher_model_server"]),
          "there is one teacher: a model, or a server", {"teacher_model_server": None}),
     Conflict(("loss_type", "teacher_model"), lambda v: _teaches(v) and v["loss_type"] in (["real"], ["fipo"]),
@@ -153,7 +153,7 @@ OVERRULED = (
     Conflict(("vllm_tensor_parallel_size", "use_vllm"), lambda v: v["vllm_tensor_parallel_size"] != 1 and not v["use_vllm"],
          "without use_vllm it is set to 1", {"vllm_tensor_parallel_size": None}),
     Conflict(("ignore_args_error",), lambda v: bool(v["ignore_args_error"]),
-         "a misspelt key is then ignored, with only a line in the log", {"ignore_args_error": False}),
+         "a misspelt key is then only logged and ignored", {"ignore_args_error": False}),
 )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ MEANT = {"kl_coef": "beta", "cliprange": "epsilon", "num_ppo_epochs": "num_itera
 
 @recipe_rule("GV505", "error", of=MS_SWIFT)
 def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
-    """Keys that ms-swift refuses together, at start or at the first step, or that leave nothing to learn from.
+    """Keys that ms-swift refuses together at start or at the first step, or that leave it without a training signal.
 
     Missing data; missing rewards (measured: it silently trains without any); warmup set twice; options that
     the Liger loss, a teacher or asynchronous generation exclude. arguments/rlhf_args.py _init_grpo, _check_grpo,
@@ -192,9 +192,9 @@ def ms_swift_means_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV507", "warning", of=MS_SWIFT)
 def the_keys_are_of_this_method(recipe: Recipe) -> Iterator[Violation]:
-    """A key of another method that `swift rlhf` also trains: it is accepted, and GRPO does not read it.
+    """A key of another method of `swift rlhf`: it is accepted, but GRPO does not read it.
 
-    So ``kl_coef`` is PPO's penalty, and GRPO's stays at ``beta``, 0.04 unless set. arguments/rlhf_args.py.
+    For example, ``kl_coef`` is PPO's penalty. GRPO's is ``beta``, 0.04 unless set. arguments/rlhf_args.py.
     """
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
@@ -225,9 +225,12 @@ def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
 
 
 def _values(recipe: Recipe) -> tuple[Values, set[str]]:
-    """Every key as ms-swift reads it, defaults for what is not set or cannot be read; and those that are set."""
+    """Return every key as ms-swift reads it, with defaults for unset and unreadable keys, and the keys that are set."""
     takes, given = known(recipe.version), set[str]()
-    values: dict[str, Any] = {**known().defaults, **takes.defaults}  # what a release does not have is as if not set
+    values: dict[str, Any] = {
+        **known().defaults,
+        **takes.defaults,
+    }  # a key that the release does not have counts as unset
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if (

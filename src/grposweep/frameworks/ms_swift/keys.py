@@ -1,12 +1,12 @@
-"""Which keys `swift rlhf` takes, and how its parser reads them.
+"""The keys of `swift rlhf` by release, and how its parser reads them.
 
-``keys.json`` is written by benchmarks/tools/ms_swift_keys.py: the newest release from ms-swift's own parser, and what others
-had otherwise from their source, from 3.1.1, the first with GRPO. Sources of the rest: ms-swift 4.6.0
+benchmarks/tools/ms_swift_keys.py writes ``keys.json``: the newest release from ms-swift's own parser, and differences of
+others from their source, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
 cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
 
 The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
 A step takes ``global_batch_size`` completions in micro-batches of ``micro_batch_size`` a data rank; ``steps_per_generation``
-counts optimizer steps, not micro-steps. Its other keys are not judged: their table needs Megatron itself.
+counts optimizer steps, not micro-steps. Its other keys are not judged, because their table requires Megatron itself.
 Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/grpo.
 """
 
@@ -20,13 +20,13 @@ from grposweep.frameworks.parsing.yaml_text import Value, convert
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import FrameworkTraits, Version
 
-ENVIRONMENT = "ENV"  # of a YAML: variables for the processes, no key
+ENVIRONMENT = "ENV"  # environment variables in a YAML file, no key of the parser
 
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
-VERSION: Version = (4, 6, 0)  # the newest in the table, whose parser was asked
+VERSION: Version = (4, 6, 0)  # the newest in the table, read from its parser
 TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _setup_teacher
-PLACE_IS_CHECKED: Version = (3, 11, 1)  # from here on vllm_mode has no default
+PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this release
 
 
 def table() -> dict[str, Any]:
@@ -59,14 +59,14 @@ def known(version: Version = VERSION) -> KeyTable:
 
 
 def choices(name: str, version: Version = VERSION) -> tuple[str, ...]:
-    """Return the words that a key may hold; none where it may hold any."""
+    """Return the choices of a key; empty if any value is allowed."""
     entry = _entries(version)[name]
     return tuple(entry[2]) if len(entry) > 2 else ()
 
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
     if name not in table()["earlier"]:
         return (releases()[0], None) if name in table()["keys"] else None
     return key_span(table()["earlier"][name])
@@ -74,7 +74,7 @@ def span(name: str) -> tuple[Version, Version | None] | None:
 
 @lru_cache(maxsize=4096)
 def spelled(name: str, version: Version = VERSION) -> str:
-    """Return a key as the parser understands it: dashes for underscores, and the beginning of one key only."""
+    """Return the key that the parser understands: dashes count as underscores, and a unique prefix is enough."""
     plain = name.replace("-", "_")
     if plain in known(version) or plain == ENVIRONMENT:
         return plain
@@ -83,7 +83,7 @@ def spelled(name: str, version: Version = VERSION) -> str:
 
 
 def read_value(value: Any, kind: str) -> Value:
-    """Return what the parser makes of a value, which is text to it: ``null`` as the word None, ``8.0`` as no whole number."""
+    """Read a value as the parser does, from its text: ``null`` is the word None, and ``8.0`` is no whole number."""
     if kind.startswith("list"):
         return Value(value if isinstance(value, list) else [value], "" if value not in ([], None) else "type")
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def read_value(value: Any, kind: str) -> Value:
 
 ANYTHING = KeySpec("any", None)
 MARKS = frozenset(["micro_batch_size", "global_batch_size", "tensor_model_parallel_size"])
-COUNTS = {  # and their defaults
+COUNTS = {  # keys and their defaults
     "micro_batch_size": 1, "global_batch_size": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
     "context_parallel_size": 1, "num_generations": 8, "generation_batch_size": None, "steps_per_generation": None,
     "train_iters": None, "num_train_epochs": None, "num_iterations": 1, "lr_warmup_iters": 0,
@@ -114,18 +114,18 @@ MEGATRON_KEYS = {
 
 
 def is_megatron(recipe: Recipe) -> bool:
-    """Return whether a recipe is for the Megatron back-end: by its command, or by words that the other one does not have."""
+    """Return whether a recipe is for the Megatron back-end: by its command, or by keys that the other one does not have."""
     return bool(MARKS & recipe.config.keys()) or (recipe.launch is not None and recipe.launch.launcher == "megatron")
 
 
 def keys_of_recipe(recipe: Recipe) -> KeyTable:
-    """Return the keys that a recipe may set; those of Megatron's back-end are in no table, so all of them."""
+    """Return the keys that a recipe may set. For Megatron's back-end, which has no table, all keys are allowed."""
     takes = known(recipe.version)
     return KeyTable({**dict.fromkeys(recipe.config, ANYTHING), **takes}) if is_megatron(recipe) else takes
 
 
 def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers behind the sizes and the schedule; the default for what cannot be read."""
+    """Return the numbers for sizes and schedule. An unreadable value is replaced by its default."""
     found: dict[str, Any] = {**COUNTS, **NUMBERS}
     for name in found.keys() & config.keys():
         value = read_value(config[name], "int" if name in COUNTS else "float")
@@ -134,19 +134,19 @@ def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
-    """Return the ranks that have data of their own."""
+    """Return the number of data ranks."""
     shared = v["tensor_model_parallel_size"] * v["pipeline_model_parallel_size"] * v["context_parallel_size"]
     return None if processes is None else max(processes // max(shared, 1), 1)
 
 
 def completions(v: Mapping[str, Any]) -> int:
-    """Return the completions of a rollout, as given or as so many optimizer steps."""
+    """Return the completions of a rollout, as given or from its number of optimizer steps."""
     total, steps = v["generation_batch_size"], v["steps_per_generation"]
     return int(v["global_batch_size"] * (1 if steps is None else steps) if total is None else total)
 
 
 def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[str, Any]:
-    """Return the fields of a setting, in micro-steps of the data ranks as far as they divide; GB503 says where they do not."""
+    """Return the fields of a setting in micro-steps of the data ranks. Sizes that do not divide are left to GB503."""
     v = read_numbers(config)
     ranks, step, rollout = data_ranks(v, processes), v["global_batch_size"], completions(v)
     accumulation = max(step // max(v["micro_batch_size"] * (ranks or 1), 1), 1)

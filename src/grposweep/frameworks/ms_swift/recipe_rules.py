@@ -30,7 +30,7 @@ from grposweep.rules.helpers import set_to, show
 from grposweep.rules.registry import Violation, recipe_rule
 from grposweep.setting import Version
 
-# What older releases called it, or other libraries do.
+# Names of keys in older releases and in other libraries.
 RENAMES = {
     "train_type": "tuner_type",
     "sft_type": "tuner_type",
@@ -56,16 +56,16 @@ GONE = {
     "num_infer_workers": "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own",
     "lmdeploy_device": "LMDeploy is no longer a back-end",
     "use_lmdeploy": "LMDeploy is no longer a back-end",
-    "evaluation_strategy": "eval_strategy is its name",
+    "evaluation_strategy": "its name is now eval_strategy",
 }
 
 
 @recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)
 def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
-    """A key that `swift rlhf` does not take: a typo, another library's key, or one of an older release.
+    """A key that `swift rlhf` does not take: a typo, another library's key, or a key of an older release.
 
-    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']", unless ``ignore_args_error`` is set, which only logs
-    it. A unique prefix of a key is accepted (argparse's abbreviations).
+    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']". With ``ignore_args_error`` it is only
+    logged. A unique prefix of a key is accepted (argparse's abbreviations).
     """
     if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
         return
@@ -84,13 +84,13 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _is_typo(name: str, near: list[str]) -> bool:
-    """Return whether no release has had a key, and all have one that is spelled almost like it."""
-    is_meant = name in RENAMES or name in HABITS  # by habit, not by spelling
+    """Return whether no release has a key, and every release has one with a similar spelling."""
+    is_meant = name in RENAMES or name in HABITS  # another name, no typo
     return span(name) is None and not is_meant and bool(near) and span(near[0]) == (releases()[0], None)
 
 
 def _life(name: str, version: Version) -> str:
-    """Why a key is not there: its successor, or the releases that have it."""
+    """Say why a key is missing: its successor, or the releases that have it."""
     if name in GONE:
         return f": {GONE[name]}"
     seen = span(name)
@@ -101,7 +101,7 @@ def _life(name: str, version: Version) -> str:
 
 
 def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
-    """The keys that may have been meant."""
+    """Return the keys that an unknown one may mean."""
     if name in GONE and name not in RENAMES:
         return []
     meant = RENAMES.get(name) or OLDER.get(name) or HABITS.get(name, "")
@@ -113,7 +113,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` becomes the text None.
 
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
-    default. A number in quotes, or one that YAML takes for text (``1e-6``), is fine here.
+    default. A number in quotes, or one that YAML reads as text (``1e-6``), is valid here.
     """
     takes = {} if is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
@@ -127,7 +127,7 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
-    """Return why a value cannot be read, and what may correct it."""
+    """Return why a value cannot be read, with its fixes."""
     if value is None:
         return "ms-swift gets null as the text None", ({name: None},)
     if value == []:
@@ -140,13 +140,13 @@ def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, t
     allowed = choices(name, version)
     if allowed and str(found.value) not in allowed:
         near = closest_keys(str(found.value), allowed)
-        return f"there are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
+        return f"choices are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
     return None
 
 
 @recipe_rule("GB503", "error", of=MS_SWIFT)
 def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
-    """A rollout is whole steps, a step whole micro-batches of all data ranks, and each of these has whole prompts.
+    """A rollout is whole steps, a step is whole micro-batches of all data ranks, and a data rank has whole prompts.
 
     "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device
     rollout prompt count (2) ... must be divisible by micro_batch_size (4)."; "generation_batch_size (24) must be divisible
@@ -181,7 +181,7 @@ def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str,
         why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
         yield ("global_batch_size", "micro_batch_size"), why
     if prompts % ranks:
-        why = f"{prompts} prompts a rollout do not divide among {ranks} data ranks"
+        why = f"{prompts} prompts per rollout do not divide among {ranks} data ranks"
         yield ("num_generations", "global_batch_size"), why
     elif (prompts // ranks) % micro:
         why = f"{prompts // ranks} prompts a data rank are not a multiple of the micro-batch"

@@ -1,8 +1,8 @@
-"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key behind each field of a setting, how it is read, and written.
+"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key of each field of a setting, reading and writing.
 
-A written recipe states every number that decides the training, also defaults. Sources: ms-swift 4.6.0
+A written recipe states every number that affects the training, including defaults. Sources: ms-swift 4.6.0
 arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/args_mixin.py and arguments.py,
-dataset/dataset_meta.py, cli/main.py. What ms-swift cannot do is compared in docs/reference/frameworks.md.
+dataset/dataset_meta.py, cli/main.py. docs/reference/frameworks.md compares its features.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ from grposweep.setting import Setting, Version
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
 BETA = 0.04  # rlhf_args.py _init_grpo
 SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
-RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read as what they are called now; GV501 says so
+RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read under their present names; GV501 reports them
 COMMAND = ("swift", "rlhf", "recipe.yaml")
 
 
@@ -63,11 +63,11 @@ def _first(values: Any) -> Any:
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return the values of a key that older releases take one of."""
+    """Return the values of a key that takes a single one in older releases."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-# What decides the training, in the order of a recipe; every other key is written where it is not the default.
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
 ALWAYS = (
     "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations",
     "max_completion_length", "temperature", "top_p", "epsilon", "importance_sampling_level", "learning_rate",
@@ -86,7 +86,7 @@ FIELDS = (
     *(Field(name, name, RELEASE) for name in OPTIONAL),
     *(Field(name, name, RELEASE, plain=False) for name in WRITTEN_BELOW),
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
-    # Fields whose key has another name, or whose value needs more than its type.
+    # Fields whose key has another name, or whose value needs a conversion.
     Field("processes", "NPROC_PER_NODE"),
     Field("epochs", "num_train_epochs"),
     Field("evaluates", "eval_strategy"),
@@ -129,9 +129,9 @@ FIELDS = (
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
-    """Return the keys that ms-swift takes, in the types that it would see.
+    """Return the keys that ms-swift takes, with the types that it sees.
 
-    Raises UserError for other trainings than GRPO.
+    Raises UserError for trainings other than GRPO.
     """
     kind = recipe.config.get("rlhf_type", "dpo")
     if kind != "grpo":
@@ -145,7 +145,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
 
 
 def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
-    """Return what ms-swift fills in after its parser, where a recipe sets nothing."""
+    """Return the values that ms-swift sets after parsing for keys that a recipe leaves out."""
     return {
         "gradient_accumulation_steps": 1,
         "beta": BETA,
@@ -162,14 +162,14 @@ def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
 
 
 def keys_of(found: Values) -> dict[str, str]:
-    """Return the keys that are others in this recipe: a warmup that is a share, and Megatron's."""
+    """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
     if found.said.get("warmup_ratio"):
         return {"warmup_steps": "warmup_ratio"}
     return MEGATRON_KEYS if is_megatron(found.recipe) else {}
 
 
 def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the length, for which two older words win, and whether a teacher gives the signal."""
+    """Return the completion length, for which two older keys win, and whether a teacher gives the signal."""
     said = found.said
     length = said.get("response_length") or said.get("max_new_tokens")
     teacher = said.get("teacher_model") or said.get("teacher_model_server")
@@ -177,7 +177,7 @@ def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the length and the rate: steps override epochs, and ``max_epochs`` ends the run early in both cases."""
+    """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
     said = found.said
     steps, epochs, most = read_steps(said.get("max_steps")), said.get("num_train_epochs", 3.0), said.get("max_epochs")
     fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in said else epochs}
@@ -189,7 +189,7 @@ def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss; scaling and the place of KL follow from the estimator where they are not set, or from some losses."""
+    """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
     values = found.said
     estimator = values.get("advantage_estimator", "grpo")
     losses = _listed(values.get("loss_type")) or ["grpo"]
@@ -220,9 +220,9 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_data(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return data and evaluation: nothing is evaluated without held-out data, and a share split off is no longer trained on.
+    """Return data and evaluation. Without held-out data there is no evaluation, and a split share is not trained on.
 
-    Rows are those that the reader was told, or the samples that every data set names (``name#1000``).
+    The number of rows is the one given to the reader, or the samples that every data set names (``name#1000``).
     """
     values, recipe = found.said, found.recipe
     strategy = values.get("eval_strategy") or fields["save_strategy"]
@@ -246,7 +246,7 @@ def derive_data(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples(datasets: Any) -> int | None:
-    """Return the rows that ``name#1000`` samples, over all data sets; None where one names no number."""
+    """Return the rows that ``name#1000`` samples over all data sets; None if one names no number."""
     if not datasets:
         return None
     counts = [str(name).rpartition("#")[2] if "#" in str(name) else "" for name in datasets]
@@ -254,7 +254,7 @@ def samples(datasets: Any) -> int | None:
 
 
 def processes_of(environment: Any) -> int | None:
-    """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None where it names neither."""
+    """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None if it names neither."""
     found = read_mapping(environment)
     counts = [str(found.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
     if not found.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
@@ -263,7 +263,7 @@ def processes_of(environment: Any) -> int | None:
 
 
 def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the processes and the GPUs that one sees; with Megatron its sizes, too."""
+    """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
     recipe = found.recipe
     processes = fields["processes"] if fields["processes"] is not None else processes_of(recipe.config.get(ENVIRONMENT))
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
@@ -281,7 +281,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Return a recipe for ms-swift 4.6.0, its launch command, and what it cannot say."""
+    """Return a recipe for ms-swift 4.6.0, its launch command and its losses."""
     sized, undivided = in_completions(s)
     lost = (*undivided, *losses(sized))
     text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(framework, sized)}, sort_keys=False, allow_unicode=True)
@@ -292,7 +292,9 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
-    found = {name: value for name, value in written.items() if value is not None}  # null is the word None there
+    found = {
+        name: value for name, value in written.items() if value is not None
+    }  # ms-swift reads null as the word None
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)
     if found.get("num_generations_eval") == s.num_generations:
@@ -311,7 +313,7 @@ def _model(s: Setting) -> dict[str, Any]:
 
 
 def _objective(s: Setting) -> dict[str, Any]:
-    """Return the loss, its scaling, and KL in the one place where it counts."""
+    """Return the loss, its scaling, and KL in one place only."""
     in_reward = s.kl_placement == "reward"
     found: dict[str, Any] = {
         "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
@@ -336,7 +338,7 @@ def _schedule(s: Setting) -> dict[str, Any]:
 
 
 def _generation(s: Setting) -> dict[str, Any]:
-    """Return vLLM in its place, with the correction where there is one."""
+    """Return vLLM's mode, with the importance sampling correction if there is one."""
     found: dict[str, Any] = {"top_k": s.top_k or -1}
     if s.max_prompt_length is not None:
         found["max_length"] = s.max_prompt_length
@@ -355,13 +357,13 @@ def _generation(s: Setting) -> dict[str, Any]:
 
 
 def losses(s: Setting) -> Iterator[str]:
-    """Yield what ms-swift cannot do of a setting, or does otherwise."""
+    """Yield the parts of a setting that ms-swift does not support or does differently."""
     if s.loss_type not in LOSSES:
         yield f"loss_type={s.loss_type}: ms-swift has {', '.join(LOSSES)}; dapo is written"
     if s.beta and s.use_bias_correction_kl:
         yield "use_bias_correction_kl: ms-swift's KL term is k3 without the importance ratio, another objective"
     if s.kl_placement == "both":
-        yield "KL in the loss and in the reward: ms-swift has one of them; it is left in the loss"
+        yield "KL in the loss and in the reward: ms-swift has only one of them; the loss is kept"
     if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3"):
         yield f"KL estimator {s.kl_estimator}: ms-swift's is k3 in the loss"
     if s.kl_reward_coefficient and s.kl_placement == "reward" and s.kl_reward_estimator not in (None, "k1"):

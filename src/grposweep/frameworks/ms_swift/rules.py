@@ -1,6 +1,6 @@
-"""Checks that only ms-swift has, and settings that it silently reads in its own way; codes 501 and above.
+"""Checks that only ms-swift has, and settings that it silently reads differently; codes 501 and above.
 
-Source: ms-swift 4.6.0, named file by file below; rules that it shares with TRL are in their families' files.
+Source: ms-swift 4.6.0; each rule names its file. Rules that it shares with TRL are in their families' files.
 """
 
 from grposweep import planning
@@ -12,7 +12,7 @@ from grposweep.rules.registry import Violation, rule, variant
 from grposweep.setting import Setting
 
 MS_SWIFT = frozenset({"ms-swift"})
-# The words of rlhf_trainers/grpo_trainer.py and args_mixin.py.
+# The choices in rlhf_trainers/grpo_trainer.py and args_mixin.py.
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "real", "fipo")
 SCALES, LEVELS = ("group", "batch", "none", "gdpo"), ("token", "sequence", "sequence_token")
 WINDOWED = ("cispo", "dapo", "fipo")  # normalised by the tokens of a whole rollout
@@ -25,7 +25,7 @@ variant("GL103", MS_SWIFT, one_of("importance_sampling_level", LEVELS))
 
 
 def coefficient(s: Setting) -> float:
-    """Return ``beta`` where it counts."""
+    """Return ``beta``, with ms-swift's default if it is not set."""
     return s.kl_reward_coefficient if s.kl_placement == "reward" else s.beta
 
 
@@ -40,7 +40,7 @@ def _rollout_counts(s: Setting) -> int:
 
 
 @rule("GB501", "error", SIZES, _rollout_counts, of=MS_SWIFT, blames=("generation_batch_size", "steps_per_generation"),
-      why="{steps_per_generation=} makes {made} completions a rollout "
+      why="{steps_per_generation=} makes {made} completions per rollout "
           "({s.processes} x {s.per_device_train_batch_size} x {s.steps_per_generation})",
       instead="Leave one of the two out.", to=({"generation_batch_size": None}, {"steps_per_generation": None}))  # fmt: skip
 def the_two_sizes_of_a_rollout_agree(s: Setting) -> Facts | None:
@@ -74,7 +74,7 @@ EVALUATION = ("evaluates", "eval_prompts", "per_device_eval_batch_size", "num_ge
 
 
 def _sizes_of_evaluation(s: Setting) -> tuple[int, int, int] | None:
-    """Held-out prompts, the completions of one and those of an evaluation batch, if all is known and possible."""
+    """Return held-out prompts, completions per prompt and per evaluation batch; None if unknown or invalid."""
     if not s.evaluates or not s.eval_prompts or not s.processes or "per_device_eval_batch_size" in s.unsolved:
         return None
     group, batch = evaluation_group(s), s.per_device_eval_batch_size * s.processes
@@ -265,7 +265,7 @@ def vllm_has_a_process_a_gpu(s: Setting) -> bool:
 @rule("GT504", "warning", ("use_vllm", "processes", "visible_gpus"), of=MS_SWIFT, blames=("processes", "visible_gpus"),
       what="{s.visible_gpus} GPUs are visible to one process",
       why="ms-swift spreads the layers over them, so they work one after the other, and W is 1",
-      instead="Set {processes}={s.visible_gpus} for one process a GPU.")  # fmt: skip
+      instead="Set {processes}={s.visible_gpus} for one process per GPU.")  # fmt: skip
 def every_gpu_has_a_process(s: Setting) -> bool:
     """Without NPROC_PER_NODE `swift` starts one process and spreads the layers over its GPUs, so only one GPU works at a time."""
     return not s.use_vllm and (s.visible_gpus or 0) >= 2 and s.processes == 1

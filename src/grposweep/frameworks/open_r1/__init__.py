@@ -1,7 +1,7 @@
-"""Open-R1: TRL 0.18.0 with keys and checks of its own; its grpo.py takes TRL's configuration.
+"""Open-R1: TRL 0.18.0 with its own keys and checks. Its grpo.py takes TRL's configuration.
 
-Its own Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read as the launch it makes.
-Sources: open-r1 slurm/train.slurm (8 GPUs a node; the last node is the vLLM server's where the recipe has use_vllm: true),
+Its Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read as the launch it makes.
+Sources: open-r1 slurm/train.slurm (8 GPUs per node; the last node is the vLLM server's if the recipe has use_vllm: true),
 src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_init__).
 """
 
@@ -59,7 +59,7 @@ KEYS: dict[str, KeySpec] = {
     "max_completion_len": KeySpec("int", 16384),
     "soft_punish_cache": KeySpec("int", 4096),
 }
-# Words that only Open-R1's recipes use; chat_template and the like appear in all recipes.
+# Keys that only Open-R1's recipes use; chat_template and the like appear in all recipes.
 ONLY = frozenset(
     ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",
      "dataset_prompt_column", "cosine_min_value_wrong", "cosine_max_value_wrong", "cosine_min_value_correct",
@@ -75,7 +75,7 @@ def known(version: Version) -> KeyTable:
 
 
 def mixture_trouble(mixture: Any) -> str | None:
-    """Return what Open-R1's own checks say to a ``dataset_mixture``; None for nothing."""
+    """Return the message of Open-R1's own checks of a ``dataset_mixture``, or None."""
     if not isinstance(mixture, dict) or "datasets" not in mixture:
         return "dataset_mixture is a mapping with a 'datasets' key"
     datasets = mixture["datasets"]
@@ -94,9 +94,9 @@ SCRIPT = "slurm/train.slurm"
 
 
 def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
-    """Return the words of the launch behind Open-R1's script, and the GPUs that a vLLM server may take.
+    """Return the words of the launch in Open-R1's script, and the number of GPUs that a vLLM server may take.
 
-    None for any other command, or where the number of nodes is unknown.
+    None for any other command, or if the number of nodes is unknown.
     """
     script = next((n for n, word in enumerate(words) if word.text.endswith(SCRIPT)), None)
     if script is None or not any(word.text.endswith("sbatch") for word in words[:script]):
@@ -117,12 +117,12 @@ def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # an odd quote: the shell would not have got here
+    except ValueError:  # an unclosed quote, with which the shell fails
         return text.split()
 
 
 def _options(words: list[Word]) -> dict[str, Word]:
-    """Return ``--name value``, ``--name=value`` and ``-N value``."""
+    """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
     found, name = {}, ""
     for word in words:
         if word.text.startswith("-") and name != "args":  # --args holds options of the training script
@@ -139,7 +139,7 @@ ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
-    vendor=None,  # its source would leave out the keys of this framework's own
+    vendor=None,  # TRL's source would not have Open-R1's own keys
     version=VERSION,
     takes=known,
     key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),

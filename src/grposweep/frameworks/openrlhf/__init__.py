@@ -1,7 +1,7 @@
-"""OpenRLHF: its options by release, how its launches are read and written. It is no external trainer of a sweep.
+"""OpenRLHF: its options by release, and how its launches are read and written. A sweep cannot train with it.
 
-A rollout counts prompts, ``train.batch_size`` completions. ``keys.json`` and ``renamed.py`` are written by
-benchmarks/tools/openrlhf_keys.py from OpenRLHF's tags. Sources: OpenRLHF 0.11.0 openrlhf/cli/train_ppo_ray.py,
+A rollout is counted in prompts, ``train.batch_size`` in completions. benchmarks/tools/openrlhf_keys.py writes
+``keys.json`` and ``renamed.py`` from OpenRLHF's tags. Sources: OpenRLHF 0.11.0 openrlhf/cli/train_ppo_ray.py,
 trainer/ppo_trainer.py (steps), trainer/ppo_utils/experience_maker.py (advantages, KL), models/loss.py (PolicyLoss),
 models/utils.py (compute_approx_kl), utils/deepspeed/deepspeed.py.
 """
@@ -23,13 +23,13 @@ from grposweep.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
 VERSION: Version = (0, 11, 0)
-DOTTED: Version = (0, 10, 2)  # it named options by sections: --rollout.batch_size; until then --rollout_batch_size
+DOTTED: Version = (0, 10, 2)  # options have sections since then: --rollout.batch_size instead of --rollout_batch_size
 FLAT = {new: old for old, new in RENAMED.items()}
 COMPLETIONS: dict[Version, str] = {(0, 9, 8): "generate_max_len", DOTTED: "max_new_tokens"}
 
 
 def row(name: str, key: str, kind: str = "", default: Any = None, **more: Any) -> Field:
-    """Return the row of an option, which had another name until 0.10.2."""
+    """Return the row of an option, with its other name before 0.10.2."""
     before = more.pop("before", {DOTTED: FLAT[key]} if key in FLAT else {})
     return Field(name, key, kind, default, before=before, **more)
 
@@ -103,11 +103,11 @@ releases, known, span = TABLE.releases, TABLE.known, TABLE.span
 
 
 def at(key: str, version: Version) -> str:
-    """Return an option, which is named as today, under its name in a release."""
+    """Return the name in a release of an option given by its present name."""
     return FLAT.get(key, key) if version < DOTTED else key
 
 
-# What its estimators are in the words of the others; group_norm and dr_grpo differ in the scaling.
+# Its estimators in TRL's terms; group_norm and dr_grpo differ in the scaling.
 ESTIMATORS = {"group_norm": "grpo", "dr_grpo": "grpo", "reinforce": "reinforce_plus_plus",
               "reinforce_baseline": "reinforce_plus_plus_baseline"}  # fmt: skip
 WRITTEN = {"rloo": "rloo", "gae": "gae", "reinforce_plus_plus": "reinforce",
@@ -118,7 +118,7 @@ LONGEST = 2048  # tokens of prompt and completion, OpenRLHF's default
 
 
 class Options:
-    """The values of one recipe by today's names."""
+    """The values of one recipe by present names."""
 
     def __init__(self, found: Values) -> None:
         self.found, self.version = found, found.recipe.version
@@ -140,7 +140,7 @@ class Options:
         return self.found.word(at(key, self.version), default)
 
     def numbers(self, key: str) -> list[float]:
-        """Return the numbers of a list; empty where it is not one of numbers."""
+        """Return the numbers of a list; empty if it is no list of numbers."""
         value = self.found.values.get(at(key, self.version))
         try:
             return [float(item) for item in value] if isinstance(value, (list, tuple)) else []
@@ -149,7 +149,7 @@ class Options:
 
 
 def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the actor's GPUs, and the prompts of an optimizer step, which the recipe states in completions."""
+    """Return the actor's GPUs and the prompts of an optimizer step. The recipe states that step in completions."""
     option, told = Options(found), fields["processes"]
     gpus = option.whole("actor.num_nodes", 1) * option.whole("actor.num_gpus_per_node", 8)
     names = {at(f"actor.{name}", found.recipe.version) for name in ("num_nodes", "num_gpus_per_node")}
@@ -176,7 +176,7 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantage and the loss: a token mean over a step, over a sequence with gspo."""
+    """Return the advantage and the loss: a token mean over a step, with gspo over a sequence."""
     option = Options(found)
     estimator = option.word("algo.advantage.estimator", "gae")
     clip = option.numbers("actor.eps_clip_low_high") or [option.number("actor.eps_clip", 0.2)] * 2
@@ -191,7 +191,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_rest(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the completion's length (the rest of the longest sequence where it is not set), the schedule and Adam's rates."""
+    """Return completion length, schedule and Adam's rates. An unset length is the rest of the longest sequence."""
     option = Options(found)
     key = next(row for row in FIELDS if row.name == "max_completion_length").key_at(found.recipe.version)
     longest = option.whole("data.max_len", LONGEST)
@@ -238,7 +238,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return the launch of OpenRLHF 0.11.0 as a script, and what it cannot say."""
+    """Return the launch of OpenRLHF 0.11.0 as a script, and its losses."""
     s, lost = in_prompts(setting)
     given = overlay(framework, s, _fields(s), _keys(s))
     words = [f"--{key} {_spelled(value)}".rstrip() for key, value in given.items() if value is not False]
@@ -253,7 +253,7 @@ def _spelled(value: Any) -> str:
 
 
 def _fields(s: Setting) -> dict[str, Any]:
-    """Return what is more than a value of its own, by field."""
+    """Return the native values of fields that need more than their own value, by field."""
     return {
         "prompts_per_step": (s.prompts_per_step or 1) * s.num_generations,
         "processes": nodes(s.processes or 1)[1],
@@ -279,7 +279,7 @@ def _fields(s: Setting) -> dict[str, Any]:
 
 
 def _keys(s: Setting) -> dict[str, Any]:
-    """Return what no single field says, by option."""
+    """Return the options that depend on several fields."""
     count, each = nodes(s.processes or 1)
     in_loss = s.kl_placement in ("loss", "both")
     coefficient = 0.0 if s.kl_placement == "none" else s.beta if in_loss else s.kl_reward_coefficient
@@ -312,13 +312,13 @@ def _kl_estimator(s: Setting, in_loss: bool) -> str:
 
 
 def _warmup(s: Setting) -> float:
-    """Return the warmup as a share of all steps; OpenRLHF has no number of them."""
+    """Return the warmup as a share of all steps, the only form that OpenRLHF has."""
     total = total_steps(s)
     return s.warmup_steps if s.warmup_steps < 1 else round(s.warmup_steps / total, 4) if total else 0.03
 
 
 def _losses(s: Setting) -> Iterator[str]:
-    """Yield what OpenRLHF cannot do of a setting, or does otherwise."""
+    """Yield the parts of a setting that OpenRLHF does not support or does differently."""
     if s.max_steps is not None:
         yield f"max_steps={s.max_steps}: OpenRLHF counts no optimizer steps; set train.num_episodes and data.max_samples"
     if s.warmup_steps >= 1 and total_steps(s) is None:

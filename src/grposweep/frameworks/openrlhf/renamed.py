@@ -1,4 +1,4 @@
-"""Options of OpenRLHF that 0.10.2 named by sections: the older name, and today's. Written by openrlhf_keys.py."""
+"""Options of OpenRLHF that got sections in 0.10.2: the older and the present name. Written by openrlhf_keys.py."""
 
 RENAMED = {
     "ref_num_nodes": "ref.num_nodes", "ref_num_gpus_per_node": "ref.num_gpus_per_node",

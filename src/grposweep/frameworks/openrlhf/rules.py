@@ -1,6 +1,6 @@
-"""OpenRLHF's own checks: what argparse, train_ppo_ray.py and DeepSpeed refuse at start, and what its arithmetic drops.
+"""OpenRLHF's own checks: refusals of argparse, train_ppo_ray.py and DeepSpeed at start, and completions that it drops.
 
-Symbols: P prompts a rollout, G completions a prompt, p G completions an optimizer step (``train.batch_size``), m a
+Symbols: P prompts per rollout, G completions per prompt, p G completions per optimizer step (``train.batch_size``), m a
 micro-batch, W the actor's GPUs, R = W / (ring attention x tensor parallel) data ranks. Sources: OpenRLHF 0.11.0
 openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 0.19 runtime/config.py _batch_assertion.
 """
@@ -33,7 +33,7 @@ WORDS = {
     "ds.param_dtype": ("bf16", "fp16"),
 }
 
-# In OpenRLHF the scheduler moves at each step, and engines do not share the actor's GPUs unless all models are colocated.
+# In OpenRLHF the scheduler advances at each step, and engines share the actor's GPUs only if all models are colocated.
 for _code in ("GT301", "GS302", "GS301", "GD301"):
     variant(_code, OPENRLHF, lambda _: None)
 
@@ -48,7 +48,7 @@ variant("GK302", OPENRLHF, lambda _: None)  # it advises against k1 and trains: 
 
 
 class Sizes(NamedTuple):
-    """The sizes behind a recipe: W, R, P G, the completions of a step, and m; None where one cannot be read or counts nothing."""
+    """The sizes of a recipe: W, R, P G, the completions of a step, and m. None if one is unreadable or not positive."""
 
     world: int
     ranks: int
@@ -69,7 +69,7 @@ class Sizes(NamedTuple):
             option.whole(name, default) for name, default in zip(names, defaults, strict=True)
         )
         if recipe.processes is None and recipe.launch and recipe.launch.launcher in LAUNCHERS:
-            return None  # train_ppo.py: the launcher starts as many as there are GPUs
+            return None  # train_ppo.py: the launcher starts one process per GPU
         world = recipe.processes or nodes * gpus
         if min(world, ring, tensor, prompts, group, step, micro) < 1 or world % (ring * tensor):
             return None  # GB301 and GT302 report it
@@ -115,7 +115,7 @@ def every_rank_gets_samples(recipe: Recipe) -> Iterator[Violation]:
         return
     most = s.rollout // s.ranks
     yield Violation(
-        f"{key}={size}", f"{s.rollout} completions a rollout make {s.rollout // size} batches for {s.ranks} data ranks",
+        f"{key}={size}", f"{s.rollout} completions per rollout make {s.rollout // size} batches for {s.ranks} data ranks",
         f"Choose at most {most}." if most else "Choose a larger rollout.",
         (key, at("rollout.batch_size", recipe.version)), ({key: most},) if most else (),
     )  # fmt: skip
@@ -125,14 +125,14 @@ def every_rank_gets_samples(recipe: Recipe) -> Iterator[Violation]:
 def no_gradients_are_left_over(recipe: Recipe) -> Iterator[Violation]:
     """The completions of a rollout, P G, are a multiple of those of a step (``train.batch_size``).
 
-    The rest of a rollout fills no step: its gradients are added to the next rollout's first step, under newer weights
-    (with dynamic batches it is dropped: replay_buffer.py setup_dynamic_batch).
+    The rest of a rollout does not fill a step: its gradients are added to the next rollout's first step, under newer weights.
+    With dynamic batches it is dropped (replay_buffer.py setup_dynamic_batch).
     """
     s = Sizes.of(recipe)
     if s is not None and s.rollout % s.step:
         key = at("train.batch_size", recipe.version)
         yield Violation(
-            f"{key}={s.step}", f"{s.rollout} completions a rollout are not whole steps, and {s.rollout % s.step} are left over",
+            f"{key}={s.step}", f"{s.rollout} completions per rollout are not whole steps, and {s.rollout % s.step} are left over",
             f"Choose a divisor of {s.rollout}.", (key,),
             _sized(recipe, "train.batch_size", near(s.step, lambda size: s.rollout % size == 0)),
         )  # fmt: skip
@@ -200,19 +200,19 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
 
 @recipe_rule("GK601", "warning", of=OPENRLHF)
 def the_estimator_fits_its_place(recipe: Recipe) -> Iterator[Violation]:
-    """KL in the loss takes k2 or k3, KL in the reward k1; OpenRLHF prints a recommendation and trains.
+    """KL in the loss needs k2 or k3, and KL in the reward k1. OpenRLHF only prints a recommendation.
 
-    As a loss k1 has an expected gradient of 0.
+    As a loss, k1 has an expected gradient of 0.
     """
     option = Options(values_of(recipe))
     key, name = at("algo.kl.estimator", recipe.version), option.word("algo.kl.estimator", "k1")
     if option.number("algo.kl.init_coef", 0.01) > 0 and option.flag("algo.kl.use_loss") and name == "k1":
-        yield Violation(f"{key}=k1", "as a loss its expected gradient is 0, so the KL term does nothing but add noise",
+        yield Violation(f"{key}=k1", "as a loss its expected gradient is 0, so the KL term only adds noise",
                         f"Set {key}=k3 or k2.", (key,), ({key: "k3"}, {key: "k2"}))  # fmt: skip
 
 
 class Conflict(NamedTuple):
-    """Options that OpenRLHF refuses together: one that is on, one that must (not) be, and since when."""
+    """Options that OpenRLHF refuses together: one that is on, another that must or must not be on, and since when."""
 
     option: str
     other: str
@@ -234,7 +234,7 @@ CONFLICTS = (
 def options_agree(recipe: Recipe) -> Iterator[Violation]:
     """Options that OpenRLHF asserts at start: packing needs vLLM, partial rollouts need async training, and others.
 
-    Releases 0.5.8 to 0.6.4 compare ``vllm_num_engines`` with 0 also where it is not set, and stop with a TypeError.
+    Releases 0.5.8 to 0.6.4 compare ``vllm_num_engines`` with 0 even if it is not set, and stop with a TypeError.
     """
     found, version = values_of(recipe), recipe.version
     option = Options(found)
@@ -273,7 +273,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV602", "error", of=OPENRLHF, by_release=True)
 def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
-    """argparse stops at a value that is none of an option's type or choices: "invalid int value", "invalid choice"."""
+    """argparse stops at a value that does not have the option's type or choices: "invalid int value", "invalid choice"."""
     yield from find_mistyped(recipe, known(recipe.version))
     words = {at(key, recipe.version): choices for key, choices in WORDS.items()}
     yield from find_unknown_words(recipe, words)

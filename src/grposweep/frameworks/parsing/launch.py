@@ -1,4 +1,4 @@
-"""The launch in a shell script: its last command that starts a training, its processes, its options as a recipe.
+"""Find the launch in a shell script: the last command that starts a training, its processes, and its options as a recipe.
 
 Sources: accelerate launch's and torchrun's options; transformers hf_argparser.py (``--key value``, ``--key=value``,
 ``--flag``, ``--no_flag``, dashes for underscores); trl scripts/utils.py TrlParser (``--config``, command line wins);
@@ -51,14 +51,14 @@ RIVALS = frozenset(
      "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]
 )  # fmt: skip
 DOTTED_RIVALS = frozenset({"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
-# Commands whose words are no launch, although they may name one.
+# Commands that may name a launch in their words but do not run it.
 NOT_STARTING = frozenset(
     ["echo", "printf", "cat", "grep", "egrep", "pgrep", "pkill", "killall", "kill", "ls", "cp", "mv", "rm", "mkdir", "sed",
      "awk", "pip", "pip3", "git", "wget", "curl", "which", "type", "command", "trap", "alias", "sleep", "touch", "chmod",
      "tail", "head", "find", "tar", "unzip", "huggingface-cli", "hf", "conda-env", "log", "logger", "ps"]
 )  # fmt: skip
 RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
-# A script is judged as it runs without arguments of its own, as its defaults (${1:-8}) have it.
+# A script is judged as it runs without arguments, with its defaults (${1:-8}).
 ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]\W?.*\}")
 # Options that only a trainer with groups of completions has.
 GROUP_OPTIONS = frozenset(
@@ -69,7 +69,7 @@ GROUP_OPTIONS = frozenset(
 
 
 def _handed_on(commands: Iterable[Command]) -> str:
-    """Return which script to lint instead, where a script starts another one."""
+    """Return a sentence that names the script to lint instead, if a script starts another one."""
     words = (word.text for command in commands for word in command.words[:2])
     name = next((text for text in words if text.endswith((".sh", ".slurm", ".sbatch"))), "")
     return f" It runs {name[:120]}: lint that script." if name else ""
@@ -77,7 +77,7 @@ def _handed_on(commands: Iterable[Command]) -> str:
 
 @dataclass
 class LaunchCommand:
-    """A launch as it was found: who starts what, and the options on either side of the program's name."""
+    """A launch: the launcher, the program, and the options before and after the program's name."""
 
     launch: LaunchContext
     before: list[Word]
@@ -85,17 +85,17 @@ class LaunchCommand:
     options: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     unresolved: dict[str, str] = field(default_factory=dict)
-    environment: Values = field(default_factory=dict)  # variables at that point of the script
+    environment: Values = field(default_factory=dict)  # environment variables at that point of the script
     own: OwnCommand | None = None  # a framework's own command
-    is_dotted: bool = False  # its options are overrides of dotted keys
-    folder: str = ""  # where it runs, if the script says so
-    aside: bool = False  # it is in a function that is not called, or behind an exit
-    may_have_more: bool = False  # words that only a running shell knows may hold further options
-    server_gpus: int = 0  # of the processes, those that a vLLM server takes where the recipe uses one
+    is_dotted: bool = False  # the options are overrides of dotted keys
+    folder: str = ""  # the working directory, if the script changes it
+    aside: bool = False  # in a function that is not called, or after an exit
+    may_have_more: bool = False  # words known only to a running shell may hold further options
+    server_gpus: int = 0  # of the processes, those for a vLLM server if the recipe uses one
 
 
 class LaunchParser:
-    """Finds the launch in a script, by what frameworks say of their commands and overrides."""
+    """Finds the launch in a script by the frameworks' commands and overrides."""
 
     def __init__(self, frameworks: Iterable[Framework]) -> None:
         known = list(frameworks)
@@ -107,11 +107,11 @@ class LaunchParser:
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
 
     def find(self, text: str, path: str | None = None, read: Reader | None = None) -> list[LaunchCommand]:
-        """Return the launches of a script that may be trainings, in order; each with its options read.
+        """Return the launches of a script that may be trainings, in order, with their options.
 
-        ``path`` is the script's own, ``read`` returns the text of a file that it sources.
+        ``path`` is the script's own path, and ``read`` returns the text of a file that it sources.
 
-        Raises UserError where there is none.
+        Raises UserError if there is none.
         """
         commands = parse_script(text, slurm_variables(text), path, read)
         starts = self._starts(commands)
@@ -150,7 +150,7 @@ class LaunchParser:
         return found
 
     def _start(self, words: list[Word], cut: int | None) -> LaunchCommand | None:
-        """Return the launcher among the words (wrappers such as srun or nohup come first), and the program it starts."""
+        """Return the launch in a command's words. Wrappers such as srun or nohup may come before the launcher."""
         for n, word in enumerate(words):
             name, rest = PurePosixPath(word.text).name, words[n + 1 :]
             own = self.commands.get(name)
@@ -170,7 +170,7 @@ class LaunchParser:
         return None
 
     def _is_rival(self, start: LaunchCommand) -> bool:
-        """Return whether a launch is another program's than a GRPO training's, by its name."""
+        """Return whether the program's name shows that a launch is no GRPO training."""
         program = start.launch.program.lower()
         name = PurePosixPath(program).name if "/" in program else program.removesuffix(".py").rpartition(".")[2]
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
@@ -183,12 +183,12 @@ class LaunchParser:
         return not words.isdisjoint(RIVALS) or (("sft" in name or "dpo" in name) and "grpo" not in name)
 
     def _is_option(self, text: str) -> bool:
-        """Return whether a word can only be an option, which was meant for the command before."""
+        """Return whether a word can only be an option, meant for the command before it."""
         return text.startswith("--") or self.override.match(text) is not None
 
 
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
-    """Return whether the program of a launch says that it trains with GRPO: by its name, or by its text."""
+    """Return whether the name or the text of a launch's program shows that it trains with GRPO."""
     program = start.launch.program.lower()
     if start.own is not None or NAMED.search(program):
         return True
@@ -211,7 +211,7 @@ def _second(words: list[Word], at: int) -> str:
 
 
 def _with_python(launcher: str, rest: list[Word], cut: int | None) -> LaunchCommand | None:
-    """Return what python starts: a module that launches others, a module, or a file."""
+    """Return the launch of a python command: a module that is a launcher, another module, or a file."""
     at = next((n for n, word in enumerate(rest) if word.text in ("-m", "-c") or not word.text.startswith("-")), 0)
     module = _second(rest, at) if rest and rest[at].text == "-m" else ""
     if rest and rest[at].text == "-c":
@@ -230,7 +230,7 @@ def _launched(launcher: str, words: list[Word], cut: int | None) -> LaunchComman
             return LaunchCommand(LaunchContext(launcher, words[n + 1].text, cut), words[:n], words[n + 2 :])
         if word.text.endswith(".py"):
             return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
-    for n, word in enumerate(words):  # a program that only a running shell knows
+    for n, word in enumerate(words):  # a program known only to a running shell
         if word.unknown and not word.text.startswith("-") and not (n and words[n - 1].text.startswith("-")):
             return LaunchCommand(LaunchContext(launcher, word.text, cut), words[:n], words[n + 1 :])
     return None
@@ -242,10 +242,10 @@ def _option(text: str) -> tuple[str, str | None]:
 
 
 def _read_options(start: LaunchCommand) -> None:
-    """``--key value ...`` behind the program's name; an option's values run to the next option."""
+    """Read ``--key value ...`` after the program's name. An option's values end at the next option."""
     name = ""
     if start.own is not None and start.own.takes_file and start.after and start.after[0].text.endswith(RECIPES):
-        start.options["config"] = [start.after[0].text]  # the file stands where others have --config
+        start.options["config"] = [start.after[0].text]  # the file takes the place of --config
         if start.after[0].unknown:
             start.unresolved["config"] = start.after[0].text
     for word in start.after:
@@ -265,7 +265,7 @@ def _read_options(start: LaunchCommand) -> None:
 
 
 def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
-    """The options as a recipe's keys, in the types that argparse gives them."""
+    """Return the options as a recipe's keys, with the types that argparse gives them."""
     config: dict[str, Any] = {}
     passes_on = start.own is not None and start.own.passes_on
     for name, values in start.options.items():
@@ -290,7 +290,7 @@ def _value(values: list[str], kind: str) -> Any:
 
 
 def count_processes(start: LaunchCommand) -> tuple[int | None, str]:
-    """Training processes as the launcher's own options state them, or None and what is in the way."""
+    """Return the training processes that the launcher's options state, or None and the reason."""
     if start.launch.launcher == "python":
         return 1, ""
     if not start.launch.launcher:
@@ -327,7 +327,7 @@ def _included(hosts: str) -> tuple[int | None, str]:
 
 
 def _from_environment(environment: Values) -> tuple[int | None, str]:
-    """Return NPROC_PER_NODE times NNODES; without either there is a single process, which takes all GPUs."""
+    """Return NPROC_PER_NODE times NNODES. Without either, there is one process, which takes all GPUs."""
     product = 1
     for name in NODES:
         value = environment.get(name, "1")
@@ -338,7 +338,7 @@ def _from_environment(environment: Values) -> tuple[int | None, str]:
 
 
 def count_visible_gpus(environment: Values) -> int | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES shows; None where it is not set, or only a running shell knows it."""
+    """Return the number of GPUs in CUDA_VISIBLE_DEVICES; None if it is not set, or known only to a running shell."""
     shown = environment.get("CUDA_VISIBLE_DEVICES")
     if not isinstance(shown, str):
         return None
@@ -347,7 +347,7 @@ def count_visible_gpus(environment: Values) -> int | None:
 
 
 def accelerate_file(start: LaunchCommand) -> str | None:
-    """The accelerate configuration that a launch names."""
+    """Return the accelerate configuration that a launch names."""
     for n, word in enumerate(start.before):
         name, value = _option(word.text)
         if word.text.startswith("--") and name in ("config_file", "accelerate_config"):
@@ -360,7 +360,7 @@ FILE_OPTIONS = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", 
 
 @dataclass
 class Overrides:
-    """What a command line sets: keys with their signs, where, and the configuration file under them (empty: none)."""
+    """The overrides of a command line: keys with their signs, lines, and the base configuration (empty: none)."""
 
     config: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
@@ -372,7 +372,7 @@ class Overrides:
 
 
 def read_overrides(start: LaunchCommand) -> Overrides:
-    """The overrides behind the program's name, in order."""
+    """Return the overrides after the program's name, in order."""
     said = Overrides()
     options: dict[str, str] = {}
     words = iter(start.after)
@@ -407,7 +407,7 @@ def _take(said: Overrides, word: Word) -> None:
 
 
 def _named(options: Mapping[str, str]) -> str:
-    """The file that Hydra's own options name; with neither path nor name it is verl's own."""
+    """Return the file that Hydra's own options name. With neither path nor name it is verl's own."""
     name = options.get("--config-name") or options.get("-cn") or ""
     folder = (
         options.get("--config-path") or options.get("-cp") or options.get("--config-dir") or options.get("-cd") or ""

@@ -1,4 +1,4 @@
-"""Files next to a recipe that decide how it trains: accelerate's configuration (``--config_file``), and DeepSpeed's (JSON).
+"""Read files next to a recipe that affect its training: accelerate's configuration (``--config_file``) and DeepSpeed's.
 
 Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin,
 their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``); transformers training_args.py (``deepspeed``,
@@ -15,8 +15,8 @@ from grposweep.errors import UserError
 from grposweep.files import parse_json
 from grposweep.frameworks.parsing.yaml_text import parse_yaml
 
-LARGEST = 2**18  # bytes; such files have one or two kilobytes
-SHIPPED = {  # with TRL, by name: processes, and how the model is divided
+LARGEST = 2**18  # bytes; real files have one or two kilobytes
+SHIPPED = {  # accelerate's configurations in TRL by name: processes, and how the model is sharded
     "fsdp1": (8, "fsdp"), "fsdp2": (8, "fsdp"), "multi_gpu": (8, "none"), "single_gpu": (1, "none"),
     "zero1": (8, "zero1"), "zero2": (8, "zero2"), "zero3": (8, "zero3"),
 }  # fmt: skip
@@ -30,25 +30,25 @@ _STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
 
 @dataclass
 class LauncherFile:
-    """What such a file states: training processes, and fields of the setting. ``trouble``: why it states nothing."""
+    """The training processes and fields of the setting in such a file. ``trouble``: why it has neither."""
 
     processes: int | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
 
 
-Find = Callable[[str], Path | None]  # a file by its name in a script or recipe
+Find = Callable[[str], Path | None]  # returns a file by its name in a script or recipe
 
 
 def read_accelerate(name: str, find: Find) -> LauncherFile:
-    """Return what an accelerate configuration states: one of TRL's by its word, or a file."""
+    """Read an accelerate configuration: one of TRL's by its name, or a file."""
     if name in SHIPPED:
         processes, sharding = SHIPPED[name]
         return LauncherFile(processes, {"sharding": sharding})
     path = find(name)
     config = _mapping(path)
     if config is None:
-        found = _STAGE.search(Path(name).name)  # not at hand, but its name says it
+        found = _STAGE.search(Path(name).name)  # the file is missing, but its name has the stage
         fields = {"sharding": STAGES[found[1]]} if found else {}
         return LauncherFile(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
     count = config.get("num_processes")
@@ -77,7 +77,7 @@ def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, An
 
 
 def read_deepspeed(value: Any, find: Find) -> LauncherFile:
-    """Return what a ``deepspeed`` key states: ms-swift's word, a JSON object, or a file of DeepSpeed's."""
+    """Read a ``deepspeed`` key: a name of ms-swift's, a JSON object, or a file."""
     if isinstance(value, str) and value in WORDS:
         return LauncherFile(fields={"sharding": WORDS[value]})
     config = value if isinstance(value, Mapping) else None
@@ -92,7 +92,7 @@ def read_deepspeed(value: Any, find: Find) -> LauncherFile:
 
 
 def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
-    """Return what a recipe's own ``deepspeed`` or ``fsdp`` key states of the setting."""
+    """Return the fields of the setting that a recipe's own ``deepspeed`` or ``fsdp`` key states."""
     if config.get("deepspeed"):
         return read_deepspeed(config["deepspeed"], find).fields
     words = config.get("fsdp")
@@ -106,7 +106,7 @@ def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
 
 
 def _mapping(path: Path | None) -> Mapping[str, Any] | None:
-    """Return the YAML or JSON in a file; None where it is neither, or too long."""
+    """Return the YAML or JSON mapping in a file; None if it is neither, or too large."""
     try:
         if path is None or path.stat().st_size > LARGEST:
             return None
@@ -124,7 +124,7 @@ def _parsed(text: str) -> Mapping[str, Any] | None:
 
 
 def near(folders: Iterable[Path]) -> Find:
-    """Return a function that looks for a file in these folders, the first that has it."""
+    """Return a function that finds a file in the first of these folders that has it."""
     places = list(folders)
 
     def find(name: str) -> Path | None:

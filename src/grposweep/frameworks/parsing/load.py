@@ -1,4 +1,4 @@
-"""Read files as recipes: the kind of file, the files that it refers to, and one sentence if it is not a recipe."""
+"""Read files as recipes: find the kind of file and the files that it names. Other files get a one-sentence error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from grposweep.setting import Version
 PYTHON = (".py", ".ipynb")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
-LARGEST_NOTEBOOK = 20 * 2**20  # with the pictures that it printed
+LARGEST_NOTEBOOK = 20 * 2**20  # a notebook may contain pictures
 FEW_KEYS = 12
 MOST_KEYS = 2000  # verl's longest configuration has about 700
 
@@ -27,9 +27,9 @@ MOST_KEYS = 2000  # verl's longest configuration has about 700
 class Options:
     """The options of the command line.
 
-    Of versions ``own_version`` is for any framework (``--framework-version``), ``trl_version`` for those that follow TRL;
-    ``version`` is a release that the caller has parsed, of the framework that it names. ``judged`` is a version that was
-    found before: an edited text of the same file is judged by it again.
+    ``own_version`` is the version of any framework (``--framework-version``), ``trl_version`` that of frameworks that follow
+    TRL. ``version`` is a parsed release of the named framework. ``judged`` is a version found before, by which an edited text
+    of the same file is judged again.
     """
 
     framework: str = "auto"
@@ -43,16 +43,16 @@ class Options:
     judged: Judged | None = None
 
     def find_version(self, framework: str, config: Mapping[str, Any], path: Path | None, **more: Any) -> Judged:
-        """Return the version to judge a recipe by, and what says so."""
+        """Return the version to judge a recipe by, and its source."""
         if self.judged is not None:
             return self.judged
         return find_version(framework, config, Wanted(self.own_version, self.trl_version, self.version), path, **more)
 
 
 def load_recipe(path: Path, options: Options) -> Recipe:
-    """The recipe in a file: a flat YAML (JSON is YAML), or the last launch in a shell script.
+    """Return the recipe in a file: a flat YAML (JSON is YAML), or the last launch in a shell script.
 
-    Raises UserError also where a script builds on a recipe that is not at hand: most of its keys are unknown.
+    Raises UserError also if a script's base recipe is missing, because most of the keys are then unknown.
     """
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
@@ -66,12 +66,12 @@ def load_recipe(path: Path, options: Options) -> Recipe:
 
 
 def load_recipes(path: Path, options: Options) -> list[Recipe]:
-    """Every recipe in a file, in its order."""
+    """Return every recipe in a file, in order."""
     return parse_recipes(path, load_text(path), options)
 
 
 def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
-    """Every recipe in a text that stands, or will stand, in this file; at least one."""
+    """Return every recipe in the present or future text of a file; at least one."""
     options = _of_project(path, options)
     if path.suffix in PYTHON:
         from grposweep.frameworks.parsing.python.configs import recipes_of
@@ -85,7 +85,7 @@ def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
 
 
 def shown_text(path: Path, text: str) -> str:
-    """The text whose lines a recipe counts: of a notebook the code of its cells."""
+    """Return the text to which a recipe's line numbers refer: for a notebook, the code of its cells."""
     if path.suffix != ".ipynb":
         return text
     from grposweep.frameworks.parsing.python.text import code_cells
@@ -94,7 +94,7 @@ def shown_text(path: Path, text: str) -> str:
 
 
 def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
-    """The recipe in a text that stands, or will stand, in this file: the first in Python, the last launch in a script."""
+    """Return the recipe in the present or future text of a file: the first in Python, the last launch in a script."""
     options = _of_project(path, options)
     if path.suffix in PYTHON:
         return parse_recipes(path, text, options)[0]
@@ -109,13 +109,13 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
 
 
 def _of_project(path: Path, options: Options) -> Options:
-    """Return the options, with the framework that the project's settings name where none is asked for."""
+    """Return the options. If no framework is given, take it from the project's settings."""
     framework = settings_for(path).framework if options.framework == "auto" else None
     return options if framework is None else replace(options, framework=framework)
 
 
 def load_text(path: Path) -> str:
-    """A file's text, line ends as they are; one sentence for what is no text."""
+    """Return a file's text with its line ends. Raises UserError if it is no text."""
     try:
         if path.is_dir():
             raise UserError("it is a folder. Name the files in it.")
@@ -137,9 +137,9 @@ def load_text(path: Path) -> str:
 
 
 def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
-    """A recipe for the framework that was asked for or is told by keys and paths, its version filled in."""
+    """Return a recipe with its version, for the given framework or the one detected by keys and paths."""
     framework = options.framework
-    if framework == "auto":  # an object of a few keys, which a program made, is one of TRL's unless they say otherwise
+    if framework == "auto":  # a small object made by a program is for TRL unless its keys show another framework
         framework = detect(config, *paths) if len(config) <= FEW_KEYS else recognise(config, paths)
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
@@ -172,6 +172,6 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
 
 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:
-    """Return a file that another one names: from where it runs, its own folder, the working directory, or the folders above."""
+    """Return a file that another file names. Relative paths start at its working directory, its folder or a folder above."""
     own, *above = list(file.absolute().parents)[:5]
     return near([*([Path(folder)] if folder else []), own, Path(), *above])(name)

@@ -1,4 +1,4 @@
-"""A project's settings: ``.grposweep.toml``, or ``[tool.grposweep]`` in pyproject.toml, found upward from a file as ruff's are.
+"""Read a project's settings: ``.grposweep.toml``, or ``[tool.grposweep]`` in pyproject.toml, in a file's folder or above.
 
     [tool.grposweep]
     framework = "trl"
@@ -10,7 +10,7 @@
     [tool.grposweep.per-file-overrides."recipes/old/*.yaml"]
     framework-version = "0.14.0"
 
-The nearest file counts, alone. Later overrides win over earlier ones, and all of them over the settings above them.
+Only the nearest file is used. Later overrides win over earlier ones, and all of them win over the general settings.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVER
 
 @dataclass(frozen=True)
 class ProjectSettings:
-    """What a project says of its recipes.
+    """A project's settings for its recipes.
 
-    ``versions`` are by framework, ``""`` for any. ``file`` has the settings; None where there are none.
+    ``versions`` are by framework, ``""`` for any. ``file`` is the file with the settings, None if there are none.
     """
 
     file: Path | None = None
@@ -54,7 +54,7 @@ NONE = ProjectSettings()
 
 
 def settings_for(path: Path) -> ProjectSettings:
-    """Return the settings for a file, its overrides applied.
+    """Return the settings for a file with its overrides applied.
 
     Raises BadSettings for settings that cannot be read.
     """
@@ -95,7 +95,7 @@ def _nearest(folder: Path) -> ProjectSettings:
 
 @lru_cache(maxsize=256)
 def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
-    """Return the settings in a file; None for one without any."""
+    """Return the settings in a file, or None if it has none."""
     is_own = file.name == OWN_FILE
     try:
         if size > LARGEST:

@@ -1,8 +1,8 @@
-"""The repository around a recipe: its root, its folders, and the version of a package that its files pin.
+"""Search the repository around a recipe: its root, its folders, and the version of a package that its files pin.
 
-A repository is walked once, breadth first and bounded. Links are not followed, and hidden folders and environments are skipped.
-Files that state what is installed are read as text, setup.py and others by their literals: nothing is executed. A commit or a
-branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's caret and tilde; conda's single ``=``.
+A repository is walked once, breadth first, with limits. Links are not followed; hidden folders and environments are skipped.
+Files with requirements are read as text, and Python files such as setup.py by their literals. Nothing is executed. A commit
+or a branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's caret and tilde; conda's single ``=``.
 """
 
 import os
@@ -33,7 +33,7 @@ MARKERS = NAMES | {"README.md", "LICENSE", "requirements.txt", ".grposweep.toml"
 
 @dataclass(frozen=True)
 class Repository:
-    """The files with requirements in a repository, and all its folders, nearest to the root first."""
+    """A repository's files with requirements and all its folders, nearest to the root first."""
 
     root: Path
     requirements: tuple[Path, ...]
@@ -41,15 +41,15 @@ class Repository:
 
 
 def find_repository(file: Path) -> Repository | None:
-    """Return the repository that a file is in; None for a file in none."""
+    """Return the repository of a file, or None."""
     root = find_root(file)
     return None if root is None else walk(root)
 
 
 def find_root(file: Path) -> Path | None:
-    """Return the folder with ``.git`` above a file; without any, the outermost one that looks like a project.
+    """Return the folder with ``.git`` above a file. Without one, return the outermost folder that looks like a project.
 
-    The working directory ends the search, as do the home and the temporary directory: these hold several projects.
+    The search ends at the working directory, the home and the temporary directory, because these hold several projects.
     """
     absolute = file.absolute()
     folders = list(absolute.parents)[:UPWARD]
@@ -70,7 +70,7 @@ def find_root(file: Path) -> Path | None:
 
 @lru_cache(maxsize=32)
 def walk(root: Path) -> Repository:
-    """Return what a folder contains, by a walk that is bounded."""
+    """Return the files and folders below a folder, by a walk with limits."""
     folders, requirements, level = [root], list[Path](), [root]
     for _ in range(DEEPEST):
         below: list[Path] = []
@@ -86,7 +86,7 @@ def walk(root: Path) -> Repository:
 
 
 def _list(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders in a folder, and the files with requirements, by name."""
+    """Return a folder's subfolders and its files with requirements, sorted by name."""
     folders, files = [], []
     try:
         with os.scandir(folder) as entries:
@@ -98,7 +98,7 @@ def _list(folder: Path) -> tuple[list[Path], list[Path]]:
                     follow_symlinks=False
                 ):
                     files.append(folder / entry.name)
-    except OSError:  # a folder that may not be read
+    except OSError:  # a folder without permission to read
         return [], []
     return folders, files
 
@@ -108,7 +108,7 @@ def _is_list(folder: Path, name: str) -> bool:
 
 
 def has_requirements(name: str) -> bool:
-    """Return whether a file of this name states what is installed."""
+    """Return whether a file of this name holds requirements."""
     return (
         name in NAMES
         or (name.endswith((".txt", ".in")) and "require" in name)
@@ -129,7 +129,7 @@ _CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
 
 
 class Pin(NamedTuple):
-    """What a file requires: the clauses of a version, as the file writes them; ``ref`` is a commit, tag or branch instead."""
+    """A requirement in a file: its text and version clauses. ``ref`` is a commit, tag or branch instead of a version."""
 
     file: Path
     text: str
@@ -146,11 +146,11 @@ class Pin(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it names a commit or a branch, of which the version is not known."""
+        """Whether it names a commit or a branch, whose version is unknown."""
         return bool(self.ref) and self.exact is None
 
     def allows(self, version: Version) -> bool:
-        """Return whether a version satisfies it."""
+        """Return whether a version satisfies the requirement."""
         return all(_satisfies(version, sign, wanted) for sign, wanted in self.clauses)
 
 
@@ -175,7 +175,7 @@ def _satisfies(version: Version, sign: str, wanted: str) -> bool:
 
 
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
-    """Return what a file requires of a package, what names a version before what does not."""
+    """Return a file's requirements of a package, those with a version first."""
     try:
         status = file.stat()
     except OSError:
@@ -234,7 +234,7 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
 
 
 def _clauses(text: str) -> tuple[tuple[str, str], ...]:
-    """Return signs and versions; ``=`` of conda with three numbers is exact."""
+    """Return operators and versions. conda's ``=`` with three numbers is exact."""
     found = re.findall(rf"(===|==|~=|>=|<=|!=|<|>|=|\^|~)\s*({_VERSION})", text)
     return tuple(("==" if sign == "=" and version.count(".") >= 2 else sign, version) for sign, version in found)
 
@@ -257,7 +257,7 @@ def _expanded(text: str) -> list[str]:
 
 
 def _literals(text: str) -> list[str]:
-    """Return the strings of Python code, in order; none of code that cannot be parsed."""
+    """Return the strings of Python code, in order; empty if it cannot be parsed."""
     import ast  # few repositories have a setup.py
 
     try:
@@ -294,7 +294,7 @@ def _of_toml(file: Path, text: str, package: str) -> Iterator[Pin]:
 
 
 def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
-    """Yield what a table says of a package: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
+    """Yield the requirements in an entry: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
     entry = value if isinstance(value, dict) else {"version": value}
     version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}{_CLAUSES}{_BLANK}", version):

@@ -1,4 +1,4 @@
-"""Shell scripts into recipes: each launch with the files that it names."""
+"""Turn shell scripts into recipes: each launch with the files that it names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,10 +32,10 @@ MOST_LAUNCHES = 64  # of one script
 
 
 def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
-    """Return every launch of a script that trains with GRPO; those that are the same once.
+    """Return every launch of a script that trains with GRPO, without duplicates.
 
-    Raises UserError where there is none: what the first of them lacks. A framework that is not read is named by its launch,
-    or by the script where there is none.
+    Raises UserError if there is none, with the reason for the first launch. An unsupported framework is named, by its launch
+    or by the script.
     """
     try:
         starts = LaunchParser(FRAMEWORKS.values()).find(text, str(path), partial(_sourced, path))
@@ -60,7 +60,7 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
 
 
 def _is_same(one: Recipe, other: Recipe) -> bool:
-    """Return whether two launches of a script say the same."""
+    """Return whether two launches of a script are the same recipe."""
     names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "launch_fields")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
@@ -77,12 +77,12 @@ def _sourced(script: Path, name: str, folder: str) -> str | None:
 
 
 def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchCommand, text: str) -> str:
-    """Return the framework of a launch, by what it sets and starts."""
+    """Return the framework of a launch, by its keys and its program."""
     named = [str(path), *_config_name(start)]
     try:
         return recognise(config, named, [start.launch.program])
     except NotARecipe:
-        refuse_launch(text)  # its options may stand in arrays that are not known
+        refuse_launch(text)  # its options may be in unknown arrays
         raise
 
 
@@ -133,7 +133,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
 
 
 def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:
-    """The overrides of a command line, over the configuration that it names, where that is found."""
+    """Return the recipe of a command line: its overrides on top of the configuration that it names, if that is found."""
     said = read_overrides(start)
     framework = options.framework
     if framework == "auto":
@@ -153,7 +153,7 @@ def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Option
 
 
 def _base_of(said: Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
-    """Return the YAML behind ``config=`` or ``--config-name``, or what the framework has in its place."""
+    """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
     if not said.base:
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
@@ -171,7 +171,7 @@ def _base_of(said: Overrides, framework: str, script: Path, folder: str, options
 
 
 def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
-    """Return the variables that a recipe brings along under a key; what is set already stays."""
+    """Return the environment variables under a recipe's key. Variables that are set already are kept."""
     found = config.get(key)
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
@@ -181,7 +181,7 @@ def _config_name(start: LaunchCommand) -> list[str]:
 
 
 def _config_of(start: LaunchCommand, script: Path) -> FlatConfig:
-    """The YAML behind ``--config``; nothing where it is not at hand, and then its keys are unknown."""
+    """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are unknown."""
     names = _config_name(start)
     if not names:
         return FlatConfig({}, {}, ())
@@ -197,7 +197,7 @@ def _config_of(start: LaunchCommand, script: Path) -> FlatConfig:
 
 
 def _processes(start: LaunchCommand, script: Path, config: Mapping[str, Any]) -> tuple[int | None, str, dict[str, Any]]:
-    """Return the processes that the launcher or an accelerate configuration states, what is in the way, and its fields."""
+    """Return the processes that the launcher or an accelerate file states, or why they are unknown, and the file's fields."""
     count, trouble = count_processes(start)
     name = accelerate_file(start)
 

@@ -1,7 +1,7 @@
-"""Which version of a framework a recipe is judged by, and what says so.
+"""Find the framework version by which a recipe is judged, and its source.
 
-In this order: an option, the project's settings, what the repository pins, the framework's own source in the repository, the
-releases that take all keys of the recipe, the default.
+Sources in this order: an option, the project's settings, the repository's pins, the framework's own source in the repository,
+the releases that take all keys of the recipe, and the default.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,17 +17,18 @@ from grposweep.frameworks.dotted import is_taken
 from grposweep.frameworks.parsing.project import settings_for
 from grposweep.frameworks.parsing.repository import Pin, Repository, find_pins, find_repository, walk
 from grposweep.frameworks.parsing.yaml_text import convert
+from grposweep.labels import count
 from grposweep.recipe import KeySpec, Recipe, VersionSource
 from grposweep.setting import Version
 
-NOT_A_FILE = VersionSource("asked", "default", "the release that is judged by where no version is given")
+NOT_A_FILE = VersionSource("asked", "default", "the default release, because no version is given")
 
 
-BY_DEFAULT = VersionSource("keys", "default", "it takes all keys")
+BY_DEFAULT = VersionSource("keys", "default", "it accepts all keys")
 
 
 class Wanted(NamedTuple):
-    """The versions that a caller asks for: of any framework (``any``), of TRL, or a release that was parsed before."""
+    """The versions that a caller requests: of any framework (``any``), of TRL, or a release that was parsed before."""
 
     any: str | None = None
     trl: str | None = None
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The version to judge by, what says so, and the keys of the framework's own source where that counts."""
+    """The version to judge by, its source, and the keys of the framework's own source if that is used."""
 
     version: Version
     source: VersionSource
@@ -43,7 +44,7 @@ class Judged(NamedTuple):
 
 
 def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Path | None, **more: Any) -> Judged:
-    """Return the version to judge a recipe by; ``more`` are its other fields.
+    """Return the version to judge a recipe by. ``more`` holds the recipe's other fields.
 
     Raises UserError for a version that cannot be judged.
     """
@@ -51,7 +52,7 @@ def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Pat
     asked = _asked(framework, wanted)
     if asked is not None:
         return asked
-    if file is None:  # a caller that gives no version asks for the default
+    if file is None:  # a caller without a file and a version gets the default
         return Judged(framework.version, NOT_A_FILE)
     probe = Recipe(name, framework.version, config, file=str(file), **more)
     return (
@@ -93,13 +94,13 @@ def _of_project(framework: Framework, file: Path) -> Judged | None:
 
 
 def _as_newest(framework: Framework, version: Version) -> str:
-    """Return what to add to a version that is newer than all that are known."""
+    """Return a note for a version that is newer than all known releases."""
     newest = releases_of(framework)[-1]
     return f", judged as {text(newest)}, the newest release known" if version > newest else ""
 
 
 def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
-    """Return the version by the nearest requirement; where that is a range, by the keys in it."""
+    """Return the version of the nearest requirement. In a range, the recipe's keys decide."""
     repository = find_repository(file) if framework.packages else None
     if repository is None:
         return None
@@ -107,17 +108,17 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     own = _own_source(framework, repository, file)
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
-            return None  # the framework's own repository: a requirement in it is for something else
+            return None  # the framework's own repository, where requirements have other purposes
         judged = [found for pin in pins if (found := _judge_pin(framework, probe, pin, releases, root)) is not None]
         if judged:
             return min(judged, key=lambda found: len(found.source.conflict))
         if any(pin.is_open for pin in pins):
-            return None  # of a commit nothing is known
+            return None  # the version of a commit is unknown
     return None
 
 
 def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
-    """Return the keys of the framework's own source in the repository: of the nearest, where there are several."""
+    """Return the keys of the framework's own source in the repository, of the nearest one if there are several."""
     repository = find_repository(file) if framework.vendor is not None else None
     if framework.vendor is None or repository is None:
         return None
@@ -131,12 +132,12 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
         if found.keys is not None:
             return Judged(found.version or framework.version, source, found.keys)
         if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
-            stated = Judged(found.version, source)  # its configuration is not at hand, its version is
+            stated = Judged(found.version, source)  # its configuration is missing, but its version is known
     return stated
 
 
 def _own_source(framework: Framework, repository: Repository, file: Path) -> Path | None:
-    """Return the folder with the framework's own source, where the file is below it."""
+    """Return the folder with the framework's own source, if the file is in it."""
     roots = _vendored_in(repository.root, framework.vendor.marker) if framework.vendor else ()
     return next((root for root in roots if file.absolute().is_relative_to(root)), None)
 
@@ -150,7 +151,7 @@ def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
 
 
 def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path) -> Iterator[list[Pin]]:
-    """Yield the requirements of a repository by their distance from a file: first folders up, then down."""
+    """Yield the requirements of a repository by distance from a file: folders above it first, then others."""
     folder = file.absolute().parent
     by_distance: dict[tuple[int, int], list[Path]] = {}
     for found in repository.requirements:
@@ -169,13 +170,13 @@ def _shared_parts(one: Path, other: Path) -> int:
 
 
 def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path) -> Judged | None:
-    """Return the release that a requirement names, or the newest of its range where all of the range take the same keys."""
+    """Return the release that a requirement names, or the newest of its range if the whole range takes the same keys."""
     where = pin.file.relative_to(root).as_posix()
     source = VersionSource("pinned", where, pin.text)
     exact = pin.exact
     if exact is not None:
         if exact < releases[0]:
-            return None  # GRPO is not in it: it is for something else
+            return None  # the release has no GRPO, so the requirement has another purpose
         if exact > releases[-1]:
             return Judged(exact, source._replace(kind="default", text=pin.text + _as_newest(framework, exact)))
         return _judge_by_pin(framework, probe, exact, source)
@@ -192,12 +193,12 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
 
 
 def releases_of(framework: Framework) -> Sequence[Version]:
-    """Return the releases that a framework's table knows, ascending."""
+    """Return the releases in a framework's table, ascending."""
     return framework.releases() if framework.releases else (framework.version,)
 
 
 def misfits(recipe: Recipe) -> frozenset[str]:
-    """Return the keys that a recipe's release does not take, or not with their value."""
+    """Return the keys of a recipe that its release does not take, or whose value it does not take."""
     framework = FRAMEWORKS[recipe.framework]
     if framework.misfits is not None:
         return frozenset(framework.misfits(recipe))
@@ -213,7 +214,7 @@ def misfits(recipe: Recipe) -> frozenset[str]:
 
 
 def _fits(value: Any, spec: KeySpec | None) -> bool:
-    """Return whether a release has a key, and its parser reads this value of it; a list may be a script's words."""
+    """Return whether a release has a key and its parser reads this value. A list may be the words in a script."""
     return spec is not None and (isinstance(value, list) or convert(value, spec.type).trouble != "type")
 
 
@@ -222,14 +223,14 @@ def _misfits_by_release(recipe: Recipe, releases: Iterable[Version]) -> dict[Ver
 
 
 def fitting_releases(recipe: Recipe) -> list[Version]:
-    """Return the releases that take all keys of a recipe, except those that no release takes."""
+    """Return the releases that take all keys of a recipe. Keys that no release takes are ignored."""
     by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
     never = frozenset.intersection(*by_release.values())
     return [release for release, found in by_release.items() if found == never]
 
 
 def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: VersionSource) -> Judged:
-    """Return the pinned release; where it does not take keys of others, the newest release that takes all of them."""
+    """Return the pinned release. If it refuses keys of other releases, return the newest release that takes all keys."""
     recipe = replace(probe, version=pinned)
     own = misfits(recipe)
     if not own:
@@ -247,25 +248,25 @@ def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: 
 
 
 def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -> Judged:
-    """Return the default where it takes all keys, otherwise the newest release that does; nothing is known without one."""
+    """Return the default if it accepts all keys, else the newest release that does. Without one, the version is unknown."""
     if framework.version in releases and not misfits(probe):
         return Judged(framework.version, BY_DEFAULT)
     by_release = _misfits_by_release(probe, releases)
     fewest = min(map(len, by_release.values()))
     best = [release for release, found in by_release.items() if len(found) == fewest]
     version = framework.version if framework.version in best else best[-1]
-    # A value that no release takes, of a key that this one has, is wrong in itself: it says nothing of the version.
+    # A value that no release takes, of a key that this release has, is wrong in any case and says nothing about the version.
     wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()
     rest = by_release[version] - wrong
     if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
-        span = text(best[0]) if len(best) == 1 else f"{text(best[0])} to {text(best[-1])}"
-        which = f"all but {len(rest)}" if rest else "all"
-        return Judged(version, VersionSource("keys", "the keys", f"{which} are in {span}"))
+        span = f"only {text(best[0])} accepts" if len(best) == 1 else f"{text(best[0])} to {text(best[-1])} accept"
+        which = f"all but {count(len(rest), 'key')}" if rest else "all keys"
+        return Judged(version, VersionSource("keys", "the keys", f"{span} {which}"))
     return Judged(version, VersionSource())
 
 
 def is_typo(key: str, framework: Framework, recipe: Recipe) -> bool:
-    """Return whether a key that no release takes is spelled almost like one that is taken."""
+    """Return whether a key that no release takes has a spelling similar to an existing key."""
     if framework.is_dotted:
         return False
     ever = any(key in framework.takes(release) for release in releases_of(framework))

@@ -1,7 +1,7 @@
-"""YAML texts and single values as the frameworks' parsers read them, with the line of each key.
+"""Read YAML texts and single values as the frameworks' parsers do, with the line of each key.
 
-Flat recipes are read by PyYAML's safe loader (YAML 1.1), because the question is what TRL will see: ``no`` is false there,
-``3e-06`` is text, which argparse then turns into the key's type. Nested ones are read as OmegaConf does, by dotted keys.
+Flat recipes are read by PyYAML's safe loader (YAML 1.1), because TRL uses it: ``no`` is false there, and ``3e-06`` is text,
+which argparse then converts to the key's type. Nested recipes are read as OmegaConf does, with dotted keys.
 Sources: trl scripts/utils.py TrlParser (a YAML's values become argparse defaults; argparse converts defaults that are
 strings), transformers hf_argparser.py string_to_bool; omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number),
 omegaconf.py from_dotlist; hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
@@ -19,11 +19,11 @@ from grposweep.files import DEEPEST, count_yaml_values, is_deep_yaml, yaml_loade
 from grposweep.recipe import Duplicate
 
 LOADER: Any = yaml_loader()
-MOST_VALUES = 20_000  # keys and values with aliases written out; the longest recipes have hundreds
+MOST_VALUES = 20_000  # keys and values with aliases expanded; the longest recipes have hundreds
 
 
 class FlatConfig(NamedTuple):
-    """A mapping, the line of each of its keys (the last, where there are several), and the keys set twice."""
+    """A mapping, the (last) line of each of its keys, and the keys that are set twice."""
 
     config: dict[str, Any]
     lines: dict[str, int]
@@ -31,12 +31,12 @@ class FlatConfig(NamedTuple):
 
 
 def parse_yaml(text: str) -> FlatConfig:
-    """A YAML text that is one mapping; anything else is bad input, said in one line."""
+    """Parse a YAML text that is one mapping. Raises UserError for anything else."""
     return parse_with(text, LOADER, _top_level)
 
 
 def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
-    """A YAML text that is one mapping, by a loader of this kind; ``read`` makes of loader and node what is wanted."""
+    """Parse a YAML text that is one mapping with a loader of this kind. ``read`` gets the loader and the node."""
     text = text.removeprefix("\ufeff")
     loader = kind(text)
     try:
@@ -61,7 +61,7 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> 
 
 
 def _top_level(loader: Any, node: Any) -> FlatConfig:
-    """The keys of the mapping itself."""
+    """Return the keys of the top-level mapping."""
     keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
     config = loader.construct_document(node)
     lines: dict[str, int] = {}
@@ -82,7 +82,7 @@ def _kind(node: Any) -> str:
 
 
 def _explain(error: yaml.YAMLError) -> str:
-    """The line and the reason, without PyYAML's excerpt."""
+    """Return the line and the reason of an error, without PyYAML's excerpt."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
     where = f" (line {mark.line + 1})" if mark is not None else ""
@@ -91,19 +91,19 @@ def _explain(error: yaml.YAMLError) -> str:
 
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
-LARGEST = 2**53  # above it a float no longer counts; no size or step count is near it
+LARGEST = 2**53  # a float is no exact whole number above it; no size or step count comes near
 PLAIN = {"int": int, "float": float, "bool": bool}
 
 
 class Value(NamedTuple):
-    """A value as it arrives; ``trouble`` is empty, ``string`` (a number in disguise) or ``type`` (not usable at all)."""
+    """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type`` (unusable)."""
 
     value: Any
     trouble: str = ""
 
 
 def convert(value: Any, kind: str) -> Value:
-    """A YAML or JSON value as a key of this type; ``kind`` as in `KeySpec`."""
+    """Convert a YAML or JSON value to a key's type; ``kind`` as in `KeySpec`."""
     base = kind.rstrip("?")
     if value is None:
         return Value(None, "" if kind.endswith("?") or base not in PLAIN else "type")
@@ -117,7 +117,7 @@ def convert(value: Any, kind: str) -> Value:
         return Value(None, "type")
     if base == "int":
         return Value(int(value), "" if isinstance(value, int) else "type")
-    return Value(value)  # argparse leaves an int where a float is wanted, and so does TRL
+    return Value(value)  # argparse and TRL keep an int for a float
 
 
 def _string(text: str, base: str) -> Value:
@@ -132,7 +132,7 @@ def _string(text: str, base: str) -> Value:
 
 
 def _is_usable(number: float) -> bool:
-    """Finite and of a size that the arithmetic can hold."""
+    """Return whether a number is finite and small enough for exact arithmetic."""
     return abs(number) <= LARGEST if isinstance(number, int) else math.isfinite(number) and abs(number) <= LARGEST
 
 
@@ -142,7 +142,7 @@ _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-MOST_REFERENCES = 10  # followed one after the other
+MOST_REFERENCES = 10  # longest chain that is followed
 
 
 class Override(NamedTuple):
@@ -154,7 +154,7 @@ class Override(NamedTuple):
 
 
 class _Loader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
-    """PyYAML's safe loader with OmegaConf's idea of a number."""
+    """PyYAML's safe loader with OmegaConf's definition of a number."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -165,12 +165,12 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOA
 
 
 def parse_nested(text: str) -> FlatConfig:
-    """A nested YAML with dotted keys, the line of each, and the keys that are set twice."""
+    """Parse a nested YAML into dotted keys, the line of each, and the keys that are set twice."""
     return parse_with(text, _Loader, flatten_node)
 
 
 def flatten_node(loader: Any, node: Any) -> FlatConfig:
-    """The leaves below a mapping node; a list, an empty mapping and a scalar are leaves."""
+    """Return the leaves below a mapping node. Lists, empty mappings and scalars are leaves."""
     config: dict[str, Any] = {}
     lines: dict[str, int] = {}
     twice: list[Duplicate] = []
@@ -192,9 +192,9 @@ def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any
 
 
 def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
-    """Return the leaves of a mapping that may be nested, or dotted already, by joined keys.
+    """Return the leaves of a nested or dotted mapping by joined keys.
 
-    Raises UserError for a mapping that is nested deeper than any recipe.
+    Raises UserError if it is nested deeper than any recipe.
     """
     if depth > DEEPEST:
         raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
@@ -221,7 +221,7 @@ def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> Override | None:
-    """``a.b=c`` with its sign; None for a word that is none."""
+    """Parse ``a.b=c`` with its sign; None if a word is no override."""
     match = OVERRIDE.fullmatch(word)
     if match is None or (match[3] is None and match[1] != "~"):
         return None
@@ -229,7 +229,7 @@ def parse_override(word: str) -> Override | None:
 
 
 def parse_value(text: str) -> Any:
-    """A value of a command line, as a YAML scalar or flow; what is none is text."""
+    """Parse a value of a command line as YAML. Invalid YAML is text."""
     loader = _Loader(text)
     try:
         return loader.get_single_data()
@@ -240,7 +240,7 @@ def parse_value(text: str) -> Any:
 
 
 def resolve(values: Mapping[str, Any], key: str) -> Any:
-    """A key's value, references to other keys followed; None where they lead nowhere."""
+    """Return a key's value with references followed; None if they lead to no value."""
     value = values.get(key)
     for _ in range(MOST_REFERENCES):
         match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None

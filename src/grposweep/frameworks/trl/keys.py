@@ -1,6 +1,6 @@
-"""Which keys TRL takes by release, and what became of keys that went.
+"""TRL's keys by release, and the successors of removed keys.
 
-``keys.json`` is written by benchmarks/tools/trl_keys.py from TRL's wheels, each with the transformers of its time. Sources:
+benchmarks/tools/trl_keys.py writes ``keys.json`` from TRL's wheels, each with the transformers release of its time. Sources:
 the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
 """
 
@@ -15,7 +15,7 @@ from grposweep.frameworks.base import KeyTable, key_span, keys_at_release, load_
 from grposweep.recipe import KeySpec, Recipe
 from grposweep.setting import Version
 
-ASYNC = "async"  # in the table: of AsyncGRPOConfig only
+ASYNC = "async"  # marks keys of AsyncGRPOConfig in the table
 
 
 def table() -> dict[str, Any]:
@@ -59,20 +59,20 @@ def _async_keys() -> Mapping[str, list[Any]]:
 
 
 def is_async(recipe: Recipe) -> bool:
-    """Return whether a recipe is for TRL's AsyncGRPOTrainer: by the class that trains, or by keys that only it has."""
+    """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it has."""
     if recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer":
         return True
     return not _async_keys().keys().isdisjoint(recipe.config)
 
 
 def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
-    """Return the keys of a release, with those of AsyncGRPOConfig where the recipe is for it."""
+    """Return the keys of a release, with those of AsyncGRPOConfig if the recipe is for it."""
     return KeyTable({**takes, **keys_at_release(_async_keys(), recipe.version)}) if is_async(recipe) else takes
 
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
-    """Return the releases a key came and left with (None: still there); None for a key that never was."""
+    """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
     return key_span(table()["keys"].get(name, {}).get("history"))
 
 
@@ -82,13 +82,13 @@ def transformers(version: Version) -> str:
     return str(names[max(bisect_right(releases(), version) - 1, 0)])
 
 
-# `trl grpo` hands these to accelerate launch, also from the YAML; ``env`` it reads itself.
+# `trl grpo` passes these to accelerate launch, also from the YAML. It reads ``env`` itself.
 PASSED_ON = frozenset(
     ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
      "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
      "dynamo_backend", "env"]
 )  # fmt: skip
-RENAMES = {  # old word: new word, with the same meaning
+RENAMES = {  # old name: new name, with the same meaning
     "evaluation_strategy": "eval_strategy",
     "torch_dtype": "dtype",
     "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
@@ -102,15 +102,15 @@ RENAMES = {  # old word: new word, with the same meaning
     "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
 }
 BACK = {new: old for old, new in RENAMES.items()}
-# Keys without a successor: why, and the values that changed nothing, so that the key can go.
+# Keys without a successor: the reason, and the values without effect, for which the key can be removed.
 DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "max_prompt_length": ("TRL no longer cuts prompts: filter long ones out of the dataset", (None,)),
+    "max_prompt_length": ("TRL no longer truncates prompts: filter long ones out of the dataset", (None,)),
     "use_liger_loss": ("use_liger_kernel or TRL's chunked loss replaced it", (None, False)),
     "overwrite_output_dir": ("the output folder is always written to", (None, True, False)),
-    "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode says which", (None, "auto")),
+    "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode selects which", (None, "auto")),
     "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
     "vllm_enable_prefix_caching": ("vLLM always caches prefixes", (None, True)),
-    "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR says where logs go", (None,)),
+    "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR sets the folder of the logs", (None,)),
     "save_safetensors": ("weights are always saved as safetensors", (None, True)),
     "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
     "tp_size": ("parallelism_config holds the parallel sizes", (None, 0, 1)),
@@ -126,7 +126,7 @@ DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "ray_scope": ("transformers dropped it", (None, "last")),
     "past_index": ("transformers dropped it", (None, -1)),
 }
-# Words of other libraries and of habit, which no spelling distance finds.
+# Names from other libraries and from habit, which are no typos.
 HABITS = {
     "lr": "learning_rate",
     "batch_size": "per_device_train_batch_size",
@@ -150,7 +150,7 @@ HABITS = {
 
 
 class Replacement(NamedTuple):
-    """What to do about a key: why, the change of keys (None removes one), and whether training stays the same."""
+    """A remedy for a key: the reason, the change of keys (None removes one), and whether training stays the same."""
 
     why: str = ""
     change: dict[str, Any] | None = None
@@ -158,7 +158,7 @@ class Replacement(NamedTuple):
 
 
 def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> Replacement:
-    """The way out of a key that these versions do not take."""
+    """Return the remedy for a key that these versions do not take."""
     value = config.get(key)
     if key == "warmup_ratio":
         return _warmup(value, config)
@@ -174,7 +174,10 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
 
 
 def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
-    """Transformers 5 reads warmup_steps below 1 as a share; steps, where both were set, came first before too."""
+    """Return the remedy for warmup_ratio. Transformers 5 reads warmup_steps below 1 as a share.
+
+    If both are set, warmup_steps wins in every version.
+    """
     steps = config.get("warmup_steps")
     if not ratio or steps:
         return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
@@ -184,5 +187,5 @@ def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
 
 
 def _among(value: Any, harmless: tuple[Any, ...]) -> bool:
-    """Equal in value and type: 1 is not true here."""
+    """Return whether a value is one of these in value and type (1 is not true)."""
     return any(type(value) is type(other) and value == other for other in harmless)

@@ -1,9 +1,9 @@
-"""GV and GE, TRL and Open-R1: keys that a version takes, values that it can read, evaluation that has data.
+"""GV and GE for TRL and Open-R1: keys that a version takes, values that it can read, and data for evaluation.
 
 Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); scripts/grpo.py
 and the `trl` command of every release from 0.14.0 to 1.16.0 (what happens to a key that a launch does not take); transformers
-parse_args_into_dataclasses ("Some specified arguments are not used by the HfArgumentParser"). Which key exists when is in
-keys.json, read from the releases.
+parse_args_into_dataclasses ("Some specified arguments are not used by the HfArgumentParser"). keys.json has the keys of every
+release.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,10 +22,10 @@ from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.helpers import cut, set_to, show
 from grposweep.rules.registry import Severity, Violation, recipe_rule
 
-PARSER_STOPS = (0, 19)  # since then TrlParser refuses keys of a YAML that no dataclass has
-SCRIPT_DROPS = (0, 22)  # since then trl.scripts.grpo drops them; until 0.29 also flags
+PARSER_STOPS = (0, 19)  # TrlParser refuses keys of a YAML that no dataclass has since this release
+SCRIPT_DROPS = (0, 22)  # trl.scripts.grpo drops them since this release, until 0.29 also flags
 SCRIPT_CHECKS_FLAGS = (1, 0)
-COMMAND_HANDS_ON = (0, 29)  # since then `trl grpo` hands what it does not take to accelerate launch
+COMMAND_HANDS_ON = (0, 29)  # `trl grpo` passes unknown options to accelerate launch since this release
 OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
@@ -33,23 +33,23 @@ ANYTHING = KeySpec("any", None)
 
 
 class Fate(NamedTuple):
-    """Return what happens to a key that is not taken: in words, and "warning" where training continues without it."""
+    """The result of a key that is not taken: in words, and "warning" if training continues without it."""
 
     text: str
     severity: Severity | None = None
 
 
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
-    """Return every key that a recipe may set: the release's (or the vendored source's), and those of the launched script.
+    """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
 
-    A script reads its own keys in its own way, so their values are not judged.
+    The values of a script's own keys are not judged, because only the script knows how it reads them.
     """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
 def is_own_script(recipe: Recipe) -> bool:
-    """Return whether a script may read keys of its own that are not known here."""
+    """Return whether a script may read own keys that are unknown here."""
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return False
@@ -60,7 +60,7 @@ def is_own_script(recipe: Recipe) -> bool:
 
 
 def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
-    """Return whether a repository has the folder of the launched file, and not the file: a fork that renamed it."""
+    """Return whether a repository has the folder of the launched file but not the file, as in a fork that renamed it."""
     repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
     if repository is None or program.suffix != ".py":
         return False
@@ -73,23 +73,23 @@ def fate(recipe: Recipe, key: str) -> Fate:
     launch, version = recipe.launch, recipe.version
     if recipe.in_python:
         return Fate("GRPOConfig() raises a TypeError")
-    is_flag = launch is not None and key in recipe.lines  # of a YAML that a script names there are no lines
+    is_flag = launch is not None and key in recipe.lines  # keys of a YAML that a script names have no lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
-        return Fate("accelerate launch, which gets it from `trl grpo`, stops at it")
+        return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
     if recipe.code is not None and recipe.code.other_keys == "dropped":
         return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
     if is_own_script(recipe):
-        return Fate(f"TRL's parser stops at it; fine if {launch.program if launch else ''} takes it", "warning")
+        return Fate(f"TRL's parser refuses it; fine if {launch.program if launch else ''} takes it", "warning")
     if launch is not None and (launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")):
         drops = SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
         if drops:
             return Fate("trl.scripts.grpo drops it silently, so it is lost", "warning")
     if not is_flag and version < PARSER_STOPS:
         return Fate(f"the parser of TRL {text(version)} drops it silently, so it is lost", "warning")
-    return Fate("TRL's parser stops at it")
+    return Fate("TRL's parser refuses it")
 
 
-LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated as they are: a string means its letters
+LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
 STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -98,8 +98,8 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so ``3e-06`` is text.
 
-    TRL's parser (argparse) still converts it to a number. A script that builds ``GRPOConfig(**yaml)`` fails late
-    with it, or misreads it: the text "false" counts as true.
+    TRL's parser (argparse) still converts it to a number. A script that builds ``GRPOConfig(**yaml)`` fails late, or
+    misreads the value: the text "false" counts as true.
     """
     takes = taken(recipe)
     for key, value in recipe.config.items():
@@ -147,7 +147,7 @@ def _strategy(key: str, value: Any) -> Violation:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
     choices = ", ".join(STRATEGIES[key])
-    return Violation(f"{key}={show(value)}", f"there are {choices}", "Choose one of them.", (key,))
+    return Violation(f"{key}={show(value)}", f"choices are {choices}", "Choose one of them.", (key,))
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
@@ -160,7 +160,7 @@ def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | Non
 
 
 def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
-    """8.0 for a count is 8; a share of warmup has a key of its own in transformers 4."""
+    """Return the change to a whole number (8.0 is 8). In transformers 4 a share of warmup has its own key."""
     if isinstance(value, float) and number is not None and number == value:
         return {key: number}
     if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
@@ -172,7 +172,7 @@ def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
 def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL (or its transformers) takes in another version: removed, renamed, or not yet added.
 
-    What happens to it depends on release and launch. TRL's parser drops a key of a YAML silently before 0.19: a warning, and
+    The result depends on release and launch. Before 0.19, TRL's parser silently drops a key of a YAML: a warning, because
     the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
     since 0.22, and ``trl grpo`` passes it on to accelerate, which stops, since 0.29. A flag on a command line always stops,
     except ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other rule.
@@ -185,7 +185,7 @@ def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
         change = way.change
         why = f"{_when(str(key), recipe)}; {end.text}"
         advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
-        if way.why and change == {key: None}:  # a fix that only removes does not explain itself
+        if way.why and change == {key: None}:  # a fix that only removes a key needs an explanation
             why, advice = f"{why}; {way.why}", "Remove it."
         safe = frozenset(change) if change and way.safe else frozenset()
         yield Violation(set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (),
@@ -223,7 +223,7 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV112", "warning")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
-    """A trainer that is not TRL's GRPOTrainer and makes batches in its own way: sizes and the plan are not judged.
+    """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
 
     Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
     counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
@@ -241,7 +241,7 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
     """A Python file whose ``eval_strategy`` is ``steps`` or ``epoch``, and whose ``GRPOTrainer(...)`` gets no ``eval_dataset``.
 
     transformers 5.23 trainer.py stops at start: "You have set `args.eval_strategy` to steps but you didn't pass an
-    `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not where ``**words`` may hold the data.
+    `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not if ``**words`` may hold the data.
     """
     code, key = recipe.code, "eval_strategy"
     if code is None or code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
@@ -266,7 +266,7 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
-    """Keys that no release takes, with those they may have meant."""
+    """Yield the keys that no release takes, with the keys that they may mean."""
     takes = taken(recipe)
     for key in recipe.config:
         if key in takes or key in PASSED_ON:
@@ -288,13 +288,13 @@ def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Sev
     value = recipe.config[key]
     advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
-    is_typo = bool(near) and key not in HABITS  # a word of habit may be one of a script's own
+    is_typo = bool(near) and key not in HABITS  # a name from habit may be a script's own key
     return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity,
                      certain=is_typo)  # fmt: skip
 
 
 def _when(key: str, recipe: Recipe) -> str:
-    """The releases that have a key, and the version asked for."""
+    """Say which releases have a key, and the version of the recipe."""
     now = f"TRL {text(recipe.version)}"
     seen = keys.span(key)
     if seen is None:
@@ -302,6 +302,6 @@ def _when(key: str, recipe: Recipe) -> str:
     first, last = seen
     if recipe.version < first:
         return f"it came with TRL {text(first)}, after {now}"
-    return f"{now} (transformers {keys.transformers(recipe.version)}) does not take it" + (
-        f", nor any since {text(last)}" if last and last < recipe.version else ""
+    return f"{now} (transformers {keys.transformers(recipe.version)}) has no such key" + (
+        f"; TRL {text(last)} removed it" if last and last < recipe.version else ""
     )

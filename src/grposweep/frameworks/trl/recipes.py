@@ -1,6 +1,6 @@
-"""TRL's and Open-R1's recipes: the key behind each field of a setting, how it is read, and how it is written.
+"""TRL's and Open-R1's recipes: the key of each field of a setting, reading and writing.
 
-A written recipe states every number that decides the training, also defaults. Sources: trl trainer/grpo_config.py by
+A written recipe states every number that affects the training, including defaults. Sources: trl trainer/grpo_config.py by
 release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 README (its launch). The estimators' gradients and
 the defaults of EasyR1, verl and ms-swift are compared in docs/reference/frameworks.md.
 """
@@ -35,7 +35,7 @@ from grposweep.recipe import KeySpec, Recipe
 from grposweep.rules.loss import LOSSES
 from grposweep.setting import TRL, Setting, Version
 
-# Read as what they were renamed to, so that the arithmetic is that of the recipe's author; GV101 says so.
+# Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
 RENAMED = {
     "evaluation_strategy": "eval_strategy",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
@@ -44,32 +44,32 @@ RENAMED = {
     "vllm_max_model_len": "vllm_max_model_length",
     "use_liger_loss": "use_liger_kernel",
 }
-EXTRA = {  # read in every version: their meaning is plain, and GV101 says where they do not exist
+EXTRA = {  # read in every version because their meaning is clear; GV101 reports versions without them
     "warmup_ratio": KeySpec("float?", None),
     "split_batches": KeySpec("bool?", None),
     "tp_size": KeySpec("int?", None),
     "num_processes": KeySpec("int?", None),
 }
-# What another trainer may count otherwise: many generate G completions for each prompt of a batch.
+# Sizes that another trainer may count differently: many generate G completions for each prompt of a batch.
 BATCH_KEYS = frozenset(
     ["per_device_train_batch_size", "steps_per_generation", "generation_batch_size", "per_device_eval_batch_size",
      "num_generations_eval", "auto_find_batch_size", "accelerator_config", "accelerator_config.split_batches"]
 )  # fmt: skip
-SCALES = {"True": "group", "False": "none"}  # what a bool means since 0.22, and meant before
+SCALES = {"True": "group", "False": "none"}  # the meaning of a bool in every release
 
 
 def read_strategy(value: Any) -> str:
-    """Return when something happens; ``no`` without quotes is false in YAML."""
+    """Return a strategy (no, steps, epoch). ``no`` without quotes is false in YAML."""
     return "no" if str(value) in ("False", "None") else str(value)
 
 
 def read_steps(count: int | None) -> int | None:
-    """Return a number of steps that counts from 0; -1 is an unset one."""
+    """Return a number of steps; -1 means unset."""
     return count if count is not None and count >= 0 else None
 
 
 def _epochs(found: Values) -> Any:
-    """Return the epochs; a number of steps overrides those that are not set, or -1."""
+    """Return the epochs. If they are unset or -1, a number of steps overrides them."""
     epochs = found.said.get("num_train_epochs", UNSAID)
     if read_steps(found.said.get("max_steps")) is None:
         return epochs
@@ -82,7 +82,7 @@ def _save_steps(found: Values) -> Any:
 
 
 def _warmup(found: Values) -> Any:
-    """Return steps, which come first, or a share of all; transformers 4 has no shares in ``warmup_steps``."""
+    """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in ``warmup_steps``."""
     steps, ratio = found.said.get("warmup_steps"), found.said.get("warmup_ratio")
     if ratio and not steps:
         return ratio
@@ -93,13 +93,13 @@ def _warmup(found: Values) -> Any:
 
 
 def _rewards(found: Values) -> Any:
-    """Return how many there are: a recipe holds the list, a setting its length."""
+    """Return the number of rewards: a recipe holds the list, a setting its length."""
     rewards = found.said.get("reward_funcs")
     return len(rewards) + bool(found.said.get("reward_model_name_or_path")) if isinstance(rewards, list) else UNSAID
 
 
 def read_split(found: Values) -> Any:
-    """Return whether a batch is split among the processes, as accelerate's own configuration says it."""
+    """Return whether a batch is split among the processes, by accelerate's configuration."""
     split = read_mapping(found.said.get("accelerator_config")).get("split_batches", found.said.get("split_batches"))
     return UNSAID if split is None else bool(split)
 
@@ -114,7 +114,7 @@ def _inside(name: str, word: str) -> Field:
     return Field(name, f"parallelism_config.{word}", derive=size)
 
 
-# Fields whose key has another name, or whose value needs more than its type.
+# Fields whose key has another name, or whose value needs a conversion.
 DERIVED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
@@ -130,7 +130,7 @@ DERIVED = (
     _inside("sequence_parallel_size", "sp_size"),
     _inside("context_parallel_size", "cp_size"),
 )  # fmt: skip
-# What decides the training, in the order of a recipe; every other key is written where it is not the default.
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
 ALWAYS = (
     "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
     "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
@@ -138,7 +138,7 @@ ALWAYS = (
     "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
     "max_grad_norm", "seed",
 )  # fmt: skip
-# What several keys say together, or the functions below write.
+# Fields that depend on several keys, or that the functions below write.
 OTHERS = (
     Field("scale_rewards", "scale_rewards", RELEASE, read=lambda word: SCALES.get(str(word), str(word)), plain=False),
     Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
@@ -153,16 +153,16 @@ OTHERS = (
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
-NEVER_NATIVE = frozenset(  # words of ours, or of the command that starts the recipe
+NEVER_NATIVE = frozenset(  # fields of this project, or of the command that starts the recipe
     ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
      "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
      "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
      "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
-     # What memory depends on: memory/catalog.py reads it where a GPU is named.
+     # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
      "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
      "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
 )  # fmt: skip
-# Those of schema.UNSET that no rule reads; named here, because lint starts without the schema.
+# Fields of schema.UNSET that no rule reads. They are named here because lint starts without the schema.
 UNJUDGED = frozenset(
     ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
      "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
@@ -181,7 +181,7 @@ FIELDS = (
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
-    """Return the keys that matter, in the types that TRL would see."""
+    """Return the relevant keys, with the types that TRL sees."""
     takes = _readable(framework, recipe.version)
     if recipe.vendored is not None:
         takes = KeyTable({**EXTRA, **recipe.vendored})
@@ -190,7 +190,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
 
 
 def has_own_batches(recipe: Recipe) -> bool:
-    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks say nothing of them."""
+    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks do not apply."""
     return is_async(recipe) or (recipe.code is not None and recipe.code.own_trainer)
 
 
@@ -200,17 +200,17 @@ def _readable(framework: Framework, version: Version) -> KeyTable:
 
 
 def _convert(value: Any, kind: str) -> Value:
-    """Return a value as `convert` does; 8.0 is a count here, which GV104 reports."""
+    """Convert a value as `convert` does, but accept 8.0 for a count, which GV104 reports."""
     found = convert(value, kind)
     return found if found.value is None or not found.trouble else Value(found.value)
 
 
 def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
-    """Return what releases did before they had a key for it."""
+    """Return the behaviour of releases that do not have a key yet."""
     before = {
         "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
         "use_bias_correction_kl": None,
-        "vllm_mode": "server",  # a process of its own, or up to 0.15 a GPU of its own
+        "vllm_mode": "server",  # its own process, or up to 0.15 its own GPU
         "vllm_importance_sampling_correction": False,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": values.get("vllm_importance_sampling_cap"),
@@ -219,12 +219,12 @@ def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
 
 
 def keys_of(found: Values) -> dict[str, str]:
-    """Return the key of a warmup that is a share."""
+    """Return the key of the warmup if it is a share."""
     return {"warmup_steps": "warmup_ratio"} if found.said.get("warmup_ratio") else {}
 
 
 def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the processes, where only the recipe states them, and the GPUs that one process sees."""
+    """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
     launch = found.recipe.launch
     return {
         "processes": found.said.get("num_processes") if fields["processes"] is None else fields["processes"],
@@ -233,19 +233,19 @@ def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the change of keys for another warmup, where a recipe may state a share under a key of its own."""
+    """Return the change of keys for another warmup. A recipe may have an own key for a share."""
     if s.key("warmup_steps") != "warmup_ratio":
         return {"warmup_steps": value}
     return {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
 
 
 def change_evaluates(value: Any, *_: Any) -> dict[str, Any] | None:
-    """Return the change of keys that ends evaluation; which data to evaluate on, no key alone can say."""
+    """Return the change of keys that switches evaluation off. None for on, because no single key states the data."""
     return None if value else {"eval_strategy": "no"}
 
 
 def _change_inside(row: Field) -> NativeChange:
-    """Return the change of one size inside a mapping; the rest of the mapping stays."""
+    """Return the change of one size inside a mapping. The rest of the mapping stays."""
     key, _, word = row.key.partition(".")
 
     def change(value: Any, recipe: Recipe, _: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,10 +264,10 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-CORRECTED_KL = (0, 26)  # since then TRL can weigh its KL term with the importance ratio, which k3 alone does not
+CORRECTED_KL = (0, 26)  # since this release TRL can multiply its KL term by the importance ratio
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
 NAMES = frozenset(["model_name_or_path", "dataset_name"])
-# Fields that do nothing unless another one is set, and that one; nothing is lost with them.
+# Fields without effect unless another one is set, and that one. Dropping them loses nothing.
 NEEDS = {
     "use_bias_correction_kl": "beta",
     "ref_model_sync_steps": "sync_ref_model",
@@ -276,10 +276,10 @@ NEEDS = {
 
 
 def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
-    """The setting with nothing in it that this release does not know, and what that changes."""
+    """Return the setting without values that this release does not know, and the losses."""
     nearest: dict[str, Any] = {}
     if LOSSES.get(s.loss_type, (0,)) > version:
-        nearest["loss_type"] = "bnpo"  # token means, as all later ones are
+        nearest["loss_type"] = "bnpo"  # a token mean, as in all later losses
     if s.scale_rewards == "batch" and version < (0, 22):
         nearest["scale_rewards"] = "group"
     changed = (
@@ -291,23 +291,23 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
-    """Whether k3 is weighed by the ratio, which other frameworks say by the estimator: k3+ has the same on-policy gradient."""
+    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient."""
     if s.framework.follows_trl or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
         return {}
     return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
 
 def _alone(s: Setting) -> dict[str, int]:
-    """Every process has data of its own: TRL's GRPO shares no sequence and no layer between them."""
+    """Return parallel sizes of 1: in TRL's GRPO, every process has its own data."""
     return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
 
 
 def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
-    """Fields that this release has no key for, and that are not what it does anyway."""
+    """Yield fields for which this release has no key, and whose value differs from its behaviour."""
     takes, default = framework.takes(version), release_defaults(framework, version)
     for name in sorted(SAME - takes.keys() - NAMES):
         if span(name) is None:
-            continue  # no TRL's: what only other frameworks do is said below
+            continue  # features of other frameworks only, reported below
         value = getattr(s, name)
         anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
         inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
@@ -320,7 +320,7 @@ def _does(anyway: Any) -> str:
 
 
 def _elsewhere(s: Setting) -> Iterator[str]:
-    """What other frameworks do and no TRL does."""
+    """Yield features of other frameworks that no TRL release has."""
     if s.advantage_estimator != "grpo":
         yield f"advantage_estimator={s.advantage_estimator}: TRL's trainer has grpo only"
     if s.kl_placement in ("reward", "both") and s.kl_reward_coefficient:
@@ -348,9 +348,9 @@ BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
 def render(
     framework: Framework, s: Setting, script: tuple[str, ...], options: tuple[str, ...] = ()
 ) -> TranslatedRecipe:
-    """Return the recipe of a framework's default release, its launch command, and what it cannot say.
+    """Return the recipe of a framework's default release, its launch command and its losses.
 
-    ``script`` is what accelerate starts, ``options`` are accelerate's.
+    accelerate starts ``script`` with ``options``.
     """
     sized, undivided = in_completions(s)
     fits, lost = fitted(framework, sized, framework.version)
@@ -388,7 +388,7 @@ def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
 
 
 def length_and_rate(s: Setting) -> dict[str, Any]:
-    """Return the length in optimizer steps where they are known or given, otherwise in epochs; and the rate's schedule."""
+    """Return the length in optimizer steps if they are known or given, else in epochs; and the learning rate's schedule."""
     steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
     length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
     if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
@@ -398,9 +398,9 @@ def length_and_rate(s: Setting) -> dict[str, Any]:
 
 
 def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)) -> dict[str, Any]:
-    """Return when it evaluates, and the sizes of these names.
+    """Return the keys of evaluation: when it runs, and the sizes with these names.
 
-    A number of evaluations is spread over the steps where these are known.
+    A number of evaluations is spread over the steps if these are known.
     """
     if not s.evaluates or s.eval_strategy == "no":
         return {"eval_strategy": "no"}
@@ -413,7 +413,7 @@ def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size
 
 
 def saving(s: Setting) -> dict[str, Any]:
-    """Return when checkpoints are saved."""
+    """Return the keys of saving checkpoints."""
     every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
     if s.save_strategy not in (None, "steps"):
         return {"save_strategy": s.save_strategy}
@@ -441,5 +441,5 @@ def _lora(s: Setting) -> dict[str, Any]:
 
 
 def _steps(every: float) -> float:
-    """A frequency in optimizer steps, below 1 a share of all."""
+    """Return a frequency in optimizer steps, or below 1 as a share of all."""
     return int(every) if every >= 1 else every

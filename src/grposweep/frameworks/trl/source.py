@@ -1,4 +1,4 @@
-"""TRL's own source in a repository: the fields of its GRPOConfig by their syntax tree, and the version that it states."""
+"""Read TRL's own source in a repository: the fields of its GRPOConfig by the syntax tree, and its version."""
 
 import ast
 import re
@@ -19,15 +19,15 @@ STATED = (
     "trl/__init__.py",
     "setup.py",
     "pyproject.toml",
-)  # the first counts
+)  # the first match is used
 _VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
 LARGEST = 2**20  # characters
 
 
 def read_source(folder: Path, _: Recipe) -> Vendored:
-    """Return the keys that TRL takes by this source; those of transformers and of its scripts are the release's.
+    """Return the keys of TRL in this source. Keys of transformers and of TRL's scripts are those of the release.
 
-    A source that states no version has that of the newest release that knows most of its fields.
+    A source without a version gets that of the newest release that knows most of its fields.
     """
     repository = SourceTree(folder)
     module = repository.open(folder / CONFIG)

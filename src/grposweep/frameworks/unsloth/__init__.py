@@ -1,6 +1,6 @@
-"""Unsloth: TRL's keys and trainer, with defaults, keys and corrections of Unsloth's own.
+"""Unsloth: TRL's keys and trainer with Unsloth's own defaults, keys and corrections.
 
-Versions are those of the TRL under it. Sources: unsloth 2026.8.19 unsloth/models/rl.py (defaults of the configuration, the
+Versions are those of TRL. Sources: unsloth 2026.8.19 unsloth/models/rl.py (defaults of the configuration, the
 batch, the loss), rl_replacements.py (top_k), rl_config_compat.py (keys that TRL does not take).
 """
 
@@ -39,14 +39,14 @@ DEFAULTS: dict[str, Any] = {
     "beta": 0.001,
     "vllm_importance_sampling_correction": False,
 }
-SHARE = 0.1  # of all steps, the warmup where none is set
+SHARE = 0.1  # of all steps: the warmup if none is set
 OWN = {
     "vllm_sampling_params": KeySpec("any", None),
     "unsloth_num_chunks": KeySpec("int?", -1),
     "unsloth_logit_chunk_multiplier": KeySpec("int?", None),
     "unsloth_grpo_mini_batch": KeySpec("int?", None),
     "max_seq_length": KeySpec("int?", None),
-    # What other calls than the configuration set: FastLanguageModel.from_pretrained and get_peft_model.
+    # Keys set by calls other than the configuration: FastLanguageModel.from_pretrained and get_peft_model.
     "fast_inference": KeySpec("bool", False),
     "load_in_4bit": KeySpec("bool", True),
 }
@@ -62,12 +62,12 @@ def known(version: Version) -> KeyTable:
 
 
 def corrected_size(size: int, accumulation: int, processes: int | None, group: int) -> int:
-    """Return the micro-batch after Unsloth's correction: G where B W A is no multiple of G (rl.py, check_num_generations)."""
+    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py, check_num_generations)."""
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
 
 
 def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Unsloth changes of a configuration before TRL sees it."""
+    """Return the fields that Unsloth changes before TRL sees the configuration."""
     said, changes = found.said, dict[str, Any]()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if said.get("steps_per_generation") is None and said.get("generation_batch_size") is None:
@@ -84,7 +84,7 @@ def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Return the keys of a ``GRPOConfig`` as a recipe; Unsloth has no command that takes it."""
+    """Return the keys of a ``GRPOConfig`` as a recipe. Unsloth has no command that reads one."""
     written = render_trl(framework, s, script=("train_grpo.py",))
     lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
     return replace(
@@ -95,7 +95,7 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
-    vendor=None,  # its source would leave out the keys of this framework's own
+    vendor=None,  # TRL's source would not have Unsloth's own keys
     version=VERSION,
     takes=known,
     key_table=None,

@@ -1,4 +1,4 @@
-"""Unsloth's own checks: what it silently corrects, what it refuses, and keys that it drops.
+"""Unsloth's own checks: its silent corrections, refusals, and dropped keys.
 
 Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration), rl_config_compat.py.
 """
@@ -15,15 +15,15 @@ from grposweep.rules.registry import RecipeJudge, Violation, recipe_rule, recipe
 from grposweep.setting import Setting
 
 UNSLOTH = frozenset({"unsloth"})
-HOTTEST = 10  # its limit of the temperature
+HOTTEST = 10  # Unsloth's limit for the temperature
 
 
 @recipe_rule("GB701", "warning", of=UNSLOTH)
 def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Unsloth sets the micro-batch to ``num_generations`` if B W A is not a multiple of it; the plan uses the new size.
 
-    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Releases before 2025.11.3 ask
-    for B itself to be a multiple.
+    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Before 2025.11.3, B itself must
+    be a multiple.
     """
     if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
         return
@@ -82,7 +82,7 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _dropped(judge: RecipeJudge) -> RecipeJudge:
-    """Return a rule on keys as a warning: recent releases of Unsloth drop what TRL does not take, and say so."""
+    """Return a rule on keys as a warning, because recent releases of Unsloth drop keys that TRL does not take, with a message."""
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):

@@ -13,9 +13,9 @@ from grposweep.registries import Lazy
 
 
 def build(trial: Trial) -> ExternalProgram:
-    """Return ``verl.trainer.main_ppo`` on the trial's recipe, a configuration of Hydra's on top of verl's own."""
+    """Return ``verl.trainer.main_ppo`` on the trial's recipe, a Hydra configuration on top of verl's own."""
     configuration = ["--config-dir", str(trial.folder), "--config-name", Path(RECIPE).stem]
-    if trial.place.nodes > 1:  # ray.init() on a cluster that runs already refuses a number
+    if trial.place.nodes > 1:  # ray.init() refuses a number of CPUs if the cluster is already running
         configuration.append("ray_kwargs.ray_init.num_cpus=null")
     log = trial.output / "log.jsonl"
     return build_ray(trial, "verl.trainer.main_ppo", configuration, log, {"VERL_FILE_LOGGER_PATH": str(log)})
@@ -39,7 +39,7 @@ FRAMEWORK = Framework(
     misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
     packages=("verl",),
     vendor=Vendor("verl/trainer/config/ppo_trainer.yaml", Lazy("frameworks.verl.source:read_source")),
-    base_config=lambda *_: {},  # Hydra's own configuration, or one that is not at hand: GV405 says so
+    base_config=lambda *_: {},  # verl's own configuration, or a missing one, which GV405 reports
     config_defaults=("ppo_trainer", "_self_"),
     memory=Lazy("frameworks.memory:read_verl"),
     trainer=ExternalTrainer(build, output="trainer.default_local_dir", ray_cpus=4),

@@ -1,4 +1,4 @@
-"""GV and GK, verl, on the recipe: keys that Hydra takes, hold what they can, and are read by this release.
+"""GV and GK for verl, on the recipe: keys that Hydra takes, values that they can hold, and keys that the release reads.
 
 Sources: hydra 1.3 config_loader_impl.py over verl's configurations (keys.json); verl 0.9.1 workers/config/actor.py,
 trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py; verl 0.2 trainer/ppo/ray_trainer.py:917 (KL in the reward).
@@ -24,7 +24,7 @@ from grposweep.setting import Setting
 FETCH = "data.gen_batch_size"
 COUNTS = {field.name for field in fields(Setting) if str(getattr(field.type, "__name__", field.type)).startswith("int")}
 WHOLE = {row.key for row in verl.FIELDS if row.name in COUNTS} | {"trainer.nnodes"}
-HYDRA_STOPS = "Hydra stops at it, because verl's configuration has none of this name"
+HYDRA_STOPS = "Hydra refuses it, because verl's configuration has no such key"
 
 
 @recipe_rule("GV401", "error", of=VERL, by_release=True)
@@ -34,7 +34,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
     Hydra stops: "Could not override 'actor_rollout_ref.actor.foo'. To append to your config use +...". The same happens below an
     empty mapping: ``rollout.engine_kwargs.vllm.x`` needs the ``+`` too. With ``+`` a typo is accepted, and never read.
     """
-    if not verl.is_composed(recipe) or _is_not_at_hand(recipe):
+    if not verl.is_composed(recipe) or _is_missing_base(recipe):
         return
     known = verl.known_keys(recipe)
     for refused in refusals(recipe, known):
@@ -54,7 +54,7 @@ def keys_of_verl_exist(recipe: Recipe) -> Iterator[Violation]:
 
 
 def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
-    """Describe a key that needs a ``+``, or is a typo; a file may add keys, which code of its own reads."""
+    """Describe a key that needs a ``+`` or is a typo. A file may add keys for code of its own."""
     is_file = recipe.launch is None and recipe.file is not None
     plain, value = key.lstrip("~"), recipe.config[key]
     above = next((name for name in _above(plain) if name in known), "")
@@ -62,7 +62,7 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
         if is_file:
             return
         empty = "an empty mapping" if known.defaults[above] == {} else "null"
-        yield Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it with a + only",
+        yield Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it only with a +",
                          f"Write +{key}.", (key,), ({key: None, f"+{key}": value},), frozenset({key, f"+{key}"}))  # fmt: skip
         return
     found = unknown(recipe, key, nearest(plain, known, value), HYDRA_STOPS)
@@ -70,14 +70,14 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
 
 
 def _above(key: str) -> Iterator[str]:
-    """Yield a key and the sections that it stands in, the innermost first."""
+    """Yield a key and its sections, the innermost first."""
     while key:
         yield key
         key = key.rpartition(".")[0]
 
 
 def _misspelled(key: str, known: KeyTable) -> str:
-    """Return the key that is one letter from another one; empty without any."""
+    """Return the existing key that differs from this one by one letter, or an empty text."""
     from difflib import get_close_matches  # only an added key needs it
 
     alike = [name for name in known if abs(len(name) - len(key)) < 2 and name.count(".") == key.count(".")]
@@ -86,11 +86,11 @@ def _misspelled(key: str, known: KeyTable) -> str:
 
 @recipe_rule("GV402", "error", of=VERL, by_release=True)
 def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
-    """``+key`` for a key that verl has: Hydra adds only what is not there, or is null.
+    """``+key`` for a key that verl has: Hydra adds only keys that are missing or null.
 
     "Could not append to config. An item is already at 'trainer.val_before_train'." ``++key`` sets it either way.
     """
-    if not verl.is_composed(recipe) or _is_not_at_hand(recipe):
+    if not verl.is_composed(recipe) or _is_missing_base(recipe):
         return
     for refused in refusals(recipe, verl.known_keys(recipe)):
         if refused.finds == "there":
@@ -100,7 +100,7 @@ def keys_of_verl_are_not_added_twice(recipe: Recipe) -> Iterator[Violation]:
                             without_effect=frozenset({key, plain}))  # fmt: skip
 
 
-# Signs that Hydra's lexer has no word for outside quotes; a comma, brackets and braces have a meaning of their own.
+# Characters that Hydra's lexer refuses outside quotes. A comma, brackets and braces have their own meaning.
 NO_WORD = re.compile(r"[^!#&;<>=^`~]*([!#&;<>=^`~])")
 PLACEHOLDER = re.compile(r"<[^<>]{1,80}>")
 STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
@@ -108,7 +108,7 @@ STRUCTURED = re.compile(r"""[\\'"()\[\]{},$]""")
 
 @recipe_rule("GV407", "error", of=VERL)
 def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
-    """A value with a sign that Hydra's grammar does not take without quotes: a placeholder ``<path>``, a home folder ``~/x``.
+    """A value with a character that Hydra's grammar refuses without quotes, as in a placeholder ``<path>`` or in ``~/x``.
 
     Hydra stops: LexerNoViableAltException. bash expands ``~`` only at the start of a word or of a variable's value. Source:
     hydra 1.3 grammar/OverrideLexer.g4.
@@ -130,8 +130,8 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Keys that verl accepts and never reads.
 
     ``actor.grad_clip`` (since 0.8 the engine clips by ``actor.optim.clip_grad``); ``actor.clip_ratio`` (since 0.4
-    ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``val_batch_size`` where its default is
-    null; ``gen_batch_size`` where prompts are fetched one by one.
+    ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``val_batch_size`` if its default is
+    null; ``gen_batch_size`` if prompts are fetched one by one.
     """
     if not verl.is_own_trainer(recipe):
         return
@@ -156,7 +156,7 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
 def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     """``actor_rollout_ref.rollout.name`` has no default since 0.6: a whole recipe must set vllm, sglang or trtllm.
 
-    verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be a part, and is not asked.
+    verl stops at the first access ("Missing mandatory value"). A configuration in JSON may be partial, so it is not checked.
     """
     key = f"{verl.ROLLOUT}.name"
     is_whole = recipe.launch is not None and not recipe.base and verl.is_composed(recipe)
@@ -168,18 +168,18 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
 
 
 @recipe_rule("GV405", "warning", of=VERL)
-def a_configuration_of_verl_is_at_hand(recipe: Recipe) -> Iterator[Violation]:
-    """A configuration of your own (``--config-name``) that was not found, or that only a running shell could name.
+def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
+    """A configuration of your own (``--config-name``) that was not found, or whose name only a running shell knows.
 
     Its keys were not judged.
     """
-    if _is_not_at_hand(recipe):
+    if _is_missing_base(recipe):
         why = "no such file from here or from the script's folders, so its keys were not judged"
-        yield Violation(f"--config-name {recipe.base}", why, "Lint from where it can be found.")
+        yield Violation(f"--config-name {recipe.base}", why, "Lint in the folder from which it can be found.")
 
 
-def _is_not_at_hand(recipe: Recipe) -> bool:
-    """Whether a recipe builds on a configuration that is neither verl's nor was found."""
+def _is_missing_base(recipe: Recipe) -> bool:
+    """Return whether a recipe's base configuration is not verl's own and was not found."""
     if recipe.vendored is not None:
         return False  # it was composed
     own = recipe.base and not recipe.base.endswith(("ppo_trainer.yaml", "ppo_megatron_trainer.yaml"))
@@ -187,20 +187,20 @@ def _is_not_at_hand(recipe: Recipe) -> bool:
 
 
 def _mistyped(recipe: Recipe) -> Iterator[Violation]:
-    """Find values of another type; verl's configuration has no types, so a switch serves as 0 or 1."""
+    """Find values of another type. verl's configuration has no types, so true and false also pass as 1 and 0."""
     broken = find_mistyped(recipe, verl.known_keys(recipe), _looser)
     yield from (found for found in broken if not isinstance(recipe.config[found.fields[0]], bool))
 
 
 def _looser(key: str, kind: str) -> str:
-    """Defaults of verl are whole where fractions may be: only what counts something is held to be whole."""
+    """Return the type that a key must have. Some whole defaults of verl may be fractions, so only counts must be whole."""
     if key in ALSO_WORDS:
         return "any"
     return "float?" if kind == "int?" and key not in WHOLE else kind
 
 
 def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
-    """The words of the keys that count: some do only where a switch is on."""
+    """Return the choices of the keys that are used. Some are used only if a switch is on."""
     found = values_of(recipe)
     off = {key for key, switch in SWITCHES.items() if not found.flag(switch)}
     off |= set() if kl_places(found)[1] else {"algorithm.kl_ctrl.type"}
@@ -208,7 +208,7 @@ def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
 
 
 def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
-    """Find words that verl does not know; a trainer that reads a file may register words of its own."""
+    """Find choices that verl does not know. A trainer that reads a file may register its own choices."""
     severity: Severity | None = "warning" if recipe.launch is None and recipe.file else None
     for found in find_unknown_words(recipe, _words(recipe)):
         yield replace(found, severity=severity)
@@ -217,7 +217,7 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
 REWARD_KL = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
-# Whether KL is in the loss, and in the reward: the keys without effect then, why, and the coefficient that counts.
+# By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient that is used.
 DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
     (True, False): (REWARD_KL, "KL is in the loss, with ", LOSS_KL[0]),
     (False, True): (LOSS_KL, f"{verl.ACTOR}.use_kl_loss is false; KL is in the reward, with ", REWARD_KL[0]),
@@ -227,7 +227,7 @@ DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
-    """Find KL keys without effect, by where KL is instead; another trainer may put it anywhere."""
+    """Find KL keys without effect, by the place of KL. Another trainer may put KL anywhere, so it is not checked."""
     found = values_of(recipe)
     place = kl_places(found)
     if place in DEAD and verl.is_own_trainer(recipe):

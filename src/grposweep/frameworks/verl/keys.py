@@ -1,7 +1,7 @@
-"""Which keys verl takes by release and engine, the words that they hold, and which overrides Hydra refuses.
+"""verl's keys by release and engine, their choices, and the overrides that Hydra refuses.
 
-``keys.json`` is written by benchmarks/tools/verl_keys.py from verl's own configurations. What rules ask of a release they ask of
-its keys, so that verl's source in a repository (``Recipe.vendored``) is judged by what it has.
+benchmarks/tools/verl_keys.py writes ``keys.json`` from verl's own configurations. Rules check a release by its keys, so that
+verl's source in a repository (``Recipe.vendored``) is judged by its own keys.
 
 Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below an empty mapping (``{}``)
 or a null too. Sources: verl 0.2 to 0.9.1
@@ -72,7 +72,7 @@ FIELDS = (  # in the order of a written recipe
     frequency("eval_steps", "trainer.test_freq"),
     Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
     Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type", before={(0, 6, 0): f"{OPTIM}.warmup_style"}),
-    Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's word
+    Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's key
     Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
     Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
     Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
@@ -87,7 +87,7 @@ FIELDS = (  # in the order of a written recipe
     Field("model_name_or_path", f"{MODEL}.path", "str", ""),
     Field("parameters", f"{MODEL}.path", fixable=False),
     *lora_rows(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules", 16),
-    Field("", f"{ROLLOUT}.name", judged=False),  # its words are checked, no number follows
+    Field("", f"{ROLLOUT}.name", judged=False),  # its choices are checked, no number depends on it
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
     top_k(f"{ROLLOUT}.top_k"),
@@ -98,13 +98,13 @@ FIELDS = (  # in the order of a written recipe
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
 )  # fmt: skip
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
-REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward where it is not in the loss
-AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and others that follow it: a prompt has so many completions for each of rollout.n
+REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward if it is not in the loss
+AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
 
 
 @cache
 def releases() -> tuple[Version, ...]:
-    """Return the releases whose keys are known, ascending; of several post releases of one the last."""
+    """Return the releases with known keys, ascending. Of several post releases, only the last is included."""
     return tuple(parse_release(name) for name in load_table(__package__)["releases"])
 
 
@@ -126,7 +126,7 @@ def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
 
 @cache
 def _histories(engine: str) -> dict[str, list[list[Any]]]:
-    """Return the history of each key with its section before it, and with its type."""
+    """Return the history of each key, with its section as prefix and with its type."""
     return {
         f"{section}.{name}".lstrip("."): [
             [change[0], *(part for default in change[1:] for part in spec_of(default))] for change in changes
@@ -137,7 +137,7 @@ def _histories(engine: str) -> dict[str, list[list[Any]]]:
 
 
 def spec_of(default: Any) -> KeySpec:
-    """Return a key by its default, which alone tells its type: ``any`` where that says nothing."""
+    """Return a key with the type of its default, the only source of its type; ``any`` if that is no bool or number."""
     if isinstance(default, bool):
         return KeySpec("bool?", default)
     kinds = {float: "float?", int: "int?"}
@@ -148,7 +148,7 @@ ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed")
 
 
 def engine_of(recipe: Recipe) -> str:
-    """Return which of verl's configurations a recipe builds on: ``dp`` (FSDP), or that of another engine."""
+    """Return the engine of verl's configuration that a recipe builds on: ``dp`` (FSDP) or another one."""
     if "engine" not in recipe.derived:
         config = recipe.config
         named = " ".join(
@@ -161,24 +161,24 @@ def engine_of(recipe: Recipe) -> str:
 
 
 def known_keys(recipe: Recipe) -> KeyTable:
-    """Return the keys that a recipe may set: of the source in its repository, otherwise of its release and engine."""
+    """Return the keys that a recipe may set: of the source in its repository, else of its release and engine."""
     if recipe.vendored is not None:
         return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
     return known(recipe.version, engine_of(recipe))
 
 
 def is_composed(recipe: Recipe) -> bool:
-    """Return whether the configuration is known that the program composes: verl's own, or one in the repository."""
+    """Return whether the program's composed configuration is known: verl's own, or one in the repository."""
     return recipe.vendored is not None or is_own_trainer(recipe)
 
 
 def nearest_release(keys: KeyTable, engine: str) -> Version:
-    """Return the release whose keys are most like those of a source that states no version."""
+    """Return the release whose keys are most similar to those of a source without a version."""
     return min(reversed(releases()), key=lambda version: len(known(version, engine).keys() ^ keys.keys()))
 
 
 def is_own_trainer(recipe: Recipe) -> bool:
-    """Return whether verl's own ``main_ppo`` trains, whose checks are known; a configuration alone may be for it."""
+    """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone is taken to be for it."""
     if recipe.code is not None and recipe.code.own_trainer:
         return False
     return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
@@ -200,7 +200,7 @@ _ESTIMATORS: dict[str, Version] = {
     "k1": (0, 4, 0), "k2": (0, 4, 0), "k3": (0, 4, 0),
 }  # fmt: skip
 KL: dict[str, Version] = {**_ESTIMATORS, **{f"{word}+": (0, 6, 0) for word in _ESTIMATORS}}
-# The words of a key, each with the release that it came with.
+# The choices of a key, each with the release that added it.
 SINCE: dict[str, dict[str, Version]] = {
     "algorithm.adv_estimator": {
         "grpo": ALWAYS, "gae": ALWAYS, "reinforce_plus_plus": ALWAYS, "remax": ALWAYS, "rloo": (0, 3, 0),
@@ -225,7 +225,7 @@ SINCE: dict[str, dict[str, Version]] = {
     f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
     f"{ROLLOUT}.mode": {"async": ALWAYS},
 }  # fmt: skip
-# Words that later releases refuse, each with the release that it left with.
+# Choices that later releases refuse, each with the release that removed it.
 UNTIL: dict[str, dict[str, Version]] = {
     f"{ROLLOUT}.mode": {"sync": (0, 7, 0)},
     f"{ROLLOUT}.name": {"hf": (0, 8, 0), "sglang_async": (0, 5, 0)},
@@ -234,14 +234,14 @@ UNTIL: dict[str, dict[str, Version]] = {
 REGISTRIES = frozenset(
     {"algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode", f"{ROLLOUT}.name", f"{ROLLOUT}.mode"}
 )
-# A choice that only counts where a switch is on.
+# A choice that is used only if a switch is on.
 SWITCHES = {f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss"}
-# Keys with a number as their default that take words too ("0.5_4.0": a lower and an upper bound).
+# Keys with a numeric default that also take text ("0.5_4.0": a lower and an upper bound).
 ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
 
 
 def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """Return the words of each key that a recipe's release knows; source of its own may have registered others."""
+    """Return the choices of each key in a recipe's release. Its own source may register others."""
     found = {
         key: tuple(word for word, since in every.items() if since <= recipe.version)
         + tuple(word for word, until in UNTIL.get(key, {}).items() if recipe.version < until)
@@ -253,7 +253,7 @@ def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 
 
 def unread(known: KeyTable) -> dict[str, str]:
-    """Return the keys that a release takes and nothing in it reads, each with what is read instead."""
+    """Return the keys that a release takes but does not read, each with the key that it reads instead."""
     conditions = {
         f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(known)),
         f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
@@ -269,9 +269,9 @@ GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "rew
 
 
 class Refusal(NamedTuple):
-    """An override as it is written, and what Hydra finds at its key.
+    """An override, and the reason why Hydra refuses it.
 
-    Nothing (``absent``), a value where one is added (``there``), or a mapping where a list is set or the reverse (``shape``).
+    The key is missing (``absent``), exists but is added (``there``), or is a mapping set to a list or the reverse (``shape``).
     """
 
     written: str
@@ -279,7 +279,7 @@ class Refusal(NamedTuple):
 
 
 def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
-    """Yield the overrides that Hydra refuses, in order; what an earlier one or another file adds may be set."""
+    """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other files may be set."""
     added: dict[str, Any] = {}
     for written, value in recipe.config.items():
         key = written.lstrip("+~")
@@ -305,7 +305,7 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
 
 
 def _is_of_a_group(key: str) -> bool:
-    """Return whether a word chooses an option of a group, or is one of Hydra's own keys."""
+    """Return whether an override selects an option of a config group, or is one of Hydra's own keys."""
     plain = key.split("@")[0]
     return key.startswith("hydra.") or ("." not in plain and plain.split("/")[0] in GROUPS)
 
@@ -318,7 +318,7 @@ def _add(added: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
-    """Return whether there is a value at a key that is neither null nor missing; a reference counts as what it leads to."""
+    """Return whether a key has a value that is neither null nor missing. References are followed."""
     if key in known.sections:
         return True
     value = added[key] if key in added else resolve(known.defaults, key)
@@ -326,7 +326,7 @@ def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
 
 
 def _takes(key: str, value: Any, known: KeyTable, added: Mapping[str, Any]) -> bool:
-    """Return whether a key may be set without ``+``: it is there, and so are the keys of a mapping that it is set to."""
+    """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping that it is set to."""
     is_mapping = key in known.sections or known.defaults.get(key) == {}
     if is_mapping and isinstance(value, Mapping) and value:
         return all(_takes(name, leaf, known, added) for name, leaf in flatten({key: value}).items())

@@ -1,8 +1,8 @@
-"""verl's recipes: Hydra overrides over its composed configuration, read, and written with every deciding number explicit.
+"""Read and write verl's recipes: Hydra overrides on its composed configuration. Written ones state every relevant number.
 
 Sources: verl 0.9.1 trainer/main_ppo.py, trainer/config/_generated_ppo_trainer.yaml (and _megatron_), utils/config.py,
 workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py; hydra's
-``--config-dir`` adds a folder to those in which the defaults of a configuration are looked for.
+``--config-dir`` adds a folder in which Hydra finds the defaults of a configuration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ from grposweep.frameworks.writing import in_prompts, overlay, render_keys, unwri
 from grposweep.recipe import Recipe
 from grposweep.setting import Setting
 
-# What verl averages the loss over, as the losses of TRL that do the same.
+# verl's ways to average the loss, with the loss of TRL that does the same.
 AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
             "seq-mean-token-sum": "luspo"}  # fmt: skip
 WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.items()}}
@@ -61,7 +61,7 @@ COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--con
 
 
 def keys_of(found: Values) -> dict[str, str]:
-    """Return the native keys that depend on what one recipe sets."""
+    """Return the native keys that depend on the recipe's other keys."""
     keys = key_of_gpus(found)
     if engine_of(found.recipe) == "megatron":
         keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
@@ -77,7 +77,7 @@ def keys_of(found: Values) -> dict[str, str]:
 
 
 def derive_topology(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the processes does not hold data of its own; ``vllm_tensor_parallel_size`` are the GPUs of one engine."""
+    """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one engine."""
     ulysses = [found.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
     engine = [found.whole(f"{ROLLOUT}.{name}", 1) for name in
               ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")]  # fmt: skip
@@ -91,7 +91,7 @@ def derive_topology(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return micro-batches: of so many completions, or, filled up to a number of tokens, of as many as surely fit."""
+    """Return the micro-batch in completions. If it is filled by tokens, return the number of completions that always fit."""
     ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
     each = found.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
     whole = found.get(f"{ACTOR}.ppo_micro_batch_size", "int")
@@ -109,9 +109,9 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_asynchronous(found: Values) -> int:
-    """Return the prompts of a rollout of the fully asynchronous trainer, which wants ``train_batch_size`` 0 and fetches of 1.
+    """Return the prompts of a rollout of the fully asynchronous trainer.
 
-    It updates on so many steps' prompts.
+    It requires ``train_batch_size`` 0 and ``gen_batch_size`` 1, and updates on the prompts of a number of steps.
 
     Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
     """
@@ -121,17 +121,17 @@ def _fully_asynchronous(found: Values) -> int:
 
 
 def refills(found: Values) -> bool:
-    """Return whether prompts are fetched one by one, to replace dropped groups; ``gen_batch_size`` does not count then."""
+    """Return whether prompts are fetched one by one to replace dropped groups, so that ``gen_batch_size`` has no effect."""
     is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
     wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
     return not is_synchronous or any(found.flag(key) for key in wanted)
 
 
 def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the completions of a prompt that are compared, and by what estimator where a lone one is meant to be.
+    """Return the group size, and the advantage estimator if a group of one is intended.
 
     Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` after
-    that: in prompts where it holds all repetitions of them, otherwise each repetition is read as a prompt. PRIME samples
+    that: in prompts if it holds all their repetitions, otherwise each repetition is read as a prompt. PRIME samples
     ``data.n_samples`` completions. Distillation without task rewards has no advantages; another trainer may form groups of
     its own.
     """
@@ -150,18 +150,18 @@ def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_reward_switch(found: Values) -> bool:
-    """Return whether KL in the reward has a switch of its own, since 0.4; before, it is there without KL in the loss."""
+    """Return whether KL in the reward has its own switch (since 0.4). Before, it is on if KL is not in the loss."""
     return REWARD_SWITCH in found.given or REWARD_SWITCH in known_keys(found.recipe)
 
 
 def kl_places(found: Values) -> tuple[bool, bool]:
-    """Return whether KL is in the loss, and in the reward."""
+    """Return whether KL is in the loss, and whether it is in the reward."""
     in_loss = found.flag(f"{ACTOR}.use_kl_loss")
     return in_loss, found.flag(REWARD_SWITCH) if has_reward_switch(found) else not in_loss
 
 
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the two places of a KL term, each with its switch. Either loads a reference, also at coefficient 0."""
+    """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
     in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
@@ -179,7 +179,7 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss in TRL's words: by what they average over, where the mode is the plain one."""
+    """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
     mode, average = (
         found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
         found.word(f"{ACTOR}.loss_agg_mode", "token-mean"),
@@ -192,7 +192,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return model, data and schedule, as far as the recipe itself names them."""
+    """Return model, data and schedule, if the recipe names them."""
     path = fields["model_name_or_path"] if f"{MODEL}.path" in found.given else ""
     steps, ratio = found.number(f"{OPTIM}.lr_warmup_steps", -1), found.number(f"{OPTIM}.lr_warmup_steps_ratio")
     schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(found.recipe) == 'megatron' else 'lr_scheduler_type'}"
@@ -209,7 +209,7 @@ def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _megatron_lora(found: Values) -> dict[str, Any]:
-    """Return LoRA where Megatron's section sets it."""
+    """Return LoRA if Megatron's section sets it."""
     rank = found.whole(f"{MODEL}.lora.rank")
     alpha = found.number(f"{MODEL}.lora.alpha", 32.0)
     return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
@@ -236,7 +236,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return a recipe for verl 0.9.1, its launch command, and what it cannot say."""
+    """Return a recipe for verl 0.9.1, its launch command and its losses."""
     s, lost = in_prompts(setting)
     base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
     fields = {**write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
@@ -255,7 +255,7 @@ def _sizes(s: Setting) -> dict[str, Any]:
         "per_device_train_batch_size": s.per_device_train_batch_size,
         "experience_batch_size": fitting(per_rank, wanted),
         "reference_batch_size": fitting(per_rank, s.reference_batch_size or wanted),
-        # These are left to verl.
+        # These have no value here, so verl's defaults apply.
         "offloads_parameters": None,
         "removes_padding": None,
         "max_batched_tokens": None,
@@ -268,7 +268,7 @@ def _parallel(s: Setting) -> dict[str, Any]:
 
 
 def _objective(s: Setting) -> dict[str, Any]:
-    """Return KL in either place with its own coefficient, and the loss."""
+    """Return the loss, and KL in either place with its own coefficient."""
     in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
     in_reward = s.kl_placement in ("reward", "both")
     name = estimator(s) or "k3"
@@ -290,7 +290,7 @@ def _objective(s: Setting) -> dict[str, Any]:
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
-    """Return the length; verl stops with its epochs, so there are as many as the rollouts could ever need."""
+    """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
     count = rollouts(s)[0]
     found: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
     if s.engine == "megatron":
@@ -300,10 +300,10 @@ def _schedule(s: Setting) -> dict[str, Any]:
 
 
 def _keys(s: Setting) -> dict[str, Any]:
-    """Return what no single field says, by key."""
+    """Return the keys that depend on several fields."""
     longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
     return {
-        # With dynamic micro-batches, the tokens of as many completions as a fixed one would hold.
+        # With dynamic micro-batches: the tokens of the completions that a fixed one would hold.
         f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
         "trainer.nnodes": nodes(s.processes or 1)[0],
         "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
@@ -316,7 +316,7 @@ def _keys(s: Setting) -> dict[str, Any]:
 
 
 def _losses(s: Setting) -> Iterator[str]:
-    """Yield what verl cannot do, or does otherwise."""
+    """Yield the parts of a setting that verl does not support or does differently."""
     yield from warmup(s)[2]
     yield from scheduler(s)[1]
     if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator is None and s.use_bias_correction_kl:

@@ -36,15 +36,15 @@ VERL = frozenset({"verl"})
 CHECKED = (*SIZED, *SPLIT, "dynamic_batching")
 LOGGED = ("experience_batch_size", "reference_batch_size")
 Facts = dict[str, object]
-# Since when verl checks that a rollout holds a step, exempts dynamic micro-batches from the check of a rollout, splits batches
-# by one engine without a rest, and pads them.
+# The releases since which verl checks that a rollout holds a step, exempts dynamic micro-batches from that check, splits
+# batches by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
 variant("GB302", VERL, lambda s: find_lone_completion(s, "verl silently uses the reward itself as the advantage"))
 
 
 def _unit(s: Setting) -> int:
-    """What the completions of a rollout must be a multiple of: all processes, or Megatron's data ranks times m."""
+    """Return the unit of a rollout's completions: the number of processes, or Megatron's data ranks times m."""
     return (ranks(s) or 1) * s.per_device_train_batch_size if s.engine == "megatron" else s.processes or 1
 
 
@@ -142,7 +142,7 @@ def _padded(s: Setting) -> int:
 def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     """A rollout's completions on one data rank must be a multiple of the micro-batches for log-probabilities.
 
-    verl after the first rollout, for the policy and, where there is one, for the reference: "data size must be divisible
+    verl after the first rollout, for the policy and for the reference, if there is one: "data size must be divisible
     by force_group_size * micro_batch_size_per_gpu". Before 0.8 the last micro-batch may be smaller.
     """
     if s.version < ONE_ENGINE or s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
@@ -170,7 +170,7 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
           "{are}",
       instead="Choose a multiple of {s.prompts_per_step}.")  # fmt: skip
 def no_step_is_padded(s: Setting) -> Facts | None:
-    """A rollout should be whole steps, P a multiple of p. verl fills the last step with samples that teach nothing.
+    """A rollout should be whole steps, P a multiple of p. verl pads the last step with samples that have no gradient.
 
     Losses that average over sequences still divide by the nominal number of them, so that step is weaker. With dynamic
     micro-batches even P < p passes verl's validation. Before 0.9 there is no padding: the last step is smaller, or Megatron's
@@ -183,7 +183,7 @@ def no_step_is_padded(s: Setting) -> Facts | None:
 
 
 @rule("GS303", "warning", (*planning.TOTAL_STEPS_READS, "unsolved"), of=VERL, blames=("max_steps", "epochs"),
-      what="{max_steps} asks for {s.max_steps} optimizer steps",
+      what="{max_steps} means {s.max_steps} optimizer steps",
       why="{epochs=} holds only {total}, where verl stops: no last validation, no last checkpoint, and a schedule that is "
           "not finished",
       instead="Raise {epochs}.")  # fmt: skip
@@ -213,8 +213,8 @@ def kl_counts_once(s: Setting) -> bool:
 @rule("GL303", "warning", ("advantage_estimator",), of=VERL, blames=("advantage_estimator",),
       why="this is PPO with a critic, which is verl's default",
       instead="Set {advantage_estimator}=grpo.")  # fmt: skip
-def grpo_is_asked_for(s: Setting) -> bool:
-    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic: GRPO must be set explicitly."""
+def grpo_is_the_estimator(s: Setting) -> bool:
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly."""
     return s.advantage_estimator == "gae"
 
 
@@ -231,8 +231,8 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     """A rollout must be whole fetches: P is a multiple of ``gen_batch_size``, the prompts of one.
 
     verl at the first step: "num_prompts (64) must be a positive multiple of gen_batch_size (48); it is submitted in whole
-    gen_batch_size dataloader fetches." Where groups are filtered or the trainer is asynchronous it is 1 in any case;
-    more than P is only ever set for these, so a configuration that does not say whether it filters is not blamed.
+    gen_batch_size dataloader fetches." If groups are filtered or the trainer is asynchronous, it is 1 in any case. Only these
+    set more than P, so a configuration that does not state whether it filters is not reported.
     """
     found = values_of(recipe)
     size, prompts = found.get(FETCH, "int"), found.whole(PROMPTS, 1024)
@@ -266,9 +266,9 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     """Each micro-batch has a size per GPU, unless micro-batches are dynamic: there is no default.
 
     verl at start: "[actor] Please set at least one of 'actor.ppo_micro_batch_size' or 'actor.ppo_micro_batch_size_per_gpu'
-    if use_dynamic_bsz is not enabled." For log-probabilities of the policy, and of the reference where there is one:
-    "[actor_rollout_ref.rollout] Please set at least one of ..." A configuration in JSON that says nothing at all about
-    log-probabilities may be a part, and is not asked for these.
+    if use_dynamic_bsz is not enabled." For log-probabilities of the policy, and of the reference if there is one:
+    "[actor_rollout_ref.rollout] Please set at least one of ..." A configuration in JSON without any key for
+    log-probabilities may be partial, so these are not required.
     """
     found = values_of(recipe)
     is_part = recipe.file is None and not any("log_prob_micro_batch_size" in key for key in recipe.config)
@@ -348,7 +348,7 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GB412", "error", of=VERL)
 def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
-    """A separate asynchronous trainer takes ``parameter_sync_step`` steps of p prompts a rollout: P is their product.
+    """A separate asynchronous trainer takes ``parameter_sync_step`` steps of p prompts per rollout: P is their product.
 
     verl at start: AssertionError unless train_batch_size equals parameter_sync_step x ppo_mini_batch_size.
     """
@@ -357,7 +357,7 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     prompts, step = found.whole(PROMPTS, 1024), found.whole(STEP, 256)
     is_asynchronous = found.word("trainer.v1.trainer_mode", "sync") == "separate_async"
     if is_asynchronous and prompts != steps * step and verl.is_v1(recipe):
-        why = f"this trainer takes {steps} steps of {step} prompts a rollout, {steps * step} in all"
+        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {steps * step} in all"
         yield Violation(
             f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={steps * step}.", (PROMPTS,), ({PROMPTS: steps * step},)
         )

@@ -1,10 +1,10 @@
-"""verl's own source in a repository: the configuration that a program of it composes from YAML files, with nothing executed.
+"""Read verl's own source in a repository: compose a program's configuration from YAML files, without executing anything.
 
 It is composed here and not by Hydra for two reasons. It takes 0.1 s instead of about 1 s, and no interpolation or resolver of
 a foreign file is executed. The result equals Hydra's in 49 of 49 compositions (benchmarks/wild/compose_verl.py).
 
-Defaults lists are followed as Hydra follows them, as far as verl and its forks use them: groups with packages and
-interpolated options, ``_self_``, ``@package`` headers, ``optional``, ``override``, search paths. Source: hydra 1.3
+Defaults lists are followed as in Hydra, with the features that verl and its forks use: groups with packages and
+interpolated options, ``_self_``, ``@package`` headers, ``optional``, ``override``, and search paths. Source: hydra 1.3
 _internal/defaults_list.py, core/default_element.py.
 """
 
@@ -39,7 +39,7 @@ class Main(NamedTuple):
 
 
 class Composer:
-    """Composes one configuration from folders, the first that has a file first; ``choices`` are options by group."""
+    """Composes one configuration from folders. The first folder with a file wins. ``choices`` are options by group."""
 
     def __init__(self, folders: tuple[Path, ...], choices: Mapping[str, str]) -> None:
         self.folders, self.choices, self.files = folders, dict(choices), 0
@@ -49,14 +49,14 @@ class Composer:
     def compose(self, name: str) -> dict[str, Any]:
         """Return the keys of a configuration with their defaults.
 
-        Raises UserError where a file is missing, is no YAML, or leads out of the folders.
+        Raises UserError if a file is missing, is no YAML, or is outside the folders.
         """
         self._include("", name, "")
         self.found.pop("hydra", None)
         return flatten(self.found)
 
     def _include(self, group: str, name: str, package: str, is_optional: bool = False) -> None:
-        """Merge a file and what its defaults list names into a package."""
+        """Merge a file and the files in its defaults list into a package."""
         path = posixpath.normpath(posixpath.join(group, name))
         text = self._read(path)
         if text is None and is_optional:
@@ -79,7 +79,7 @@ class Composer:
                 self._follow(entry, own, package)
 
     def _follow(self, entry: Any, group: str, package: str) -> None:
-        """Include what an entry of a defaults list names."""
+        """Include the file of one entry of a defaults list."""
         if isinstance(entry, str):
             name, _, at = entry.partition("@")
             self._include(group, name, _join(package, at))
@@ -137,7 +137,7 @@ def _text(path: Path) -> str:
 
 
 def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Merge a nested mapping into another one; a list or a scalar replaces what is there."""
+    """Merge a nested mapping into another one. A list or a scalar replaces the old value."""
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             merge(into[key], value)
@@ -152,8 +152,8 @@ def _copy(value: Any) -> Any:
 def read_source(folder: Path, recipe: Recipe) -> Vendored:
     """Return the keys of the configuration that a recipe's program composes, and the version of the source.
 
-    ``folder`` holds the package ``verl``. The keys are None where the configuration cannot be composed. A source that states
-    no version, or one under development, has that of the release whose keys are most like its own.
+    ``folder`` holds the package ``verl``. The keys are None if the configuration cannot be composed. A source without a
+    version, or with a development version, gets that of the release whose keys are most similar.
     """
     choices = {key.lstrip("+"): str(value) for key, value in recipe.config.items() if "." not in key.partition("@")[0]}
     keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
@@ -179,7 +179,7 @@ def _version(folder: Path) -> Version | None:
 
 
 def find_main(folder: Path, recipe: Recipe) -> Main | None:
-    """Return the configuration behind a recipe's program: that of its ``hydra.main``, or as its command line names it."""
+    """Return the configuration of a recipe's program: that of its ``hydra.main``, or the one on its command line."""
     program = recipe.launch.program if recipe.launch else "verl.trainer.main_ppo"
     file = next((path for path in _programs(folder, program, recipe) if path.is_file()), None)
     if file is None:
@@ -201,7 +201,7 @@ def find_main(folder: Path, recipe: Recipe) -> Main | None:
 
 
 def _programs(folder: Path, program: str, recipe: Recipe) -> Iterator[Path]:
-    """Yield where the file of a program may be: below the package's folder, the folders above it, or those above the script."""
+    """Yield the possible paths of a program: below the package's folder, folders above it, or folders above the script."""
     name = program if program.endswith(".py") else program.replace(".", "/") + ".py"
     script = list(Path(recipe.file or ".").absolute().parents)
     for place in (folder, *list(folder.absolute().parents)[:2], Path(), *script[:ABOVE]):

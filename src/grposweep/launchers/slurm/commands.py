@@ -19,13 +19,13 @@ from grposweep.process import die_with
 from grposweep.schema import Cluster
 from grposweep.storage.results import TrialStatus
 
-PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes where the queue is full
+PATIENCE_SECONDS = 60.0  # for one command: sbatch itself retries for minutes if the queue is full
 _COLUMNS = (("JobID", 24), ("State", 24), ("exit_code", 16), ("Reason", 48), ("NodeList", 256), ("Name", 256))
 
 # sbatch's messages if the job may be taken later.
 _FULL = ("MaxSubmit", "MaxJobs", "temporarily", "job submit limit", "QOSMax", "AssocMax", "AssocGrp", "QOSGrp")
 _UNREACHABLE = ("Unable to contact", "timed out", "connect failure", "Connection refused", "Zero Bytes", "backup mode")
-# Messages of Slurm's commands where they are installed without a cluster.
+# Messages of Slurm's commands if they are installed without a cluster.
 _NO_CLUSTER = ("Could not establish a configuration source", "Unable to establish configuration source")
 # sbatch's messages on a job that will never be taken, the key to change, and where to look.
 _REFUSED = (
@@ -37,6 +37,7 @@ _REFUSED = (
     ("time limit", "walltime_min", "sinfo --format='%P %l' lists the partitions' limits"),
     ("node name", "exclude", "sinfo --format='%N' lists the nodes"),
 )
+_SCRIPT = "cluster=dry_run writes the script without submitting it."
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def submit(script: Path, cluster: Cluster) -> str:
     done = _run(submit_command(script), submit_environment(cluster))
     if done.returncode == 0:
         lines = done.stdout.split()  # a site's plugins may greet first
-        job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" where there are several
+        job_id = lines[-1].split(";")[0] if lines else ""  # "id;cluster" if there are several clusters
         if _is_id(job_id):
             return job_id
         raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
@@ -85,7 +86,7 @@ def submit(script: Path, cluster: Cluster) -> str:
         )
     if unreachable or any(word in done.stderr for word in _FULL):
         raise LauncherBusy(f"Slurm takes no job now ({said}); trying again")
-    raise UserError(_refusal(said, done.stderr, cluster, script))
+    raise UserError(_refusal(said, done.stderr, cluster))
 
 
 def read_queue() -> dict[str, JobInfo]:
@@ -101,7 +102,7 @@ def read_queue() -> dict[str, JobInfo]:
 
 
 def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
-    """Return what accounting has on jobs, by their ids or by their name; empty if a cluster keeps no accounts."""
+    """Return the accounting records of jobs, by ids or by name; empty if the cluster keeps none."""
     which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
     columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
     done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
@@ -169,7 +170,7 @@ def _last_error(text: str) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
+def _refusal(said: str, text: str, cluster: Cluster) -> str:
     """Return the message to the user, with the key that Slurm seems to complain about."""
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
@@ -178,11 +179,9 @@ def _refusal(said: str, text: str, cluster: Cluster, script: Path) -> str:
             name = f"cluster.{'service_' if is_service else ''}{key}"
             return (
                 f"{name}={'null' if value is None else value}: Slurm refuses the job ({said}). "
-                f"Set another {name}; {look}. The script is {script}."
+                f"Set another {name}; {look}. {_SCRIPT}"
             )
-    return (
-        f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for in {script}."
-    )
+    return f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for. {_SCRIPT}"
 
 
 # A job in one of these states will end, or run again, by itself.
@@ -226,7 +225,7 @@ LOG_PATTERNS = (
     # A step's is an echo of its tasks'.
     (EndState.CANCELLED, r"slurmstepd: error: \*\*\* JOB \d+ ON \S+ CANCELLED AT "),
 )
-# A pending job with one of these reasons stays pending for ever; the key to look at first.
+# A pending job with one of these reasons stays pending forever; the key to look at first.
 HOPELESS = {
     "PartitionTimeLimit": "walltime_min", "PartitionNodeLimit": "nodes", "BadConstraints": "constraint",
     "PartitionConfig": "partition", "InvalidAccount": "account", "InvalidQOS": "qos",

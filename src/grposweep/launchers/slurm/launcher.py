@@ -26,6 +26,7 @@ from grposweep.launchers.base import (
     RankPlace,
     SweepJob,
     limit_requeues,
+    note_cancelled,
 )
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
@@ -40,6 +41,7 @@ from grposweep.launchers.slurm.sweep_jobs import (
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.schema import Cluster, Experiment, Generation, is_external
 from grposweep.storage import paths
+from grposweep.storage.folders import TrialFolder
 from grposweep.storage.provenance import snapshot_code
 from grposweep.storage.records import Action, ControlRequest
 from grposweep.storage.results import TrialResult, TrialStatus
@@ -58,7 +60,7 @@ class _Followed:
     job: Job
     since: float  # time.monotonic() at submission
     last: JobInfo | None = None
-    hopeless: int = 0  # readings in a row that gave one of the reasons to wait for ever
+    hopeless: int = 0  # successive readings with one of the reasons for which a job never starts
     ended: float | None = None  # time.monotonic() when its end was first seen
 
 
@@ -88,13 +90,21 @@ class Slurm(Launcher):
         Raises UserError if this machine has no Slurm; a scheduler that does not answer now may do so later.
         """
         cluster, parallel = experiment.cluster, experiment.search.parallel
-        if shutil.which("sbatch") is None:
-            raise UserError(
-                "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
-                "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
-            )
+        _check_installed()
         slots = cluster.max_jobs if parallel is None else min(parallel, cluster.max_jobs)
         return cls(sweep, cluster, slots, _code_for(cluster, sweep))
+
+    @classmethod
+    def check_available(cls) -> None:
+        """Raise UserError if this machine has no Slurm, or its controller does not answer."""
+        _check_installed()
+        try:
+            commands.read_queue()
+        except LauncherUnreachable as error:
+            raise UserError(
+                f"cluster=slurm: Slurm's controller does not answer ({error}), so no trial could start. Try again later or on a "
+                "login node, set SLURM_CONF to the cluster's slurm.conf, or set cluster=local."
+            ) from error
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
@@ -206,7 +216,7 @@ class Slurm(Launcher):
         return submit_controller(self._cluster, self._sweep, command)
 
     def detach_message(self, job_ids: Sequence[str]) -> str:
-        """Return how many jobs continue, and how to come back to them or to end them."""
+        """Return a message with the number of jobs that continue, and the commands to return to them or to end them."""
         return (
             f"detached: {count(len(job_ids), 'job')} queued or running continue; the same command returns "
             f"to them and submits the rest. To end them: {self.cancel_command(job_ids)}"
@@ -311,10 +321,19 @@ class Slurm(Launcher):
         if last is None or followed.hopeless < CERTAIN:
             return
         commands.cancel([last.job_id])
+        note_cancelled(TrialFolder(followed.job.folder), followed.job.attempt)
         key = HOPELESS[last.reason]
         raise UserError(
             f"cluster.{key}={getattr(followed.job.cluster, key)}: Slurm took job {last.job_id} and would never start it "
             f"({last.reason}), so it was cancelled. Set another cluster.{key}, a smaller job, or another cluster.partition."
+        )
+
+
+def _check_installed() -> None:
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "cluster=slurm: this machine has no sbatch, so it cannot submit jobs. "
+            "Run on the cluster's login node, or set cluster=local (or cluster=dry_run to see the scripts)."
         )
 
 
@@ -332,7 +351,7 @@ def _is_late(followed: _Followed, last: JobInfo) -> bool:
 
 
 def _sweep_job(job: JobInfo, prefix: str) -> SweepJob:
-    """Return what the name of a job says about the sweep whose names begin with ``prefix``."""
+    """Parse the name of a job of the sweep whose names begin with ``prefix``."""
     if not job.name.startswith(prefix):
         return SweepJob(job.job_id, is_of_sweep=False)
     trial, _, attempt = job.name.removeprefix(prefix).partition(":")

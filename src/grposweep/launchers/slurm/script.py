@@ -20,7 +20,7 @@ from grposweep.storage import paths
 
 TEMPLATES = Path(__file__).parent / "templates"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
-REQUEUE_SECONDS = 60  # left to requeue the job where the boundary is out of reach, at most
+REQUEUE_SECONDS = 60  # at most, left to requeue the job if the boundary is out of reach
 LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`
 # The user's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
 DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
@@ -123,7 +123,7 @@ def sbatch_options(cluster: Cluster, name: str, starts_ranks: bool = False) -> l
 
 
 def gres(cluster: Cluster, gpus: int) -> str:
-    """Return how Slurm is asked for GPUs, of a type if ``cluster.gres_type`` names one."""
+    """Return Slurm's ``gres`` for a number of GPUs, with their type if ``cluster.gres_type`` names one."""
     return f"gpu:{gpus}" if cluster.gres_type is None else f"gpu:{cluster.gres_type}:{gpus}"
 
 
@@ -242,7 +242,7 @@ def submit_command(script: Path) -> list[str]:
 
 
 def submit_environment(cluster: Cluster) -> dict[str, str]:
-    """Return what sbatch and the job inherit: nothing of a job that this process may be in, and only default options."""
+    """Return the environment for sbatch and the job, without variables of a surrounding job and without sbatch's options."""
     defaults = {variable for name, variable in DEFAULTS.items() if getattr(cluster, name) is None}
     kept = {"SLURM_CONF"} | defaults
     dropped = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")

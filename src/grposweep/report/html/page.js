@@ -68,12 +68,14 @@ function showTrial(number) {
   drawTrial(trial);
 }
 
-async function copyCommand(button) {
+// What is before the button: a command, or the hidden file that the command would write.
+async function copyBefore(button) {
   const place = button.previousElementSibling;
   try {
     await navigator.clipboard.writeText(place.textContent);
     button.textContent = "Copied";
   } catch { // from disk a browser may refuse: then it is selected, ready for Ctrl-C
+    place.hidden = false;
     getSelection().selectAllChildren(place);
     button.textContent = "Selected: press Ctrl-C";
   }
@@ -108,7 +110,7 @@ for (const row of document.querySelectorAll("tr[data-trial]")) {
   row.addEventListener("click", () => showTrial(Number(row.dataset.trial)));
   row.addEventListener("keydown", (event) => event.key === "Enter" && showTrial(Number(row.dataset.trial)));
 }
-for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copyCommand(button));
+for (const button of document.querySelectorAll("button.copy")) button.addEventListener("click", () => copyBefore(button));
 startCompletions();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 drawAll();

@@ -30,7 +30,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """A trial's learning curve: its evaluations after the start. All sequences have one entry an evaluation, or are empty.
+    """A trial's learning curve: its evaluations after the start. All sequences have one entry per evaluation, or are empty.
 
     ``held_out`` is the objective, larger is better (negated if the sweep minimises), and ``errors`` its standard errors.
     ``completions`` counts what the training generated until each evaluation, ``total`` what a whole training generates.
@@ -57,7 +57,7 @@ class Curve:
 class Action(StrEnum):
     """What a trial does after an evaluation."""
 
-    CONTINUE = "go on"
+    CONTINUE = "continue"
     PAUSE = "pause"  # at the next rollout boundary, with a checkpoint; it may be promoted later
     STOP = "stop"  # finally
 

@@ -1,7 +1,7 @@
 """Pause a trial when it is behind and unlikely to end among the best; the chance comes from a forecast of all learning curves.
 
 The forecast compares a trial with others, most of all with those of similar parameters. It is not asked about a trial that only
-starts slowly: early values hardly tell how far a training will rise, and a forecast from curves that were paused early takes
+starts slowly: early values hardly tell how far a training will rise, and a forecast from curves that were paused early mistakes
 short curves for flat ones. A trial is behind if it has fallen below its start. From half of the training on it is also behind if
 it is in the lower half of the trials that came as far. No trial is stopped finally. A pause costs little, because a trial
 resumes from its checkpoint, and a paused trial is promoted if it becomes promising as more is known.
@@ -20,15 +20,16 @@ from grposweep.search.space import Label, Point, freeze
 if TYPE_CHECKING:
     from grposweep.search.early_stopping.gaussian_process import Observations
 
-PAUSE = 0.15  # chance to end among the best below which a trial is paused,
-LAST = 0.02  # and from which a paused one is resumed if nothing new will be started
-KNOWN = 2  # other curves before any is judged,
-RIVALS = 3  # and with as much of the training, before a trial that has not fallen is
+PAUSE = 0.15  # a trial is paused if its chance to end among the best is lower
+LAST = 0.02  # a paused trial is resumed if its chance is higher and nothing new will be started
+KNOWN = 2  # fewest other curves by which a trial is judged
+RIVALS = 3  # fewest curves as long as a trial's by which it is judged, unless it has fallen
 JUDGED = 0.5  # share of the training before which a trial only has to stay above its start
 SAME = 1e-3  # shares that differ by less are the same
 FALLEN = 2.0  # standard errors below the start
+BENDS = 4  # fewest second differences from which the noise of a metric without standard errors is estimated
 KEPT = 160  # curves that a forecast is made from; of more, the highest and the latest of each
-NEW = 64  # unseen points whose chances say what a new trial is worth
+NEW = 64  # unseen points by whose chances a new trial is valued
 
 
 class CurvePolicy(NoStopping):
@@ -37,7 +38,7 @@ class CurvePolicy(NoStopping):
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
         """Pause a trial that is unlikely to end among the best."""
         begun = [other for other in others if other.held_out]
-        if len(begun) < KNOWN or _leads(curve, begun) or not (_has_fallen(curve) or _lags(curve, begun)):
+        if not is_behind(curve, begun):
             return CONTINUE
         begun = keep(begun)
         known = forecast([*begun, curve])
@@ -83,6 +84,11 @@ def keep(curves: Sequence[Curve]) -> list[Curve]:
     return sorted([*latest, *highest[: KEPT // 2]], key=lambda curve: curve.number)
 
 
+def is_behind(curve: Curve, others: Sequence[Curve]) -> bool:
+    """Return whether a forecast may pause a trial at all: it has fallen or lags, and does not lead."""
+    return len(others) >= KNOWN and not _leads(curve, others) and (_has_fallen(curve, others) or _lags(curve, others))
+
+
 def _leads(curve: Curve, others: Sequence[Curve]) -> bool:
     """Return whether a trial was above every other one at each of its evaluations: no forecast may pause that one."""
     mine, rivals = _by_share(curve), 0
@@ -96,10 +102,26 @@ def _leads(curve: Curve, others: Sequence[Curve]) -> bool:
     return rivals > 0
 
 
-def _has_fallen(curve: Curve) -> bool:
+def _has_fallen(curve: Curve, others: Sequence[Curve]) -> bool:
     """Return whether a trial is below its start by more than the noise of an evaluation."""
-    error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
-    return curve.start is not None and curve.held_out[-1] < curve.start - FALLEN * error
+    if curve.start is None or curve.held_out[-1] >= curve.start:
+        return False
+    error = next((error for error in reversed(curve.errors) if error is not None), None)
+    return curve.held_out[-1] < curve.start - FALLEN * (_scatter(keep([curve, *others])) if error is None else error)
+
+
+def _scatter(curves: Sequence[Curve]) -> float:
+    """Estimate the standard error of an evaluation from curves that state none. Return infinity if there are too few.
+
+    It is a median, so that few turns count little. The curvature of a smooth curve counts as noise, which errs on the safe side.
+    """
+    series = [(*([] if curve.start is None else [curve.start]), *curve.held_out) for curve in curves]
+    bends = sorted(
+        abs(a - 2 * b + c) for values in series for a, b, c in zip(values, values[1:], values[2:], strict=False)
+    )
+    if len(bends) < BENDS:
+        return math.inf
+    return bends[len(bends) // 2] / (0.6745 * math.sqrt(6))  # the median of a - 2b + c if noise is normal
 
 
 def _lags(curve: Curve, others: Sequence[Curve]) -> bool:
@@ -125,7 +147,7 @@ def _by_share(curve: Curve) -> dict[float, float]:
 
 
 def _bar(known: "Forecast", curves: Sequence[Curve]) -> float:
-    """Return the least value of the best: the best finished value, less the noise of seeds and evaluations."""
+    """Return the value from which a trial is among the best: the best finished one, less the noise of seeds and evaluations."""
     finished = [curve for curve in curves if curve.state == State.FINISHED]
     return max(known.means(finished or curves)) - known.noise
 
@@ -145,7 +167,7 @@ def _new_chance(known: "Forecast", curves: Sequence[Curve], bar: float) -> float
 WIDE = 8.0  # positive numbers over at least this ratio are compared by their logarithms
 GROWTH = 1.25  # kernel parameters are refitted when there are so many times as many curves
 LOOKS = (1.0, 0.5, 0.25)  # the evaluations of a curve that are observed, as shares of those it has
-DOUBT = 6  # curves at which a forecast's variance is taken for twice as large as it says
+DOUBT = 6  # number of curves at which a forecast's variance is doubled
 FITTED = 60  # observations that kernel parameters are fitted to
 
 
@@ -221,7 +243,7 @@ class Forecast:
             [value for curve in seen for value in curve.held_out], [c.held_out[-1] for c in seen]
         )
         params = fit(self._observe([(c, i) for c in seen[: landmark(len(seen))] for i in _milestones(c)], FITTED))
-        # a handful of curves say less about the kernel than its most probable parameters pretend
+        # with few curves the fitted kernel is too certain
         self._doubt = math.sqrt(1 + DOUBT / len(seen)) if seen else 1.0
         self._process = GaussianProcess(self._observe([(c, i) for c in seen for i in _looks(c)], MOST), params)
 

@@ -1,9 +1,10 @@
-"""Give the next evaluation to the trial or new point with the largest expected improvement per remaining cost.
+"""Choose new points and pause trials by expected improvement per remaining cost.
 
 A Gaussian process forecasts the final value of every unfinished trial and of random new points from all learning curves
 (``freeze_thaw.py``). Each is scored by its expected improvement over the best that has finished, divided by the completions
-that it still has to generate. A trial continues while no paused trial and no new point scores higher; otherwise it is paused
-and may be promoted later. The sampler of the same name takes the new point with the highest score.
+that it still has to generate. The sampler of the same name takes the new point with the highest score. A trial that is behind
+(``curve.py``) is paused while a paused trial or a new point scores higher, and may be promoted later. Any other continues:
+where most curves are short the forecast is too certain, and without this condition it lost the best point in wide spaces.
 
 With several slots, a new point is scored as if the running trials had finished with their predicted values. So no two slots
 start the same idea. Every answer is a pure function of the curves and of the search's seed.
@@ -17,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, SearchContext, State
-from grposweep.search.early_stopping.curve import keep, landmark
+from grposweep.search.early_stopping.curve import is_behind, keep, landmark
 from grposweep.search.early_stopping.freeze_thaw import BOUNDARY, DOUBT, Features, Process, Rows, fit
 from grposweep.search.space import Point, Space, freeze
 
@@ -31,6 +32,7 @@ CHEAPEST = 0.05  # of a usual training: the least remaining cost that is assumed
 LAST = 0.02  # chance that any paused trial is better than the best, up to which a sweep may end
 HEADROOM = 1.25  # times the range seen is the range of a metric without bounds
 TAIL = 3  # times as far from the median as the highest value is the lowest that counts
+ENDED = (State.FINISHED, State.STOPPED)
 MOST = 140  # observations of the forecast,
 FITTED = 70  # and of its kernel
 
@@ -48,19 +50,15 @@ class CurveEiPolicy(NoStopping):
         self._made: dict[object, Forecasts] = {}
 
     def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
-        """Pause a trial if a paused one or a new point promises more."""
-        if curve.total <= 0:
-            return CONTINUE
+        """Pause a trial that is behind if a paused one or a new point promises more."""
         begun = [other for other in others if _is_begun(other)]
-        more = self._context.has_points()
-        if len(begun) + 1 < START:
-            is_start = more and len(others) + 1 < START
-            return Decision(Action.PAUSE, "the first points are compared") if is_start else CONTINUE
+        if curve.total <= 0 or len(begun) + 1 < START or not is_behind(curve, begun):
+            return CONTINUE
         forecasts = self.forecasts([*others, curve], curve.number)
-        if not more:
-            return self._finish(forecasts, curve)
+        if not self._context.has_points():
+            return self._finish(forecasts, curve, _paused(begun))
         own = forecasts.scores([curve])[0]
-        rival = max([*forecasts.scores(forecasts.paused), *forecasts.worths], default=0.0)
+        rival = max([*forecasts.scores(_paused(begun)), *forecasts.worths], default=0.0)
         if own >= rival:
             return CONTINUE
         share = own / rival
@@ -68,23 +66,20 @@ class CurveEiPolicy(NoStopping):
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the most promising paused trial, unless a new point promises more."""
-        if (more and len(curves) < START) or not any(map(_is_begun, curves)):
+        paused = _paused(list(filter(_is_begun, curves)))
+        if (more and len(curves) < START) or not paused:
             return None
         forecasts = self.forecasts(curves)
-        if not forecasts.paused:
-            return None
         if not more:
-            chances = forecasts.chances(forecasts.paused)
-            best = max(zip(chances, forecasts.paused, strict=True), key=lambda pair: pair[0])
+            chances = forecasts.chances(paused)
+            best = max(zip(chances, paused, strict=True), key=lambda pair: pair[0])
             return best[1].number if any_of(chances) >= LAST else None
-        score, trial = max(
-            zip(forecasts.scores(forecasts.paused), forecasts.paused, strict=True), key=lambda pair: pair[0]
-        )
+        score, trial = max(zip(forecasts.scores(paused), paused, strict=True), key=lambda pair: pair[0])
         return trial.number if score >= max(forecasts.worths, default=0.0) else None
 
-    def _finish(self, forecasts: "Forecasts", curve: Curve) -> Decision:
+    def _finish(self, forecasts: "Forecasts", curve: Curve, paused: Sequence[Curve]) -> Decision:
         """Decide once no new trial will start: end if the chance that a paused trial is better is at most LAST."""
-        own, *others = forecasts.chances([curve, *forecasts.paused])
+        own, *others = forecasts.chances([curve, *paused])
         if own >= LAST or (own >= max(others, default=0.0) and any_of([own, *others]) >= LAST):
             return CONTINUE
         return Decision(Action.PAUSE, f"chance to be better than the best that has finished {own:.1%}")
@@ -125,28 +120,31 @@ class CurveEiPolicy(NoStopping):
         return self._features
 
     def forecasts(self, curves: Sequence[Curve], judged: int | None = None) -> "Forecasts":
-        """Return the forecast from these curves, of which the last is kept; their order does not matter."""
+        """Return the forecast from these curves, of which the last is kept; their order does not matter.
+
+        Pausing a trial changes neither what is known nor what runs. So the same forecast judges it and fills its slot.
+        """
         ordered = sorted(curves, key=lambda curve: curve.number)
-        key = (judged, *((c.number, c.state, len(c.held_out), *c.held_out[-1:], c.total) for c in ordered))
+        pending = [c for c in ordered if c.state == State.RUNNING and c.number != judged]
+        known = ((c.number, c.state in ENDED, len(c.held_out), *c.held_out[-1:], c.total) for c in ordered)
+        key = (*(curve.number for curve in pending), *known)
         if key not in self._made:
-            self._made = {key: Forecasts(self._known_features(), ordered, judged, self._draw(ordered))}
+            self._made = {key: Forecasts(self._known_features(), ordered, pending, self._draw(ordered))}
         return self._made[key]
 
 
 class Forecasts:
     """The state at one moment: forecasts of final values, and the value of each choice.
 
-    ``judged`` is the running trial that is about to be judged. To new points the other running ones count as finished.
+    ``pending`` are the running trials but for one that is judged. To new points they count as finished.
     ``candidates`` are new points.
     """
 
     def __init__(
-        self, features: Features, curves: Sequence[Curve], judged: int | None, candidates: Sequence[Point]
+        self, features: Features, curves: Sequence[Curve], pending: Sequence[Curve], candidates: Sequence[Point]
     ) -> None:
-        self.candidates, self._features = candidates, features
+        self.candidates, self._features, self._pending = candidates, features, pending
         self._begun = keep(list(filter(_is_begun, curves)))
-        self.paused = [curve for curve in self._begun if curve.state == State.PAUSED]
-        self._pending = [c for c in curves if c.state == State.RUNNING and c.number != judged]
         self._warp = choose_warp(self._begun)
 
     @cached_property
@@ -328,6 +326,11 @@ def choose_warp(curves: Sequence[Curve]) -> Logit:
 def _is_begun(curve: Curve) -> bool:
     """Return whether a trial has an evaluation and states its share of the training."""
     return bool(curve.held_out) and curve.total > 0
+
+
+def _paused(begun: Sequence[Curve]) -> list[Curve]:
+    """Return the paused trials of those that a forecast is made from."""
+    return [curve for curve in keep(begun) if curve.state == State.PAUSED]
 
 
 def _milestones(curve: Curve) -> list[int]:

@@ -55,7 +55,7 @@ def kl_blow_up(curve: Curve) -> str:
     kl = _recent(curve, "kl", TWICE)
     if len(kl) < TWICE or min(kl) < KL_NATS or has_risen(curve):
         return ""
-    return f"KL to the reference is {kl[-1]:.3g} nats a token (more than {KL_NATS:g} twice), {_reward(curve)}"
+    return f"KL to the reference is {kl[-1]:.3g} nats per token (more than {KL_NATS:g} twice), {_reward(curve)}"
 
 
 def entropy_collapse(curve: Curve) -> str:
@@ -65,7 +65,7 @@ def entropy_collapse(curve: Curve) -> str:
         return ""
     if has_risen(curve):
         return ""
-    return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats a token, {_reward(curve)}"
+    return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats per token, {_reward(curve)}"
 
 
 def no_variance(curve: Curve) -> str:

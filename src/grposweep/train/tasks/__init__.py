@@ -102,10 +102,10 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
             row = parse_json(line)
         except ValueError as error:
             raise UserError(
-                f"{key}={path}: line {number} is not JSON ({error}). Write one JSON object a line."
+                f"{key}={path}: line {number} is not JSON ({error}). Write one JSON object per line."
             ) from error
         if not isinstance(row, dict):
-            raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object a line.")
+            raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object per line.")
         rows.append(row)
     return rows
 

@@ -12,7 +12,7 @@ WARM_START_PAIRS = 5000
 
 
 def pairs() -> list[tuple[int, int]]:
-    """All pairs of numbers below 100, in one order for ever."""
+    """All pairs of numbers below 100, in a fixed order."""
     order = [(a, b) for a in range(100) for b in range(100)]
     random.Random(20).shuffle(order)
     return order

@@ -1,1 +1,1 @@
-"""Files that another trainer loads into its own process: alone here, since it puts their folder on its path."""
+"""Files that ms-swift loads into its own process. They are alone here because it adds their folder to its path."""

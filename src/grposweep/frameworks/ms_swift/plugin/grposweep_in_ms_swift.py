@@ -1,7 +1,7 @@
-"""An external plugin for ms-swift: our Callback by a name for ``--callbacks``, so that a trial stops at a rollout boundary.
+"""A plugin for ms-swift: registers a callback for ``--callbacks`` that stops a trial at a rollout boundary.
 
-It runs in ms-swift's environment; if that cannot import grposweep, training continues without it, and its log is read from
-outside.
+It runs in ms-swift's environment. If grposweep cannot be imported there, training continues without the callback, and
+only the log is read.
 """
 
 from typing import Any
@@ -11,10 +11,10 @@ from transformers import TrainerCallback
 
 
 def build_callback(_arguments: Any, _trainer: Any) -> TrainerCallback:
-    """As ms-swift calls what it finds in its map."""
+    """Return the callback. ms-swift calls the entries of its map with these arguments."""
     try:
         from grposweep.train import Callback
-    except (ImportError, SyntaxError) as error:  # another Python than ours
+    except (ImportError, SyntaxError) as error:  # another Python version
         print(f"grposweep cannot be imported here ({error}): its log is read, and a stop ends this process", flush=True)
         return TrainerCallback()
     return Callback()

@@ -1,1 +1,1 @@
-"""Python files and notebooks that train, read by their syntax trees and never imported."""
+"""Read Python files and notebooks that train by their syntax trees. They are never imported."""

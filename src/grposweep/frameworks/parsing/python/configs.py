@@ -1,4 +1,4 @@
-"""Every ``GRPOConfig(...)`` of a Python file or notebook: its keys, what its trainer, LoRA and model say, and lines.
+"""Find every ``GRPOConfig(...)`` of a Python file or notebook: keys and lines, also from its trainer, LoRA and model.
 
 Sources: trl trainer/grpo_config.py, grpo_trainer.py and model_config.py (the names of LoRA's keys in a recipe); peft
 LoraConfig; unsloth FastLanguageModel (``from_pretrained``, ``get_peft_model``).
@@ -39,7 +39,7 @@ LORA = {
 WATCHED = frozenset({"LoraConfig", "get_peft_model", "from_pretrained", "notebook_launcher"})
 PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
 MOST_BASES = 8
-# What unsloth/models/rl.py adds to GRPOConfig, besides making the micro-batch a multiple of the group.
+# Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the group.
 UNSLOTH_KEYS = dict.fromkeys(
     (
         "vllm_sampling_params",
@@ -54,10 +54,10 @@ UNSLOTH_KEYS = dict.fromkeys(
 
 @dataclass(frozen=True)
 class PythonConfig:
-    """One configuration of a trainer as a Python file makes it. ``own`` are the keys of a class of its own, by default.
+    """One configuration of a trainer in a Python file. ``own`` are the keys of the file's own class, with defaults.
 
-    ``call`` is where it is made, ``slots`` its arguments. ``pinned`` is the TRL release that a notebook installs, with the
-    line. Lines of a notebook count on through its ``cells``.
+    ``call`` creates it with the arguments ``slots``. ``pinned`` is the TRL release that a notebook installs, with its line.
+    Line numbers of a notebook continue from cell to cell (``cells``).
     """
 
     config: Mapping[str, Any]
@@ -70,12 +70,12 @@ class PythonConfig:
     pinned: tuple[str, int] | None = None
     cells: tuple[Cell, ...] = ()
     code: LaunchedCode | None = None
-    elsewhere: frozenset[str] = frozenset()  # keys that the call does not have: its trainer, model and LoRA say them
+    elsewhere: frozenset[str] = frozenset()  # keys that are not in the call but come from its trainer, model and LoRA
 
 
 @dataclass
 class _File:
-    """What is looked up of one file."""
+    """A file with its imports and classes."""
 
     path: Path
     source: Source
@@ -88,7 +88,7 @@ class _File:
         self.repository = SourceTree.around(self.path)
 
     def is_wanted(self, call: ast.Call) -> bool:
-        """Return whether a call says something about the training."""
+        """Return whether a call is relevant to the training."""
         name = name_of(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
         return name in WATCHED or name.endswith("Trainer") or self.config_class(call) is not None
 
@@ -117,7 +117,7 @@ class _File:
 def find_configs(path: Path, text: str) -> list[PythonConfig]:
     """Return every configuration of TRL's GRPO trainer in a file.
 
-    Raises NotARecipe where there is none, and UserError for a file that cannot be read.
+    Raises NotARecipe if there is none, and UserError for a file that cannot be read.
     """
     if CONFIG not in text:
         raise NotARecipe(
@@ -136,20 +136,20 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
 def recipes_of(path: Path, text: str, options: Options) -> list[Recipe]:
     """Return every recipe in a Python file or notebook.
 
-    Raises NotARecipe where there is none, and UserError for a file that cannot be read.
+    Raises NotARecipe if there is none, and UserError for a file that cannot be read.
     """
     return [_recipe(path, made, options) for made in find_configs(path, text)]
 
 
 def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
-    """Return the recipe that a call makes."""
+    """Return the recipe of a configuration."""
     own = made.framework if made.framework in FRAMEWORKS else "trl"
     framework = own if options.framework == "auto" else options.framework
     if not FRAMEWORKS[framework].traits.follows_trl:
         raise UserError(f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out.")
     code = made.code
     if code is not None and made.framework == "unsloth":
-        patched = framework != "unsloth"  # judged as TRL's, though Unsloth replaces class and configuration
+        patched = framework != "unsloth"  # judged as a TRL recipe, although Unsloth replaces class and configuration
         declares = {**UNSLOTH_KEYS, **code.declares} if patched else code.declares
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     judged = _installed(made, framework, options) or options.find_version(
@@ -173,7 +173,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
 
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
-    """Return the release that a notebook installs in a cell; an option counts more."""
+    """Return the release that a notebook installs in a cell, unless an option gives one."""
     asked = (options.judged, options.version, options.own_version, options.trl_version)
     if made.pinned is None or any(one is not None for one in asked):
         return None
@@ -225,7 +225,7 @@ def _line(slot: Slot) -> int | None:
 
 
 def _said_elsewhere(found: Entries, calls: list[Entries], is_only: bool) -> dict[str, Slot]:
-    """Return what the trainer of a configuration, its model and its LoRA say, under the keys of a recipe."""
+    """Return the keys of a recipe that a configuration's trainer, model and LoRA set."""
     said: dict[str, Slot] = {}
     trainer = next((call for call in calls if call.kind.endswith("Trainer") and _uses(call, found)), None)
     trainers = [call for call in calls if call.kind.rpartition(".")[2].endswith("GRPOTrainer")]
@@ -260,14 +260,14 @@ def _uses(trainer: Entries, config: Entries) -> bool:
 
 
 def _no_evaluation(config: Entries, calls: list[Entries]) -> int | None:
-    """Return the line of the trainer of a configuration, if none of its trainers can have an ``eval_dataset``."""
+    """Return the line of a configuration's trainer, if none of its trainers can have an ``eval_dataset``."""
     trainers = [call for call in calls if call.kind.endswith("Trainer") and _uses(call, config)]
     lacking = [call.call.lineno for call in trainers if call.call is not None and _lacks_evaluation(call)]
     return lacking[0] if lacking and len(lacking) == len(trainers) else None
 
 
 def _lacks_evaluation(trainer: Entries) -> bool:
-    """Return whether a call has no ``eval_dataset`` (or None), no ``**words`` and no arguments by place but the model."""
+    """Return whether a call has no ``eval_dataset`` (or None), no ``**words``, and only the model as positional argument."""
     given = trainer.slots.get("eval_dataset")
     by_place = {key for key in trainer.slots if key.startswith("*")} - {"*0"}
     starred = trainer.call is not None and any(isinstance(one, ast.Starred) for one in trainer.call.args)
@@ -281,7 +281,7 @@ def _lora(call: Entries) -> dict[str, Slot]:
 
 
 def _processes(file: _File, calls: list[Entries]) -> int | None:
-    """Return 1 for a notebook, whose kernel is one process, or what its launcher starts; None for a file."""
+    """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a file."""
     launched = next((call for call in calls if call.kind.endswith("notebook_launcher")), None)
     count = stated(launched.slots, "num_processes") if launched else None
     if isinstance(count, int) and count > 0:
@@ -290,7 +290,7 @@ def _processes(file: _File, calls: list[Entries]) -> int | None:
 
 
 def _pin(source: Source) -> tuple[str, int] | None:
-    """Return the TRL release that a notebook installs in a cell, and the line; the last one counts."""
+    """Return the last TRL release that a notebook installs in a cell, and its line."""
     pins = [
         (match[1], number)
         for number, line in enumerate(source.text.split("\n"), 1)
@@ -299,7 +299,7 @@ def _pin(source: Source) -> tuple[str, int] | None:
     return pins[-1] if pins else None
 
 
-# A script with one of these may take its values from outside.
+# A script with one of these may read values from outside.
 READS = re.compile(
     r"Parser|argparse|argv|environ|getenv|\b(?:click|typer|fire|tyro|hydra|yaml|json|tomllib|omegaconf)\b",
     re.IGNORECASE,
@@ -307,7 +307,7 @@ READS = re.compile(
 
 
 def hard_coded(script: Path) -> int | None:
-    """Return the line of a script's GRPOConfig(...) if it states every value itself and reads none; None otherwise."""
+    """Return the line of a script's GRPOConfig(...) if the script sets every value itself; None otherwise."""
     try:
         text = script.read_text(encoding="utf-8")
         if CONFIG not in text or READS.search(text):

@@ -1,6 +1,6 @@
-"""Change the arguments of a ``GRPOConfig(...)`` call in place: only literals that stand in the call itself.
+"""Change the arguments of a ``GRPOConfig(...)`` call in place. Only literals in the call itself are changed.
 
-Everything else stays byte for byte. A name that is assigned elsewhere may be used elsewhere, so its value is left alone.
+Every other byte stays. The value of a variable is not changed, because it may be used elsewhere.
 """
 
 import ast
@@ -14,13 +14,13 @@ from grposweep.errors import UserError
 from grposweep.frameworks.parsing.python.configs import PythonConfig, find_configs
 from grposweep.frameworks.parsing.python.text import NOTEBOOK, code_cells, replace_cell
 
-Edit = tuple[int, int, str]  # from, to, instead
+Edit = tuple[int, int, str]  # start, end, replacement
 
 
 def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> str | None:
-    """Return a file or notebook after a change of keys (None removes one) of its configuration of this index.
+    """Return a file or notebook after a change of keys (None removes one) in the configuration with this index.
 
-    None where a value is no literal of the call, or where anything else would change: the result is read back and compared.
+    The result is read back and compared. None if a value is no literal in the call, or if anything else would change.
     """
     try:
         before = find_configs(path, text)
@@ -41,7 +41,7 @@ def edit_call(path: Path, text: str, index: int, change: Mapping[str, Any]) -> s
 
 
 def _steps(made: PythonConfig, change: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Return old key, new key, value, one by one. A key removed and one added is a rename in place."""
+    """Return the single steps: old key, new key, value. One removed and one added key are a rename in place."""
     gone = [key for key, value in change.items() if value is None and key in made.config]
     new = [key for key, value in change.items() if value is not None and key not in made.config]
     steps = [(key, key, value) for key, value in change.items() if key in made.config and value is not None]
@@ -73,7 +73,7 @@ def _edit(path: Path, text: str, index: int, step: tuple[str, str, Any]) -> str 
 
 
 def _holder(path: Path, text: str, made: PythonConfig) -> tuple[int | None, int, str]:
-    """Return the cell that holds a call, its first line and its text; of a file no cell."""
+    """Return the cell with a call (None in a file), its first line and its text."""
     if path.suffix != NOTEBOOK:
         return None, 1, text
     number, first = max(cell for cell in made.cells if cell.line <= made.line)
@@ -81,7 +81,7 @@ def _holder(path: Path, text: str, made: PythonConfig) -> tuple[int | None, int,
 
 
 class _Offsets:
-    """Where a node stands in a text: the tree counts lines, and bytes of UTF-8 in a line."""
+    """Converts positions of nodes (lines, and UTF-8 bytes within them) to positions in the text."""
 
     def __init__(self, source: str, first: int) -> None:
         self._lines = source.split("\n")
@@ -95,16 +95,16 @@ class _Offsets:
         return self._starts[n] + len(self._lines[n].encode()[:column].decode(errors="ignore"))
 
     def start(self, node: ast.expr | ast.keyword) -> int:
-        """Return the position of its first character."""
+        """Return the position of a node's first character."""
         return self._at(node.lineno, node.col_offset)
 
     def end(self, node: ast.expr | ast.keyword) -> int:
-        """Return the position behind its last character."""
+        """Return the position after a node's last character."""
         return self._at(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Return whether an expression is a value as it stands."""
+    """Return whether an expression is a literal value."""
     match node:
         case ast.Constant():
             return True
@@ -130,12 +130,12 @@ def _replaced(source: str, offset: _Offsets, word: ast.keyword, new: str, value:
 
 
 def _render(value: Any, old: str = '"') -> str:
-    """Return a value as Python, with the quotes that the old one has."""
+    """Return a value as Python code, with the quotes of the old value."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) and not old.startswith("'") else repr(value)
 
 
 def _removed(source: str, offset: _Offsets, call: ast.Call, word: ast.keyword) -> Edit:
-    """Remove an argument: with its lines and their comment where nothing else is on them."""
+    """Remove an argument. Remove its lines and their comment too if nothing else is on them."""
     start, end = offset.start(word), offset.end(word)
     behind = end + len(source[end:]) - len(source[end:].lstrip(" \t"))
     has_comma = source[behind : behind + 1] == ","
@@ -152,7 +152,7 @@ def _removed(source: str, offset: _Offsets, call: ast.Call, word: ast.keyword) -
 
 
 def _equals(source: str, offset: _Offsets, call: ast.Call) -> str:
-    """Return the sign between name and value as the call's other arguments write it."""
+    """Return the equals sign with the spacing of the call's other arguments."""
     word = next((word for word in call.keywords if word.arg is not None), None)
     if word is None:
         return "="
@@ -164,7 +164,7 @@ def _is_on_line(word: ast.keyword) -> bool:
 
 
 def _added(source: str, offset: _Offsets, call: ast.Call, name: str, value: Any) -> Edit | None:
-    """Add an argument behind the last one, on a line of its own where that one has one."""
+    """Add an argument after the last one, on its own line if the last one has its own."""
     words: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     text = f"{name}{_render(value)}"
     if not words:

@@ -1,4 +1,4 @@
-"""The Python file that a launch starts, read without running it: the options it declares, and the class that trains.
+"""Read the Python file that a launch starts, without running it: its options, and the class that trains.
 
 Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py TrlParser
 (``parse_args_and_config``); argparse, click, fire and tyro; trl trainer/grpo_trainer.py (where its batches are made).
@@ -20,17 +20,17 @@ from grposweep.frameworks.parsing.python.modules import (
 from grposweep.recipe import KeySpec, LaunchedCode
 
 LIBRARY_TRAINERS = ("trl", "unsloth")  # packages whose GRPOTrainer is TRL's
-# A class that has one of these of its own makes its batches in its own way.
+# A class that overrides one of these makes its batches in its own way.
 BATCH_METHODS = frozenset({"get_train_dataloader", "_get_train_sampler", "_prepare_inputs"})
 REWARDS = frozenset(
     {"reward_funcs", "reward_funcs_registry", "reward_fns", "reward_functions", "reward_processing_classes"}
 )
 TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str", "list": "list", "List": "list"}
-NEAR = 2  # imports between the launched file and the one that parses options or trains
+NEAR = 2  # imports from the launched file to the file that parses options or trains
 
 
 def read_launched(program: str, script: Path) -> LaunchedCode | None:
-    """Return what the program of a launch declares; None where its file is not in the script's repository."""
+    """Return the options and the trainer of a launched program; None if its file is not in the script's repository."""
     repository = SourceTree.around(script)
     path = repository.find_program(program, script)
     module = repository.open(path) if path else None
@@ -55,7 +55,7 @@ def read_launched(program: str, script: Path) -> LaunchedCode | None:
 
 
 def _makes_config(module: Module) -> bool:
-    """Return whether a file gives a GRPOConfig its values itself: then what no option sets is not TRL's default."""
+    """Return whether a file sets values of a GRPOConfig itself, so that unset options need not have TRL's defaults."""
     return any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call in module.calls)
 
 
@@ -77,7 +77,7 @@ def _with_imported(repository: SourceTree, module: Module) -> Iterator[Module]:
 
 
 def _declared(repository: SourceTree, module: Module) -> dict[str, KeySpec]:
-    """Return every option that a file's parsers take."""
+    """Return every option of a file's parsers."""
     found: dict[str, KeySpec] = {}
     for call in module.calls:
         name = name_of(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
@@ -112,7 +112,7 @@ def fields_of(repository: SourceTree, known: OwnClass | External, steps: int = 0
 
 
 def default_of(node: ast.expr | None) -> Any:
-    """Return a field's default where it is a literal; None where there is none."""
+    """Return a field's default if it is a literal, or None."""
     if isinstance(node, ast.Call):
         words = {word.arg: word.value for word in node.keywords}
         factory = words.get("default_factory")
@@ -126,7 +126,7 @@ def default_of(node: ast.expr | None) -> Any:
 
 
 def _kind(annotation: ast.expr | None) -> str:
-    """Return a type as `KeySpec` writes it."""
+    """Return the name of a type in `KeySpec`."""
     match annotation:
         case ast.Constant(value=str() as text):
             return TYPES.get(text, "any")
@@ -174,7 +174,7 @@ def _parameters(function: ast.FunctionDef) -> dict[str, KeySpec]:
 
 
 def _other_keys(module: Module) -> Literal["", "stop", "dropped"]:
-    """Return what the parsers of a file do with an option that they do not know; empty where they differ."""
+    """Return what the parsers of a file do with unknown options; empty if they differ."""
     found: set[Literal["stop", "dropped"]] = set()
     for call in module.calls:
         if not isinstance(call.func, ast.Attribute):
@@ -192,7 +192,7 @@ def _other_keys(module: Module) -> Literal["", "stop", "dropped"]:
 
 
 def read_trainers(repository: SourceTree, module: Module) -> tuple[str, bool]:
-    """Return the class that a file trains with, and whether it is not TRL's; of several one that is not."""
+    """Return a class that a file trains with, and whether it is not TRL's. One that is not TRL's comes first."""
     trainers = list(_trainers(repository, module))
     if trainers and any(found.module.partition(".")[0] == "unsloth" for found in module.imports.values()):
         return "UnslothGRPOTrainer", True  # its import replaces TRL's class
@@ -201,7 +201,7 @@ def read_trainers(repository: SourceTree, module: Module) -> tuple[str, bool]:
 
 
 def _trainers(repository: SourceTree, module: Module) -> Iterator[tuple[str, bool]]:
-    """Yield each class that a file trains with, and whether it makes its batches in a way of its own."""
+    """Yield each class that a file trains with, and whether it makes its batches in its own way."""
     for call in module.calls:
         words = {word.arg for word in call.keywords}
         named = name_of(call.func).rpartition(".")[2]
@@ -214,7 +214,7 @@ def _trainers(repository: SourceTree, module: Module) -> Iterator[tuple[str, boo
 
 
 def _has_own_batches(repository: SourceTree, known: OwnClass | External, steps: int = 0) -> bool:
-    """Return whether a class is not TRL's, nor one of TRL's with batches as TRL makes them."""
+    """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it without changing them."""
     if isinstance(known, External):
         return known.root not in LIBRARY_TRAINERS
     methods = {node.name: node for node in known.node.body if isinstance(node, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""Python files of a repository by their syntax trees: what a name in one of them stands for. Nothing is imported or run."""
+"""Resolve names in the Python files of a repository by their syntax trees. Nothing is imported or run."""
 
 import ast
 import warnings
@@ -13,13 +13,13 @@ from grposweep.frameworks.parsing.repository import find_root, walk
 LARGEST = 2 * 2**20  # bytes of a file
 MOST_MODULES = 40  # read for one launch
 MOST_STEPS = 12  # from a name to its definition
-MOST_FOLDERS = 6  # above a file, in which a name may be found
+MOST_FOLDERS = 6  # above a file, searched for modules
 LIBRARIES = frozenset({"trl", "transformers", "torch", "accelerate", "peft", "datasets", "unsloth", "vllm", "typing",
                        "dataclasses", "argparse"})  # fmt: skip  # never those of the repository, even where it has a copy
 
 
 class External(NamedTuple):
-    """A name of a package that the repository does not have, by its dotted name."""
+    """The dotted name of something in a package outside the repository."""
 
     name: str
 
@@ -38,7 +38,7 @@ class OwnClass:
 
 
 class Expression(NamedTuple):
-    """A name that is assigned: the file, and every expression that it is assigned in the order of the file."""
+    """A variable: its file, and every expression that is assigned to it, in order."""
 
     module: "Module"
     values: tuple[ast.expr, ...]
@@ -66,17 +66,17 @@ class Module:
 
     @property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """Classes by name, of all files."""
+        """The file's classes by name."""
         return self._names.classes
 
     @property
     def functions(self) -> dict[str, ast.FunctionDef]:
-        """Functions by name, of all files."""
+        """The file's functions by name."""
         return self._names.functions
 
     @property
     def imports(self) -> dict[str, Import]:
-        """Imports by the name that they give."""
+        """The imports by the name that they define."""
         return self._names.imports
 
     @property
@@ -86,17 +86,17 @@ class Module:
 
     @property
     def assigned(self) -> dict[str, list[ast.expr]]:
-        """The expressions that each name is assigned."""
+        """The expressions that are assigned to each name."""
         return self._names.assigned
 
     @property
     def calls(self) -> list[ast.Call]:
-        """Every call, in no certain order."""
+        """Every call, in any order."""
         return self._names.calls
 
 
 class _Names(ast.NodeVisitor):
-    """Collect what a tree names, in one pass."""
+    """Collect classes, functions, imports, assignments and calls of a tree in one pass."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.classes: dict[str, ast.ClassDef] = {}
@@ -135,17 +135,17 @@ class _Names(ast.NodeVisitor):
 
 
 def parse_python(text: str) -> ast.Module | None:
-    """Return the tree of a text; None for what is no Python, or nested too deeply to parse."""
+    """Return the syntax tree of a text; None if it is no Python or nested too deeply."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+            warnings.simplefilter("ignore")  # about invalid escapes in strings
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def read_module(path: Path) -> Module | None:
-    """Return a file as a module; None for what cannot be read as Python."""
+    """Return a file as a module; None if it cannot be read as Python."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -166,7 +166,7 @@ def _read_module(path: Path, _: int, size: int) -> Module | None:
 
 @dataclass
 class SourceTree:
-    """The Python files around a script: finds the file of a program or a module, and what a name stands for."""
+    """The Python files around a script. Finds the file of a program or a module, and the definition of a name."""
 
     root: Path
     opened: set[Path] = field(default_factory=set)
@@ -177,14 +177,14 @@ class SourceTree:
         return cls(find_root(script) or script.absolute().parent)
 
     def open(self, path: Path) -> Module | None:
-        """Return a file as a module, if no more than `MOST_MODULES` were opened."""
+        """Return a file as a module, or None once `MOST_MODULES` are open."""
         if path not in self.opened and len(self.opened) >= MOST_MODULES:
             return None
         self.opened.add(path)
         return read_module(path)
 
     def find_program(self, program: str, script: Path) -> Path | None:
-        """Return the file of a program (``src/train.py``, or a module's dotted name) that a script names."""
+        """Return the file of a program that a script names (``src/train.py``, or a dotted module)."""
         if not program.endswith(".py"):
             return self._module_near(program, script) if program.replace(".", "_").isidentifier() else None
         parts = [part for part in Path(program).parts if part not in (".", "..")]
@@ -200,7 +200,7 @@ class SourceTree:
         return (
             _first_file(folder / Path(*parts) for folder in folders)
             or self._anywhere(Path(*parts), script)
-            # The script was written for another folder: the file by the end of its path.
+            # The script is for another working directory, so find the file by the end of its path.
             or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
         )
 
@@ -212,7 +212,7 @@ class SourceTree:
                 return
 
     def _anywhere(self, wanted: Path, script: Path) -> Path | None:
-        """Return the only file of the repository that ends in this path, or of several the nearest one."""
+        """Return the file of the repository whose path ends in this one; the nearest of several."""
         places = (folder / wanted.name for folder in walk(self.root).folders)
         found = [path for path in places if _ends_with(path, wanted) and path.is_file()]
         if len(found) > 1 and len(wanted.parts) == 1:
@@ -231,7 +231,7 @@ class SourceTree:
         )
 
     def resolve(self, module: Module, name: str, steps: int = 0) -> OwnClass | External | Expression | None:
-        """Return what a name in a file stands for: a class, a name elsewhere, or the expressions that it is assigned."""
+        """Return the definition of a name in a file: a class, an external name, or the expressions assigned to it."""
         if steps > MOST_STEPS:
             return None
         if name in module.classes:
@@ -248,7 +248,7 @@ class SourceTree:
         return None
 
     def follow(self, module: Module, found: Import, steps: int = 0) -> OwnClass | External | Expression | None:
-        """Return what an import of a file names."""
+        """Return the definition of an imported name."""
         dotted = f"{found.module}.{found.name}".strip(".")
         target = self._file_of(module, found)
         inner = self.open(target) if target else None
@@ -257,7 +257,7 @@ class SourceTree:
         return self.resolve(inner, found.name, steps + 1) or External(dotted)
 
     def file_of(self, module: Module, found: Import) -> Path | None:
-        """Return the file that an import reads: a module, or the module that its name is."""
+        """Return the file that an import reads. The imported name may itself be a module."""
         whole = Import(f"{found.module}.{found.name}".strip("."), "", found.level)
         return (self._file_of(module, whole) if found.name not in ("", "*") else None) or self._file_of(module, found)
 
@@ -283,7 +283,7 @@ def _ends_with(path: Path, wanted: Path) -> bool:
 
 
 def name_of(node: ast.expr) -> str:
-    """Return the dotted name that an expression writes (``trl.GRPOConfig``), or an empty text."""
+    """Return the dotted name in an expression (``trl.GRPOConfig``), or an empty text."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -294,7 +294,7 @@ def name_of(node: ast.expr) -> str:
 def resolve_expression(
     repository: SourceTree, module: Module, node: ast.expr, steps: int = 0
 ) -> Iterable[OwnClass | External]:
-    """Yield the classes that an expression may be: each branch of a condition, each value of a mapping."""
+    """Yield the classes that an expression may refer to: each branch of a condition, each value of a mapping."""
     if steps > MOST_STEPS:
         return
     match node:
@@ -329,7 +329,7 @@ def resolve_expression(
 
 
 def _attribute(repository: SourceTree, module: Module, node: ast.Attribute) -> Iterable[OwnClass | External]:
-    """Yield the class behind ``module.Class``."""
+    """Yield the class that ``module.Class`` refers to."""
     first, _, rest = name_of(node).partition(".")
     base = module.imports.get(first)
     if not rest or base is None:

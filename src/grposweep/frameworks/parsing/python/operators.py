@@ -1,4 +1,4 @@
-"""Arithmetic on plain values of a Python file; a result that is an error, or too large, is unknown."""
+"""Arithmetic on plain values of a Python file. A result that is an error or too large is unknown."""
 
 import ast
 import operator
@@ -10,7 +10,7 @@ LARGEST = 10**18
 
 
 class _Unknown:
-    """A value that only a running program would know."""
+    """A value that is known only to a running program."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -53,7 +53,7 @@ def binary(op: ast.AST, left: Any, right: Any) -> Any:
 
 
 def _bounded(compute: Callable[[], Any]) -> Any:
-    """Return a result that is neither an error nor too large."""
+    """Return a computed result, or UNKNOWN if it is an error or too large."""
     try:
         found = compute()
     except (TypeError, ValueError, ArithmeticError):

@@ -1,7 +1,7 @@
-"""The text of a Python file, or of a notebook's code cells one after the other, with its syntax tree.
+"""Read the text and the syntax tree of a Python file, or of a notebook's code cells joined in order.
 
-A notebook is read as one file: its lines count on from cell to cell, and `Source.cells` says where each cell begins. Lines
-that IPython runs itself (``%magic``, ``!command``) become ``pass``, so all other lines keep their place. Sources: nbformat 4;
+A notebook is read as one file: line numbers continue from cell to cell, and `Source.cells` has the first line of each cell.
+Lines for IPython itself (``%magic``, ``!command``) become ``pass``, so all other lines keep their number. Sources: nbformat 4;
 IPython inputtransformer2.py.
 """
 
@@ -22,7 +22,7 @@ PYTHON_CELLS = (
     "%%prun",
     "%%python",
     "%%py3",
-)  # magics whose cell is Python all the same
+)  # magics whose cell still contains Python
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|.*\?\s*$)")
 _ASSIGNED = re.compile(r"(\s*[\w., ]+=\s*)[%!]")
 
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Python as it is written (``text``), its tree, and the cells of a notebook; none for a file."""
+    """Python code (``text``), its tree, and the cells of a notebook (empty for a file)."""
 
     text: str
     tree: ast.Module
@@ -45,7 +45,7 @@ class Source(NamedTuple):
 def read_source(text: str, is_notebook: bool) -> Source:
     """Return the Python of a file or notebook.
 
-    Raises UserError for what is neither, or nested too deeply.
+    Raises UserError if it is neither, or nested too deeply.
     """
     if is_notebook:
         return _read_cells(text)
@@ -85,7 +85,7 @@ def _read_cells(text: str) -> Source:
 def code_cells(text: str) -> list[tuple[int, str]]:
     """Return the code cells of a notebook: number among all cells, and text.
 
-    Raises UserError for what is no notebook.
+    Raises UserError if it is no notebook.
     """
     try:
         notebook = parse_json(text.removeprefix("\ufeff"))
@@ -107,7 +107,7 @@ def _joined(source: Any) -> str:
 
 
 def _python_of(source: str) -> str:
-    """Return a cell with the same number of lines as Python; blank lines where it is in another language, or broken."""
+    """Return a cell as Python with the same number of lines. Cells that are no valid Python become blank lines."""
     first = source.lstrip().partition("\n")[0].strip()
     is_python = first.startswith(PYTHON_CELLS) or (first.startswith("%%writefile") and first.endswith(".py"))
     if not first.startswith("%%") or is_python:
@@ -118,7 +118,7 @@ def _python_of(source: str) -> str:
 
 
 def _without_magics(source: str) -> str:
-    """Return a cell whose lines for IPython or a shell do nothing."""
+    """Replace a cell's lines for IPython or a shell by ``pass``."""
     lines, continues = [], False
     for line in source.split("\n"):
         magic = _MAGIC.match(line)
@@ -135,7 +135,7 @@ def _without_magics(source: str) -> str:
 
 
 def replace_cell(text: str, number: int, source: str) -> str | None:
-    """Return a notebook with another text in one cell; every other byte stays. None where its source cannot be found."""
+    """Return a notebook with another text in one cell; every other byte stays. None if the cell's source is not found."""
     spans = _source_spans(text, number)
     if not spans:
         return None
@@ -152,7 +152,7 @@ def replace_cell(text: str, number: int, source: str) -> str | None:
     middle = raw[first : len(raw) - last]
     is_escaped = any("\\u" in token for token in raw)
     tokens = [json.dumps(line, ensure_ascii=is_escaped) for line in new[first : len(new) - last]]
-    if not tokens or not middle:  # lines are only added or removed: with a neighbour they are replaced
+    if not tokens or not middle:  # lines are only added or removed: replace them together with a neighbour
         if first == 0:
             return None
         first -= 1
@@ -163,7 +163,7 @@ def replace_cell(text: str, number: int, source: str) -> str | None:
 
 
 def _source_spans(text: str, number: int) -> list[tuple[int, int]]:
-    """Return where the strings of a cell's source stand in the JSON text."""
+    """Return the positions of a cell's source strings in the JSON text."""
     found: list[tuple[int, int]] = []
     path: list[Any] = []  # of the open containers: the key or index that is being read
     decoder = json.JSONDecoder()

@@ -1,7 +1,7 @@
-"""The values that a Python file gives to the calls of a training, as far as its text alone says them.
+"""Find the argument values of a training's calls in a Python file, as far as its text alone determines them.
 
 Statements are followed in order: names that are assigned literals, arithmetic on them, dictionaries, fields of classes,
-``dataclasses.replace``. What depends on a condition, a loop, a parameter or any other call is unknown. Nothing is run.
+``dataclasses.replace``. Values that depend on a condition, a loop, a parameter or any other call are unknown. Nothing is run.
 """
 
 import ast
@@ -28,7 +28,7 @@ DEEPEST = 60  # of an expression
 
 
 class Slot(NamedTuple):
-    """A key's value, and the expression that states it; ``keyword`` is the argument, where it is one."""
+    """A key's value and the expression that sets it. ``keyword`` is its argument, if it is one."""
 
     value: Any
     node: ast.expr
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 @dataclass(eq=False)
 class Entries:
-    """A mapping, an object or a call by its named values; ``unknown`` are ``**words`` that could not be resolved."""
+    """The named values of a mapping, an object or a call. ``unknown`` holds ``**words`` that could not be resolved."""
 
     kind: str  # "dict", "class", or the dotted name that is called
     slots: dict[str, Slot] = field(default_factory=dict)
@@ -55,7 +55,7 @@ COPIES = ("replace", "dataclasses.replace", "copy.deepcopy", "deepcopy", "copy.c
 
 
 class Walker:
-    """Follows a file's statements, and keeps each call that ``is_wanted``, in order."""
+    """Follows a file's statements and collects, in order, each call for which ``is_wanted`` holds."""
 
     def __init__(self, is_wanted: Callable[[ast.Call], bool]) -> None:
         self.is_wanted = is_wanted
@@ -64,7 +64,7 @@ class Walker:
         self._work = 0
 
     def run(self, tree: ast.Module) -> list[Entries]:
-        """Return the wanted calls of a file in its order; the bodies of functions know what follows them.
+        """Return the wanted calls of a file in order. Bodies of functions also know the names that are defined after them.
 
         Raises UserError for a file that is too large to follow.
         """
@@ -90,7 +90,7 @@ class Walker:
             raise UserError("it is too large to be followed.")
 
     def follow(self, body: Iterable[ast.stmt], names: Names) -> None:
-        """Follow statements; ``names`` holds what is known, and is changed."""
+        """Follow statements and update ``names``, the known values."""
         for node in body:
             self._spend(1)
             self._statement(node, names)
@@ -174,7 +174,7 @@ class Walker:
                     self._assign(inner, self.evaluate(one, names) if nodes else UNKNOWN, one, names)
 
     def _remove(self, target: ast.expr, names: Names) -> Any:
-        """Remove ``mapping["key"]``, and return its value."""
+        """Remove ``mapping["key"]`` and return its value."""
         match target:
             case ast.Subscript(value=owner, slice=ast.Constant(value=str() as key)):
                 holder = self.evaluate(owner, names)
@@ -207,7 +207,7 @@ class Walker:
             self._merge(names, [node.body, node.orelse])
 
     def _merge(self, names: Names, bodies: list[list[ast.stmt]]) -> None:
-        """Follow each of these, one of which is run; what they do not agree on is unknown after them."""
+        """Follow alternative bodies, one of which runs. Names with different values are unknown afterwards."""
         after = []
         for body in bodies:
             self._spend(len(names))
@@ -338,7 +338,7 @@ def _targets(node: ast.AST) -> Iterable[str]:
 
 
 def _copy(names: Names) -> Names:
-    """Return names for a branch, with mappings and objects of its own."""
+    """Return a copy of the names for a branch, with copies of mappings and objects."""
     copies: dict[int, Entries] = {}
     for value in names.values():
         if isinstance(value, Entries) and id(value) not in copies:
@@ -348,7 +348,7 @@ def _copy(names: Names) -> Names:
 
 
 def _agreed(values: list[Any]) -> Any:
-    """Return what all branches say; of one object in all of them the values that all agree on."""
+    """Return the value on which all branches agree. For one object in all branches, keep the values that agree."""
     first = values[0]
     origins = {id(value.origin) if isinstance(value, Entries) else None for value in values}
     if isinstance(first, Entries) and len(origins) == 1 and first.origin is not None:
@@ -382,7 +382,7 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return an expression as it is written, cut to a line."""
+    """Return the code of an expression, cut to one line."""
     try:
         return ast.unparse(node)[:80]
     except (RecursionError, ValueError):
@@ -390,11 +390,11 @@ def text_of(node: ast.AST) -> str:
 
 
 def plain(value: Any, seen: set[int] | None = None) -> Any:
-    """Return a value as plain data, a mapping as a dictionary; `UNKNOWN` where a part is unknown, or in it twice."""
+    """Return a value as plain data, mappings as dictionaries. `UNKNOWN` if a part is unknown or contains itself."""
     if not isinstance(value, Entries):
         return value
     seen = set() if seen is None else seen
-    if id(value) in seen:  # a mapping may hold itself
+    if id(value) in seen:  # a mapping may contain itself
         return UNKNOWN
     seen.add(id(value))
     found = {key: plain(slot.value, seen) for key, slot in value.slots.items()}
@@ -403,5 +403,5 @@ def plain(value: Any, seen: set[int] | None = None) -> Any:
 
 
 def stated(slots: Mapping[str, Slot], key: str) -> Any:
-    """Return the plain value of a key; None where it is not stated, `UNKNOWN` where it is not known."""
+    """Return the plain value of a key; None if it is not set, `UNKNOWN` if it is not known."""
     return plain(slots[key].value) if key in slots else None

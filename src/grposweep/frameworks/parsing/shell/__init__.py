@@ -1,13 +1,13 @@
-"""Shell scripts that launch trainings, read as bash reads them and never run."""
+"""Read shell scripts that launch trainings as bash does. They are never run."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Word:
-    """One word after expansion; ``unknown`` where some of it could not be resolved.
+    """One word after expansion; ``unknown`` if part of it could not be resolved.
 
-    ``marked`` is its text with marks around what is not known, ``span`` the number of lines that it is written on, less one.
+    ``marked`` is its text with marks around the unknown parts. ``span`` is the number of its lines minus one.
     """
 
     text: str

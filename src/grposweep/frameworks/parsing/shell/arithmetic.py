@@ -1,4 +1,4 @@
-"""What bash's ``$(( ))`` and ``(( ))`` make of whole numbers; nothing else is calculated, and nothing is run."""
+"""Evaluate bash's ``$(( ))`` and ``(( ))`` with whole numbers. Nothing else is calculated, and nothing is run."""
 
 import ast
 import operator
@@ -9,7 +9,7 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # bash cuts towards zero
+    ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # bash rounds towards zero
     ast.Mod: lambda a, b: a - b * (abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)),
 }
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
@@ -19,7 +19,7 @@ LONGEST = 100  # characters
 
 
 def calculate(text: str) -> int | None:
-    """The value of ``2 * (8 - 1)`` or ``a > b ? c : d``; None for anything but digits, brackets and these operations."""
+    """Return the value of ``2 * (8 - 1)`` or ``a > b ? c : d``. None unless it has only digits, brackets and operators."""
     if len(text) > LONGEST or "//" in text:
         return None
     if choice := re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text):
@@ -35,7 +35,7 @@ def calculate(text: str) -> int | None:
 
 
 def holds(text: str) -> bool | None:
-    """Return whether a comparison of whole numbers is true; None where that is not known."""
+    """Return whether a comparison of whole numbers is true; None if unknown."""
     match = re.fullmatch(r"([^<>=!&|]+)(==|!=|<=|>=|<|>)([^<>=!&|]+)", text)
     if match:
         left, right = calculate(match[1]), calculate(match[3])

@@ -1,6 +1,6 @@
-"""As much of bash as a launch script needs: the commands that it runs, in order, with the variables that it assigns itself.
+"""Read the part of bash that launch scripts use: the commands in order, with the variables that the script assigns.
 
-Nothing is run. Where a condition depends on the environment, on files or on commands, both branches are read, and a variable
+Nothing is run. If a condition depends on the environment, on files or on commands, both branches are read, and a variable
 that differs between them is unknown. Arguments and variables that the script does not set are unknown, except for their
 defaults (``${N:-8}``).
 """
@@ -34,7 +34,7 @@ __all__ = ["Command", "Reader", "Values", "parse_script"]
 
 LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
 MOST_COMMANDS = 5000
-MOST_ROUNDS = 32  # of loops in loops, that are read one by one
+MOST_ROUNDS = 32  # of nested loops that are read one by one
 DEEPEST = 30  # calls
 ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
 ASKING = frozenset({"[", "test", "grep", "egrep", "command", "which", "type", "hash", "nvidia-smi", "pgrep", "diff"})
@@ -42,10 +42,10 @@ ASKING = frozenset({"[", "test", "grep", "egrep", "command", "which", "type", "h
 
 @dataclass
 class Command:
-    """The words of one simple command, without redirections, and the variables that a program of it may read.
+    """The words of one simple command, without redirections, and the variables that its program may read.
 
-    ``folder`` is the working directory, where the script says it. ``aside``: it is in a function that is not called, or
-    behind an ``exit``.
+    ``folder`` is the working directory, if the script changes it. ``aside``: it is in a function that is not called, or
+    after an ``exit``.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -54,21 +54,21 @@ class Command:
     aside: bool = False
 
 
-Reader = Callable[[str, str], str | None]  # of a file that is sourced: its name and the working directory
+Reader = Callable[[str, str], str | None]  # reads a sourced file, by its name and the working directory
 
 
 def parse_script(
     text: str, values: Values | None = None, path: str | None = None, read: Reader | None = None
 ) -> list[Command]:
-    """The simple commands of a script in order, variables that it assigns itself expanded.
+    """Return the simple commands of a script in order, with the variables that it assigns expanded.
 
     Args:
         text: the script.
-        values: variables that are set before it, and after it those that it set.
+        values: variables that are set before the script; its own variables are added.
         path: its own path, as ``$0``.
         read: returns the text of a file that it sources, or None.
 
-    Raises UserError for what is too long or nested too deep for a launch script.
+    Raises UserError if it is too long or nested too deeply for a launch script.
 
     """
     if len(text) > LONGEST_SHELL:
@@ -89,15 +89,15 @@ class _Shell(Builtins):
         self.read = read
         scope.substitute = partial(printed, scope)
         self.found: list[Command] = []
-        self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether another file has it
+        self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether it is from another file
         self.called: set[str] = set()
         self.locals: list[dict[str, str | list[Word] | None]] = []
         self.steps, self.rounds, self.depth = 0, 1, 0
-        self.line = 0  # of all words, where what is read is not written in the script
+        self.line = 0  # of all words, if the text is not in the script itself
         self.silent = self.aside = False
 
     def script(self, text: str) -> list[Command]:
-        """Return the commands; what follows an ``exit`` and functions that are not called come aside."""
+        """Return the commands. Those after an ``exit`` and in functions that are not called are marked ``aside``."""
         for node in SyntaxReader(text).script():
             self.run([node])
             self.aside = self.aside or self.ended == "exit"
@@ -110,7 +110,7 @@ class _Shell(Builtins):
         return self.found
 
     def run(self, nodes: Iterable[Node]) -> bool | None:
-        """Read commands in order; return the status of the last one, None where only a running shell knows."""
+        """Read commands in order. Return the status of the last one, None if only a running shell knows it."""
         status: bool | None = True
         for node in nodes:
             if self.ended:
@@ -253,7 +253,7 @@ class _Shell(Builtins):
         while at < len(node.words) and ASSIGNMENT.fullmatch(node.words[at].text):
             at += 1
         before = None
-        if at < len(node.words):  # assignments before a command hold for it alone
+        if at < len(node.words):  # assignments before a command are valid for it only
             before = {name: self.scope.values.get(name) for name in _names(node.words[:at])}
         for raw in node.words[:at]:
             self._assign(raw)
@@ -337,7 +337,7 @@ class _Shell(Builtins):
         return status
 
     def _record(self, words: list[Word], node: Simple) -> None:
-        """Keep a command, or read the script that it hands to another shell."""
+        """Record a command, or read the script that it passes to another shell."""
         inner = handed_on(words)
         if inner is None and node.input is not None and words and reads_script(words):
             text = input_of(self.scope, node)
@@ -353,7 +353,7 @@ class _Shell(Builtins):
             self.found.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
 
     def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
-        """Read the script in a word; its lines are the file's where it is written there."""
+        """Read the script in a word. Its lines are those of the file if it is written there."""
         kept = self.line, self.scope.arguments
         if word.marked.count("\n") > word.span:
             self.line = self.line or word.line

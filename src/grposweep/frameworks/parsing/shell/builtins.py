@@ -1,6 +1,6 @@
-"""The state of a shell, the built-in commands that change it, and conditions (``[ ... ]``, ``test``, ``[[ ... ]]``).
+"""Model the state of a shell, its built-in commands, and conditions (``[ ... ]``, ``test``, ``[[ ... ]]``).
 
-A built-in takes its words and returns its status. A condition is True, False, or None where only a running shell knows.
+A built-in takes its words and returns its status. A condition is True, False, or None if only a running shell knows.
 """
 
 import re
@@ -28,11 +28,11 @@ Snapshot = tuple[Values, list[Word] | None, str]
 
 
 class State:
-    """Variables, arguments and working directory, with how commands so far have ended."""
+    """Variables, arguments, working directory, and the end of the commands so far (such as ``exit``)."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.escaped: list[Snapshot] = []  # where a branch left a loop or function
+        self.escaped: list[Snapshot] = []  # of branches that left a loop or function
         self.ended = ""  # exit, return, break or continue
 
     def snapshot(self) -> Snapshot:
@@ -44,7 +44,7 @@ class State:
         self.scope.values.update(values)
 
     def branch(self, bodies: list[Callable[[], object]], may_skip: bool) -> None:
-        """Read bodies of which one runs, or none; what differs between them is unknown afterwards."""
+        """Read alternative bodies, of which at most one runs. Variables with different values are unknown afterwards."""
         before = self.snapshot()
         states = [before] if may_skip else []
         last = ""
@@ -73,19 +73,19 @@ class State:
         self.scope.folder = folders.pop() if len(folders) == 1 else ""
 
     def absorb(self, since: int, *ends: str) -> None:
-        """Take in the branches that left a loop or function early."""
+        """Merge the branches that left a loop or function early."""
         self.ended = "" if self.ended in ends else self.ended
         states, self.escaped = self.escaped[since:], self.escaped[:since]
         if states:
             self._merge([self.snapshot(), *states])
 
 
-def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of anything
+def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of any type
     return all(value == values[0] for value in values[1:])
 
 
 def _merged(name: str, found: "list[str | list[Word] | None]") -> "str | list[Word]":
-    """Return a variable that differs between branches: what all begin with is known."""
+    """Return a variable that differs between branches: only the common prefix is known."""
     texts, lists = [x for x in found if isinstance(x, str)], [x for x in found if isinstance(x, list)]
     if len(lists) == len(found):
         first = min(lists, key=len)
@@ -112,7 +112,7 @@ SAME = ("=", "==", "!=")
 
 @dataclass
 class Operand:
-    """A word of a condition, with marks; ``is_pattern`` where ``[[ == ]]`` matches it as one."""
+    """A word of a condition, with marks. ``is_pattern``: ``[[ == ]]`` matches it as a pattern."""
 
     text: str
     is_operator: bool = False
@@ -120,13 +120,13 @@ class Operand:
 
 
 def judge_words(words: list[Word]) -> bool | None:
-    """Judge ``[ ... ]`` or ``test ...`` without its name and bracket."""
+    """Evaluate ``[ ... ]`` or ``test ...``, given without name and bracket."""
     names = {"-a": "&&", "-o": "||", "(": "(", ")": ")", "!": "!"}
     return _Condition([Operand(names.get(word.text, word.marked), word.text in names) for word in words]).judge()
 
 
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
-    """Judge what stands between ``[[`` and ``]]``."""
+    """Evaluate the text between ``[[`` and ``]]``."""
     found, at = [], 0
     while at < len(text):
         if text[at].isspace():
@@ -146,18 +146,18 @@ def judge_double(text: str, scope: Scope, line: int) -> bool | None:
 
 
 def _is_pattern(raw: str) -> bool:
-    """Return whether a ``*`` or ``?`` stands outside quotes."""
+    """Return whether there is a ``*`` or ``?`` outside quotes."""
     return re.search(r"[*?]", re.sub(r"'[^']*'|\"[^\"]*\"|\$\{[^}]*\}|\$.", "", raw)) is not None
 
 
 class _Condition:
-    """A recursive descent over operands; three values of truth."""
+    """A recursive descent parser over operands, with three truth values."""
 
     def __init__(self, operands: list[Operand]) -> None:
         self.operands, self.at = operands, 0
 
     def judge(self) -> bool | None:
-        """Return the truth of the whole."""
+        """Return the truth value of the whole condition."""
         value = self._any()
         return value if self.at == len(self.operands) else None
 
@@ -241,7 +241,7 @@ class Builtins(State):
     """A state with the commands that change it."""
 
     def arithmetic(self, text: str) -> bool | None:
-        """``(( ... ))``: an assignment, or a condition."""
+        """Evaluate ``(( ... ))``: an assignment or a condition."""
         match = _ARITHMETIC.fullmatch(text)
         if not match:
             value = calculate_in(self.scope, text)
@@ -253,7 +253,7 @@ class Builtins(State):
         return None
 
     def set_arguments(self, words: list[Word], _: Simple) -> bool:
-        """``set -- WORDS``: the arguments."""
+        """Apply ``set -- WORDS``, which sets the arguments."""
         at = next((n for n, word in enumerate(words) if word.text == "--"), None)
         if at is not None:
             self.scope.arguments = None if any(word.unknown for word in words[at:]) else words[at + 1 :]
@@ -267,7 +267,7 @@ class Builtins(State):
         return True
 
     def read_input(self, words: list[Word], node: Simple) -> None:
-        """``read``: what a here document or here string gives is known."""
+        """Apply ``read``. Only the text of a here document or here string is known."""
         names = [word.text for word in words if re.fullmatch(r"[A-Za-z_]\w*", word.text)]
         flags = "".join(word.text for word in words if word.text.startswith("-"))
         for name in names:
@@ -296,25 +296,25 @@ class Builtins(State):
         self.scope.folder = joined_path(self.scope.folder, names[0]) if names else ""
 
     def test(self, words: list[Word], _: Simple) -> bool | None:
-        """``[ ... ]``."""
+        """Evaluate ``[ ... ]``."""
         return judge_words(words[:-1] if words and words[-1].text == "]" else words)
 
     def getopts(self, words: list[Word], _: Simple) -> None:
-        """What an option is, only a running shell knows."""
+        """Apply ``getopts``, whose option is known only to a running shell."""
         for name in (*(word.text for word in words[1:2]), "OPTARG"):
             keep(self.scope.values, name, unknown(f"${name}"))
 
     def popd(self, *_: object) -> None:
-        """Leave a folder for one that is not kept here."""
+        """Apply ``popd``. The working directory is unknown afterwards."""
         self.scope.folder = ""
 
     def end(self, words: list[Word], _: Simple, how: str) -> bool | None:
-        """``exit``, ``return``, ``break``, ``continue``."""
+        """Apply ``exit``, ``return``, ``break`` or ``continue``."""
         self.ended = how
         return None if words and words[0].unknown else not words or words[0].text == "0"
 
     def let(self, words: list[Word], _: Simple) -> None:
-        """Arithmetic, an expression a word."""
+        """Apply ``let``: each word is an arithmetic expression."""
         for word in words:
             self.arithmetic(word.text)
 

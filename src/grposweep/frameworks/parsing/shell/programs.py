@@ -1,4 +1,4 @@
-"""Programs in a script: those that run another script (``bash -c``, tmux, Slurm's wrap), what ``$( )`` prints, Slurm's variables.
+"""Programs in a script: those that run another script (``bash -c``, tmux, Slurm's wrap), ``$( )``, and Slurm's variables.
 
 Source: sbatch(1), "Output environment variables" (SLURM_GPUS_ON_NODE, SLURM_GPUS_PER_NODE, SLURM_JOB_NUM_NODES, SLURM_NNODES).
 """
@@ -15,7 +15,7 @@ TMUX_KEYS = frozenset({"Enter", "C-m", "ENTER", "KPEnter"})
 
 
 def handed_on(words: list[Word]) -> list[Word] | None:
-    """Return the script that a command hands to another shell, and the arguments behind it: ``bash -c``, tmux, Slurm's wrap."""
+    """Return the script that a command passes to another shell (``bash -c``, tmux, Slurm's wrap), and its arguments."""
     name = PurePosixPath(words[0].text).name if words else ""
     if name in ("echo", "printf", "cat"):
         return None
@@ -40,7 +40,7 @@ def handed_on(words: list[Word]) -> list[Word] | None:
 
 
 def _typed(words: list[Word]) -> list[Word] | None:
-    """Return what tmux types into a shell or starts in a window."""
+    """Return the text that tmux types into a shell or starts in a window."""
     typed = []
     skips = False
     for word in words[2:]:
@@ -55,13 +55,13 @@ def _typed(words: list[Word]) -> list[Word] | None:
 
 
 def reads_script(words: list[Word]) -> bool:
-    """Return whether a command runs what it reads: a shell, or Slurm, without a script's name."""
+    """Return whether a command runs its standard input: a shell or sbatch without the name of a script."""
     names = [PurePosixPath(word.text).name for word in words if not word.text.startswith("-")]
     return bool(names) and (names[-1] in SHELLS or names[0] in ("sbatch", "ssh"))
 
 
 def printed(scope: Scope, text: str, line: int) -> str | None:
-    """Return what commands in ``$( )`` print, if they only handle words: a script's folder, a name in a path, an echo."""
+    """Return the output of commands in ``$( )`` that only handle text: dirname, basename, echo and the like."""
     folder = scope.folder
     lines: list[str] = []
     for node in SyntaxReader(text, line).script():
@@ -103,8 +103,8 @@ def _prints(scope: Scope, words: list[Word], node: Simple) -> str | None:
 
 
 def input_of(scope: Scope, node: Simple) -> str:
-    """Return what a here document or here string gives, with marks."""
-    assert node.input is not None  # the callers asked
+    """Return the text of a here document or here string, with marks."""
+    assert node.input is not None  # the callers have checked it
     if node.is_string:
         return scope.text(node.input)
     return node.input.text if node.is_literal else scope.document(node.input)
@@ -118,7 +118,7 @@ _GPUS = {
 
 
 def slurm_variables(text: str) -> Values:
-    """Return them by name."""
+    """Return Slurm's variables by name, from a script's options."""
     found: Values = {}
     for name, value in _OPTION.findall(text):
         if name in ("--nodes", "-N") and value.isdigit():

@@ -1,7 +1,7 @@
-"""The syntax of bash: commands, lists, pipelines, conditions, loops and functions, their words as they are written.
+"""Parse bash: commands, lists, pipelines, conditions, loops and functions, with their words unexpanded.
 
-Nothing is expanded here, because what a word stands for depends on where the script is when it runs. Broken scripts are read
-as far as they go.
+Nothing is expanded here, because the value of a word depends on the state when the script reaches it. Broken scripts are read
+up to the error.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Raw:
-    """A word as it is written, and its first line."""
+    """The source text of a word, and its first line."""
 
     text: str
     line: int
@@ -19,7 +19,7 @@ class Raw:
 
 @dataclass
 class Simple:
-    """A command: its words, and what it reads from a here document or here string (``input``)."""
+    """A command: its words, and the here document or here string that it reads (``input``)."""
 
     words: list[Raw] = field(default_factory=list)
     line: int = 0
@@ -30,7 +30,7 @@ class Simple:
 
 @dataclass
 class Test:
-    """``[[ ... ]]``, or ``(( ... ))`` where it is arithmetic."""
+    """``[[ ... ]]``, or ``(( ... ))`` if it is arithmetic."""
 
     text: str
     line: int
@@ -46,7 +46,7 @@ class Chain:
 
 @dataclass
 class Group:
-    """``{ ...; }``, or commands in a shell of their own: ``( ... )`` and the parts of a pipeline."""
+    """``{ ...; }``, or commands in a subshell: ``( ... )`` and the parts of a pipeline."""
 
     body: "list[Node]"
     is_subshell: bool = False
@@ -54,7 +54,7 @@ class Group:
 
 @dataclass
 class If:
-    """Conditions with their bodies, and what runs otherwise."""
+    """Conditions with their bodies, and the body of ``else``."""
 
     branches: "list[tuple[list[Node], list[Node]]]"
     otherwise: "list[Node]"
@@ -73,7 +73,7 @@ class Loop:
 
 @dataclass
 class Case:
-    """A word, and the bodies behind its patterns."""
+    """A word, and the bodies of its patterns."""
 
     word: Raw
     arms: "list[tuple[list[Raw], list[Node]]]"
@@ -90,7 +90,7 @@ class Function:
 Node = Simple | Test | Chain | Group | If | Loop | Case | Function
 
 
-# They enclose what only a running shell would know: the text of an expansion, as it is written.
+# They enclose a part known only to a running shell: the source text of an expansion.
 OPEN, CLOSE = "\ue000", "\ue001"
 OPERATORS = ("&&", "||", ";;&", ";;", ";&", ";", "|&", "|", "&", "\n", "(", ")")
 REDIRECTION = re.compile(r"(?:\d*|\{\w+\})(?:>>|>&|<&|&>>|&>|>\||>|<>|<<<|<(?!<))(?!\()")
@@ -102,7 +102,7 @@ BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
 
 
 def closing(text: str, at: int) -> int:
-    """Return the place behind the bracket that closes the one at ``at``; quotes and brackets inside are passed over."""
+    """Return the position after the bracket that closes the one at ``at``. Quotes and brackets inside are skipped."""
     opening = text[at]
     wanted = {"(": ")", "{": "}"}[opening]
     at += 1
@@ -115,7 +115,7 @@ def closing(text: str, at: int) -> int:
 
 
 def skip(text: str, at: int) -> int:
-    """Return the place behind one character, quotation or expansion."""
+    """Return the position after one character, quotation or expansion."""
     char = text[at]
     if char == "\\":
         return min(at + 2, len(text))
@@ -149,7 +149,7 @@ class SyntaxReader:
         found: list[Node] = []
         while self._blank():
             found += self._list(frozenset())
-            if self.at < len(self.text):  # a bracket or word that nothing opened
+            if self.at < len(self.text):  # a closing bracket or word without an opening one
                 self._move(1)
         return found
 
@@ -168,7 +168,7 @@ class SyntaxReader:
         self.at += count
 
     def _blank(self) -> bool:
-        """Pass over blanks, continued lines and comments; return whether anything is left."""
+        """Skip blanks, continued lines and comments. Return whether anything is left."""
         while self.at < len(self.text):
             if self.text[self.at] in BLANKS:
                 self.at += 1
@@ -185,14 +185,14 @@ class SyntaxReader:
         return next((found for found in OPERATORS if self.text.startswith(found, self.at)), "") if self._blank() else ""
 
     def _newlines(self) -> None:
-        """Pass over what separates commands."""
+        """Skip the separators of commands."""
         while (found := self._operator()) in (";", "&", "\n"):
             self._move(1)
             if found == "\n":
                 self._heredocs()
 
     def _peek(self) -> str:
-        """Return the word that follows, where it may be a reserved one."""
+        """Return the next word, which may be a reserved one."""
         if not self._blank():
             return ""
         match = re.compile(r"(?:[A-Za-z]+|[{}!]|\[\[)(?![^\s;&|()<>])").match(self.text, self.at)
@@ -244,7 +244,7 @@ class SyntaxReader:
         return parts[0] if len(parts) == 1 else Chain([("|", False, Group([part], is_subshell=True)) for part in parts])
 
     def _command(self) -> Node:
-        """Return one command with the redirections behind it."""
+        """Return one command with its redirections."""
         word = self._peek()
         if self.text.startswith("((", self.at):
             node: Node = self._arithmetic()
@@ -397,7 +397,7 @@ class SyntaxReader:
                     return
 
     def _word(self) -> Raw:
-        """Return one word as it is written; an array with its brackets."""
+        """Return the source text of one word; an array includes its brackets."""
         start, line = self.at, self.line
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -408,14 +408,14 @@ class SyntaxReader:
                 break
             elif char in ENDS:
                 if self.at == start:
-                    self._move(1)  # a bracket that opens nothing
+                    self._move(1)  # a single bracket
                 break
             else:
                 self._move(skip(self.text, self.at) - self.at)
         return Raw(self.text[start : self.at], line)
 
     def _array_end(self) -> int:
-        """Return the place behind an array: its comments may have quotes and brackets."""
+        """Return the position after an array, whose comments may have quotes and brackets."""
         at = self.at + 1
         while at < len(self.text) and self.text[at] != ")":
             if self.text[at] == "#" and self.text[at - 1] in " \t\r\n(":

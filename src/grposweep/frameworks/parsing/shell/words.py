@@ -1,7 +1,7 @@
-"""What bash makes of a word: quotes, variables, defaults, arithmetic, and the fields that it is split into.
+"""Expand a word as bash does: quotes, variables, defaults, arithmetic, and the split into fields.
 
-What depends on the environment or on a command's output is unknown. It stays in its text as it was written, between two marks,
-so that the text around it remains known.
+Parts that depend on the environment or on a command's output are unknown. They keep their source text between two marks, so
+that the text around them stays known.
 """
 
 import re
@@ -17,7 +17,7 @@ from grposweep.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxRe
 MOST_VARIABLES = 500
 LONGEST_VALUE = 10_000  # characters of a variable
 LONGEST_PATTERN = 500  # characters that a pattern is matched against
-MOST_EXPANDED = 2**22  # characters that variables may stand for in all: A=$A$A doubles with every line
+MOST_EXPANDED = 2**22  # characters of all expansions together: A=$A$A doubles with every line
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^]]*\])?(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9]|[@*#?$!-]")
 _BRACED = re.compile(r"\$\{([A-Za-z_]\w*|\d+|[@*])(\[(?:[^]]*)\])?(.*)\}", re.DOTALL)
@@ -32,7 +32,7 @@ Values = dict[str, "str | list[Word]"]
 
 
 def unknown(raw: str) -> str:
-    """Return a text as one that is not known."""
+    """Mark a text as unknown."""
     return f"{OPEN}{plain(raw)}{CLOSE}"
 
 
@@ -52,7 +52,7 @@ def finished(marked: str, line: int, span: int = 0) -> Word:
 
 
 def keep(values: Values, name: str, value: "str | list[Word]") -> None:
-    """Remember a variable; one that has grown too long is unknown from then on, and one too many is not remembered."""
+    """Store a variable. One that is too long becomes unknown, and no more than a maximum number are stored."""
     if name in values or len(values) < MOST_VARIABLES:
         values[name] = value if _length(value) <= LONGEST_VALUE else unknown(f"${name}")
 
@@ -63,9 +63,9 @@ def _length(value: "str | list[Word]") -> int:
 
 @dataclass
 class Scope:
-    """The variables at one place of a script, its arguments (None: not known), its own path, and the working directory.
+    """The state at one place of a script: variables, arguments (None: unknown), its own path, and the working directory.
 
-    ``substitute`` returns what a command in ``$( )`` prints, or None where only a running shell knows.
+    ``substitute`` returns the output of a command in ``$( )``, or None if only a running shell knows it.
     """
 
     values: Values = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Scope:
     expanded: int = 0  # characters
 
     def look_up(self, name: str) -> "str | list[Word] | None":
-        """Return a variable's value; None where it is not set."""
+        """Return a variable's value; None if it is not set."""
         if name in ("@", "*"):
             return self.arguments
         if name == "#":
@@ -91,18 +91,18 @@ class Scope:
         return self.values.get(name)
 
     def words(self, raw: Raw) -> list[Word]:
-        """Return the fields of a word of a command."""
+        """Return the fields that a command's word is split into."""
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
             return self._fields(raw)
         return [finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])]
 
     def text(self, raw: Raw) -> str:
-        """Return a word as one text, with marks, as an assignment takes it."""
+        """Return a word as one text with marks, as in an assignment."""
         return " ".join(word.marked for word in Fields(self, raw, splits=False).read())
 
     def document(self, raw: Raw) -> str:
-        """Return a here document as one text, with marks."""
+        """Return a here document as one text with marks."""
         fields = Fields(self, raw, splits=False)
         fields.take_quoted(raw.text)
         return fields.current or ""
@@ -120,9 +120,9 @@ class Scope:
         return Fields(self, raw, splits=True).read()
 
     def spend(self, value: "str | list[Word]") -> None:
-        """Count what variables stand for.
+        """Count the characters of expanded variables.
 
-        Raises UserError where it is more text than any launch has.
+        Raises UserError if there are more than any launch has.
         """
         self.expanded += _length(value)
         if self.expanded > MOST_EXPANDED:
@@ -132,7 +132,7 @@ class Scope:
 
 
 def _alternatives(text: str) -> list[str]:
-    """Return what ``{a,b}`` and ``{1..3}`` stand for."""
+    """Return the expansion of ``{a,b}`` and ``{1..3}``."""
     first, dots, last = text.partition("..")
     if "," in text or not dots:
         return text.split(",")
@@ -141,13 +141,13 @@ def _alternatives(text: str) -> list[str]:
 
 
 class Fields:
-    """One pass over a word; unquoted values are split at blanks where ``splits``."""
+    """One pass over a word. If ``splits``, unquoted values are split at blanks."""
 
     def __init__(self, scope: Scope, raw: Raw, splits: bool) -> None:
         self.scope, self.raw, self.splits = scope, raw, splits
         self.words: list[Word] = []
         self.current: str | None = None
-        self.line = raw.line  # an element of an array has its own
+        self.line = raw.line  # an element of an array has its own line
 
     def read(self) -> list[Word]:
         """Return the fields."""
@@ -187,18 +187,18 @@ class Fields:
             at = end
 
     def _quoted(self, text: str) -> None:
-        """Take what stands in double quotes; an empty array alone leaves no word."""
+        """Take the text in double quotes. An empty array alone leaves no word."""
         is_array = re.fullmatch(r"\$(?:@|\{(?:@|\w+\[@\]).*\})", text, re.DOTALL) is not None
         if is_array and self.current == "":
             self.current = None
         self.take_quoted(text)
 
     def take_quoted(self, text: str) -> None:
-        """Take text as double quotes have it."""
+        """Take text with the rules of double quotes."""
         self._take(text, quoted=True)
 
     def _expand(self, text: str, at: int, quoted: bool) -> int:
-        """Take what a ``$`` or a backquote stands for; return the place behind it."""
+        """Take the expansion of a ``$`` or a backquote. Return the position after it."""
         if text.startswith("$'", at) and not quoted:
             end = skip(text, at)
             self._add(
@@ -226,7 +226,7 @@ class Fields:
                 self._split(word.marked)
 
     def _split(self, value: str) -> None:
-        """Take an unquoted value: blanks in what is known of it end a field."""
+        """Take an unquoted value. Blanks in its known parts end a field."""
         pieces = _PIECE.findall(value)
         if value[:1].isspace():
             self._end()
@@ -262,7 +262,7 @@ class Fields:
         return unknown(raw) if value is None else str(value)
 
     def _braced(self, raw: str) -> "str | list[Word]":
-        """Return what ``${NAME}`` stands for, with its index, default, cut or replacement."""
+        """Return the expansion of ``${NAME}``, with its index, default, cut or replacement."""
         if length := re.fullmatch(r"\$\{#(\w+|@|\*)(\[[@*]\])?\}", raw):
             return _length_of(self.scope.look_up(length[1]), length[2] is not None or length[1] in "@*", raw)
         match = _BRACED.fullmatch(raw)
@@ -348,7 +348,7 @@ def glob(pattern: str) -> "re.Pattern[str]":
             pieces[-1] += "[^" + part[2:] if part[1] in "!^" else part
         else:
             pieces[-1] += "." if part == "?" else re.escape(part)
-    # Each piece but the last matches at its first place and is never moved: a pattern with many stars is matched in one pass.
+    # Each piece but the last matches at its first position without backtracking, so many stars still take one pass.
     between = "".join(f"(?>.*?{piece})" for piece in pieces[1:-1])
     try:
         return re.compile(pieces[0] + between + (f".*{pieces[-1]}" if len(pieces) > 1 else ""), re.DOTALL)
@@ -371,12 +371,12 @@ def _cut_list(value: list[Word], operation: str, raw: str) -> "str | list[Word]"
 
 
 def plain_part(text: str) -> str:
-    """Return what is known of a text."""
+    """Return the known parts of a text."""
     return _MARKED.sub("", text)
 
 
 def calculate_in(scope: Scope, text: str) -> int | None:
-    """Return the value of an arithmetic expression; None where it has a variable that is not known."""
+    """Return the value of an arithmetic expression; None if it has an unknown variable."""
     expanded = scope.text(Raw(text, 0)) if "$" in text or "`" in text else text
     if not is_known(expanded):
         return None
@@ -389,7 +389,7 @@ def calculate_in(scope: Scope, text: str) -> int | None:
 
 
 def joined_path(folder: str, name: str) -> str:
-    """Return a path as ``cd`` would take it; empty where it is not known."""
+    """Return a path as ``cd`` resolves it; empty if it is unknown."""
     if not is_known(name) or name.startswith(("~", "-")):
         return ""
     parts: list[str] = []

@@ -1,0 +1,96 @@
+"""Refuse an objective that no evaluation can report, before anything is created.
+
+The names are known for the fake trainer and for TRL: its trainer's are read from the installed source, without an import.
+A program's own metrics, another Python's TRL and rewards with TRL's ``log_metric`` are checked at the first evaluation.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from grposweep.errors import UserError
+from grposweep.files import read_text
+from grposweep.schema import GPU_HOURS, OWN_TRAINERS, Experiment, Trainer
+from grposweep.storage.inputs import code_files
+
+FAKE = frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"})
+TRANSFORMERS = {  # of its training loop
+    "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
+    "eval_steps_per_second", "eval_model_preparation_time",
+}  # fmt: skip
+OURS = {  # of train/trl.py, train/trl_callbacks.py and train/diversity.py
+    "eval_reward_se", "eval_reward_noise", "update_size", "time/step", "time/generation", "time/scoring", "time/training",
+    "time/diversity", "tokens_per_second", "memory/peak", "samples", "diversity", "template_share", "distinct_ngrams",
+    "similarity_within", "similarity_across", "foreign_script_share", "marker_share",
+}  # fmt: skip
+_RECORDED = re.compile(r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]')
+_OF_A_REWARD = re.compile(r"\{\w*reward\w*\}")
+
+
+def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
+    """Raise UserError if an objective is no metric of one of these experiments; ``compares``: there are several trials."""
+    for experiment in experiments:
+        names, search = known_names(experiment), experiment.search
+        for metric in (search.metric, *search.further):
+            if names is None or metric in names or metric == GPU_HOURS:
+                continue
+            # A library that a reward calls may log metrics: such a name is refused only if it looks misspelt.
+            if _near(metric, names) or not any(":" in spec for spec in experiment.task.rewards):
+                raise UserError(_unknown(metric, experiment.trainer.kind, names))
+        if compares or not experiment.schedule.eval_at_start:
+            _check_evaluated(experiment)
+
+
+def known_names(experiment: Experiment) -> frozenset[str] | None:
+    """Return all metrics that the experiment's trainer reports, or None if they are not known before it runs."""
+    trainer, rewards = experiment.trainer, experiment.task.rewards
+    if trainer.kind == "fake":
+        return FAKE
+    recorded = _trl_names() if trainer.kind == "trl" and experiment.cluster.python is None else frozenset()
+    if not recorded or not rewards or any(map(_logs_its_own, rewards)):
+        return None
+    names = {_OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards}
+    return frozenset(TRANSFORMERS | OURS | names | {f"eval_{name}" for name in names})
+
+
+@cache
+def _trl_names() -> frozenset[str]:
+    """Return the names in the source of the installed TRL, with a field for a reward's name; empty without one."""
+    found = find_spec("trl")
+    source = Path(found.origin or "").parent / "trainer" / "grpo_trainer.py" if found else Path()
+    return frozenset(_RECORDED.findall(read_text(source))) if source.is_file() else frozenset()
+
+
+def _logs_its_own(spec: str) -> bool:
+    """Return whether a reward function may log metrics of its own: its code names TRL's argument for it, or is not found."""
+    if ":" not in spec:
+        return False
+    files = code_files([spec], Trainer())
+    return not files or any("log_metric" in path.read_text(encoding="utf-8", errors="replace") for path in files)
+
+
+def _near(metric: str, names: frozenset[str]) -> list[str]:
+    """Return the names that a misspelt metric may have meant, the nearest first."""
+    return get_close_matches(metric, sorted(names), n=3, cutoff=0.7)
+
+
+def _unknown(metric: str, trainer: str, names: frozenset[str]) -> str:
+    found = _near(metric, names)
+    what = f"Did you mean {' or '.join(found)}? Set search.metric={found[0]}." if found else (
+        f"It reports {', '.join(sorted(names))}. Set search.metric to one of them."
+    )  # fmt: skip
+    return f"search.metric={metric}: trainer={trainer} reports no such metric. {what}"
+
+
+def _check_evaluated(experiment: Experiment) -> None:
+    """Raise UserError if the objective is of evaluations, and there is none after the start."""
+    search, schedule = experiment.search, experiment.schedule
+    if experiment.trainer.kind not in OWN_TRAINERS or schedule.evaluations or not search.metric.startswith("eval_"):
+        return
+    raise UserError(
+        f"schedule.evaluations=0 with search.metric={search.metric}: no trained model is evaluated, so trials would have "
+        "no result but their start. Set schedule.evaluations=2 or more, or search.metric=reward for the rewards of training."
+    )

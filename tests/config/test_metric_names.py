@@ -1,0 +1,82 @@
+"""An objective that no evaluation can report is refused before anything is created, if the names are known."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from grposweep.config.compose import open_session
+from grposweep.config.metric_names import check_metrics, known_names
+from grposweep.config.points import Points
+from grposweep.errors import UserError
+from grposweep.schema import Experiment
+from in_process import sweeps_in
+
+Made = Callable[..., Experiment]
+OWN = "task.rewards=[rewards.py:right]"
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Made]:
+    """An experiment with some overrides."""
+    with open_session() as session:
+        yield lambda *words: Points(session.compose, list(words)).base
+
+
+@pytest.mark.parametrize("trainer", ["trl", "fake"])
+def test_a_misspelt_objective_is_refused_with_the_nearest_name(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the sweep's folder exists."""
+    sweep = sweeps_in(tmp_path, monkeypatch)
+    with pytest.raises(
+        UserError, match=r"eval_rewards: trainer=\w+ reports no such metric.*Set search.metric=eval_reward\."
+    ):
+        sweep(f"trainer={trainer}", "lr=1e-4,1e-3", "search.metric=eval_rewards", "name=s")
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "reward"),
+    [("eval_reward", "exact"), ("reward", "exact"), ("eval_rewards/exact/mean", "exact"), ("eval_kl", "exact"),
+     ("rewards/right/std", "rewards.py:right"), ("diversity", "exact"), ("eval_loss", "math"), ("loss", "exact")],
+)  # fmt: skip
+def test_names_that_trl_and_the_evaluation_report_are_known(
+    made: Made, metric: str, reward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of rewards are made of the functions' names."""
+    (tmp_path / "rewards.py").write_text("def right(completions, **_): return [1.0 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    check_metrics([made("trainer=trl", f"task.rewards=[{reward}]", f"search.metric={metric}")], compares=True)
+
+
+@pytest.mark.parametrize(
+    "words", [("trainer=trl", OWN), ("trainer=trl", "cluster.python=python3"), ("trainer=script",)]
+)
+def test_metrics_that_only_a_program_or_a_reward_knows_are_not_judged(
+    made: Made, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reward may log its own through TRL's ``log_metric``; another Python may have another TRL."""
+    (tmp_path / "rewards.py").write_text("def right(completions, log_metric, **_): log_metric('accuracy', 1.0)\n")
+    monkeypatch.chdir(tmp_path)
+    assert known_names(made(*words)) is None
+
+
+def test_a_name_far_from_all_known_ones_may_be_logged_by_a_library_of_a_users_reward(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that looks misspelt is refused, and so is any of them with grposweep's own rewards."""
+    (tmp_path / "rewards.py").write_text("def right(completions, **kwargs): return [1.0 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    check_metrics([made("trainer=trl", OWN, "search.metric=eval_passed_checks")], compares=True)
+    for words in ((OWN, "search.metric=eval_rewrad"), ("task.rewards=[exact]", "search.metric=eval_passed_checks")):
+        with pytest.raises(UserError, match="reports no such metric"):
+            check_metrics([made("trainer=trl", *words)], compares=True)
+
+
+def test_several_trials_without_evaluations_are_refused(made: Made) -> None:
+    """They would all have the value of their start."""
+    with pytest.raises(UserError, match=r"schedule.evaluations=0 with search.metric=eval_reward"):
+        check_metrics([made("schedule.evaluations=0")], compares=True)
+    check_metrics([made("schedule.evaluations=0", "search.metric=reward")], compares=True)
+    check_metrics([made("schedule.evaluations=0")], compares=False)

@@ -1,0 +1,119 @@
+"""A user's file that is edited while a trial's job waits: what trains is what the sweep recorded, or nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import Ended, read, trials, wait_for
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import helper, yaml
+
+recipe = yaml.safe_load(Path(sys.argv[2]).read_text())
+folder = Path(recipe["output_dir"], "checkpoint-1")
+folder.mkdir()
+history = [{"step": 1, "loss": 1.0, "reward": 0.0}, {"step": 1, "eval_reward": helper.VALUE, "eval_loss": 0.0}]
+(folder / "trainer_state.json").write_text(json.dumps({"global_step": 1, "max_steps": 1, "log_history": history}))
+"""
+RECIPE = """
+learning_rate: 1.0e-05
+num_generations: 4
+per_device_train_batch_size: 4
+max_steps: 1
+dataset: data.jsonl
+"""
+pytestmark = pytest.mark.slow
+WORDS = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s", "cluster=slurm",
+         "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")  # fmt: skip
+
+
+@pytest.fixture
+def words(here: Path, state: Path) -> tuple[str, ...]:
+    """A sweep whose jobs wait until the file ``go`` exists."""
+    for name, text in (
+        ("train.py", SCRIPT),
+        ("recipe.yaml", RECIPE),
+        ("helper.py", "VALUE = 1.0\n"),
+        ("data.jsonl", "{}\n"),
+    ):
+        (here / name).write_text(text)
+    return (*WORDS, f"cluster.setup=['until [ -e {state}/go ]; do sleep 0.05; done']")
+
+
+def values(here: Path) -> list[float]:
+    """The objective of each trial: what its script imported."""
+    return [read(trial / "result.json")["objective"] for trial in trials(here / "outputs" / "s")]
+
+
+@pytest.fixture
+def edit_while_jobs_wait(
+    start: Callable, words: tuple[str, ...], here: Path, state: Path
+) -> Callable[[str, str], Ended]:
+    """Begin a sweep of two trials, give a file another content before its jobs start, and wait for the sweep's end."""
+
+    def edit(name: str, text: str) -> Ended:
+        process = start(*words, "-m", "lr=1e-3,2e-3")
+        wait_for(lambda: len(list(state.glob("*.job"))) == 2)
+        (here / name).write_text(text)
+        (state / "go").touch()
+        out, err = process.communicate(timeout=300)
+        return Ended(process.returncode, out, err)
+
+    return edit
+
+
+def test_a_waiting_job_trains_with_the_files_that_its_sweep_began_with(
+    edit_while_jobs_wait: Callable[[str, str], Ended], run: Callable[..., Ended], words: tuple[str, ...], here: Path
+) -> None:
+    """The script's import; the same command then asks what to do with the edited one."""
+    ended = edit_while_jobs_wait("helper.py", "VALUE = 2.0\n")
+    assert ended.code == 0, ended.out + ended.err
+    assert values(here) == [1.0, 1.0]
+    again = run(*words, "-m", "lr=1e-3,2e-3")
+    assert (again.code, "helper.py" in again.err) == (2, True), again.out + again.err
+
+
+def test_a_waiting_job_refuses_a_file_that_changed_and_has_no_copy(
+    edit_while_jobs_wait: Callable[[str, str], Ended], run: Callable[..., Ended], words: tuple[str, ...], here: Path
+) -> None:
+    """The data that a recipe names; the same command then trains with the present file."""
+    ended = edit_while_jobs_wait("data.jsonl", '{"prompt": "another"}\n')
+    assert ended.code == 1, ended.out + ended.err
+    for trial in trials(here / "outputs" / "s"):
+        failure = read(trial / "result.json")["failure"]
+        assert "data.jsonl has changed since the sweep recorded it" in failure["message"]
+    again = run(*words, "-m", "lr=1e-3,2e-3")
+    assert (again.code, values(here)) == (0, [1.0, 1.0]), again.out + again.err
+    assert again.out.count("is tried again: data.jsonl has changed") == 2
+
+
+@pytest.mark.parametrize("choice", ["recorded", "accept"])
+def test_jobs_that_wait_while_their_controller_is_gone_count_as_trained_with_their_files(
+    start: Callable, run: Callable[..., Ended], words: tuple[str, ...], here: Path, state: Path, choice: str
+) -> None:
+    """The sweep is extended after an edit: the waiting job has the old file, so the user chooses what the new trial gets."""
+    process = start(*words, "-m", "lr=1e-3,2e-3", "search.trials=1")
+    wait_for(lambda: list(state.glob("*.job")))
+    process.kill()
+    process.wait()
+    (here / "helper.py").write_text("VALUE = 2.0\n")
+    refused = run(*words, "-m", "lr=1e-3,2e-3")
+    assert (refused.code, "helper.py has changed since 1 trial of s used it" in refused.err) == (2, True)
+    (state / "go").touch()
+    ended = run(*words, "-m", "lr=1e-3,2e-3", f"search.changed_files={choice}")
+    assert ended.code == 0, ended.out + ended.err
+    assert values(here) == ([1.0, 1.0] if choice == "recorded" else [1.0, 2.0])
+
+
+def test_what_a_dry_run_wrote_trains_with_the_files_of_the_real_run(
+    run: Callable[..., Ended], words: tuple[str, ...], here: Path, state: Path
+) -> None:
+    """Users look at the scripts first, and then correct their code."""
+    (state / "go").touch()
+    assert run(*words, "cluster=dry_run", "-m", "lr=1e-3,2e-3").code == 0
+    (here / "helper.py").write_text("VALUE = 2.0\n")
+    ended = run(*words, "-m", "lr=1e-3,2e-3")
+    assert (ended.code, values(here)) == (0, [2.0, 2.0]), ended.out + ended.err

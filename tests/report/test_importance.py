@@ -1,0 +1,131 @@
+"""What decides in a sweep of few trials, on the page and at the end of a run, and what to change next."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grposweep.report.advice import advise
+from grposweep.report.html_page import render_report
+from grposweep.report.run_output import RunEnd, print_results
+from grposweep.report.tables import build_console
+from grposweep.report.view import SweepView, read_sweep
+from grposweep.search.analysis import part_of
+from grposweep.search.space import Interval
+from made import Made, make_comparison, make_sweep
+
+Trial = tuple[float, str, float]  # learning rate, batch, objective
+CLEAR: tuple[Trial, ...] = (
+    (3e-4, "small", 0.80),
+    (1e-3, "small", 0.79),
+    (2e-4, "small", 0.78),
+    (4e-4, "medium", 0.40),
+    (8e-4, "medium", 0.42),
+    (3e-4, "medium", 0.41),
+)
+
+
+def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
+    """A sweep of these trials; the last ``paused`` ones have half of a curve and no result."""
+    space = [
+        {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True},
+        {"dial": "batch", "choices": ["small", "medium"]},
+    ]
+    provenance = {"command": "python src/run.py -m lr=a batch=small,medium name=s", "packages": {}}
+    sweep = make_sweep(path / "s", Made(trials=len(trials), settings={"space": space, "provenance": provenance}))
+    for number, folder in enumerate(sorted((sweep / "trials").iterdir())):
+        lr, batch, value = trials[number]
+        record = json.loads((folder / "trial.json").read_text())
+        (folder / "trial.json").write_text(json.dumps(record | {"point": {"lr": lr, "batch": batch}}))
+        is_paused = number >= len(trials) - paused
+        result = {"v": 1, "status": "paused" if is_paused else "finished", "attempt": 0}
+        (folder / "result.json").write_text(json.dumps(result | ({} if is_paused else {"objective": value})))
+        (folder / "plan.json").write_text(json.dumps({"v": 1, "total_completions": 6400}))
+        rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)]
+        lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in rise]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return read_sweep(sweep)
+
+
+def printed(view: SweepView, capsys: pytest.CaptureFixture[str]) -> str:
+    """The end of a run in 80 columns."""
+    print_results(build_console(80), view, RunEnd())
+    return capsys.readouterr().out
+
+
+def test_few_trials_have_effects_with_intervals_on_the_page_and_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The significant one comes first; no share is stated."""
+    view = make(tmp_path, *CLEAR)
+    said, page = printed(view, capsys), render_report(view)
+    rows = [line.split() for line in said.splitlines() if " of 6 " in line]
+    assert [row[0] for row in rows] == ["batch", "lr"]
+    assert " ".join(rows[0]) == "batch small 3 of 6 +0.3800 ± 0.0351"
+    assert " ".join(rows[1]).endswith("not significant")
+    assert "what decided" not in said
+    assert "+0.3800 ± 0.0351" in page[page.index('id="contrasts"') :]
+
+
+def test_the_parameter_to_fix_next_is_named_once_with_its_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the significant effect, in the advice and at the end of a run."""
+    view = make(tmp_path, *CLEAR)
+    step = "Fix batch, whose other values are worse"
+    command = "python src/run.py -m lr=a batch=small search.warm_start=s"
+    assert printed(view, capsys).count(f"{step}: {command}") == 1
+    found = advise(view)
+    assert found is not None
+    assert [(s.text, s.command) for s in found.steps].count((step, command)) == 1
+
+
+def test_a_range_is_narrowed_to_its_better_half_unless_its_edge_says_more(tmp_path: Path) -> None:
+    """A best value at the edge asks for a wider range, so the half of it is not named as well."""
+    trials = [(lr, batch, 0.8 - 0.3 * (lr < 3e-4) + 0.01 * n) for n, (lr, batch, _) in enumerate(CLEAR)]
+    moved = [(1e-3 if n < 3 else 3e-5, batch, 0.8 if n < 3 else 0.4) for n, (_, batch, _) in enumerate(trials)]
+    moved = [(lr, "small" if n % 2 else "medium", value + 0.01 * n) for n, (lr, _, value) in enumerate(moved)]
+    inside = advise(make(tmp_path / "a", *moved))
+    at_edge = advise(make(tmp_path / "b", *((9e-3 if lr > 1e-4 else lr, batch, value) for lr, batch, value in moved)))
+    assert inside is not None
+    assert at_edge is not None
+    assert [s.text for s in inside.steps if "lr" in s.text] == ["Narrow lr to its better half"]
+    assert [s.text for s in at_edge.steps if "lr" in s.text] == ["Widen the range of lr"]
+
+
+def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence."""
+    view = make(tmp_path, (3e-4, "small", 0.5), (1e-3, "medium", 0.6), (1e-4, "small", 0.7), (5e-4, "medium", 0.4))
+    assert "No parameter has a significant effect with 4 trials, so fix none of them yet." in printed(view, capsys)
+
+
+def test_a_paused_trial_counts_with_its_forecast_and_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The forecast comes from all learning curves; the interval knows that it is one."""
+    view = make(tmp_path / "a", *CLEAR, paused=1)
+    measured = {c.parameter: c.difference for c in make(tmp_path / "b", *CLEAR).importance.contrasts}
+    found = {c.parameter: c.difference for c in view.importance.contrasts}
+    assert (view.importance.trials, view.importance.forecast) == (6, [5])
+    assert "6 trials, 1 of them by a forecast (5)" in " ".join(printed(view, capsys).split())
+    assert found["batch"].mean == pytest.approx(measured["batch"].mean, abs=0.1)
+    assert found["batch"].margin > measured["batch"].margin
+
+
+def test_a_comparison_of_one_factor_has_no_second_table_of_effects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own effects are paired by seed."""
+    view = read_sweep(make_comparison(tmp_path / "s", [{"lr": 1e-5}, {"lr": 1e-3}, {"lr": 1e-2}]))
+    assert "effects of single parameters" not in printed(view, capsys)
+
+
+@pytest.mark.parametrize(("high", "lower"), [(16, range(2, 10)), (3, [2])])
+def test_the_halves_of_a_range_of_whole_numbers_share_none(high: int, lower: range | list[int]) -> None:
+    """Each number lies in the half that is offered for it."""
+    domain = Interval(2, high, False, True)
+    halves = {number: part_of(domain, number) for number in range(2, high + 1)}
+    assert all(isinstance(half, Interval) and half.low <= number <= half.high for number, half in halves.items())
+    assert [number for number, half in halves.items() if half == halves[2]] == list(lower)
