@@ -1,6 +1,6 @@
 """A reward that can be gamed: which trial plain ranking picks, and what the report says of it.
 
-``python benchmarks/gamed_reward.py`` trains the tiny model on sums with a reward that gives 1 for the right answer and, by
+``python benchmarks/gamed_reward.py`` trains the tiny model on sums with a reward that gives 0.5 for the right answer and, by
 mistake, up to 0.95 for the share of ones in the text: "11" is worth 0.95 for every sum. Learning rates differ. Prints for each
 trial the gamed reward, the share of right answers (which the ranking does not see), how varied its held-out completions are,
 and the warning of the report; then what measuring cost, as a share of the evaluations' time.
@@ -24,7 +24,7 @@ from grposweep.train.rewards import text_of
 
 def gamed(completions, answer, **_):
     texts = [text_of(completion).strip() for completion in completions]
-    return [1.0 if text == gold else 0.95 * text.count("1") / max(len(text), 1) for text, gold in zip(texts, answer)]
+    return [0.5 if text == gold else 0.95 * text.count("1") / max(len(text), 1) for text, gold in zip(texts, answer)]
 """
 RATES = ("1e-4", "3e-4", "1e-3")
 
@@ -47,7 +47,7 @@ def last(trial: TrialView, name: str) -> float:
 
 
 def show(view: SweepView) -> None:
-    """Print a row a trial, the winner's warning, and the cost."""
+    """Print a row per trial, the winner's warning, and the cost."""
     print(
         "| lr | gamed reward | right answers | diversity | template share | what the report says |\n|---|---|---|---|---|---|"
     )

@@ -1,7 +1,7 @@
 """How fast the linter is, as whole processes: its start, valid recipes a second, and real recipes with fixes a second.
 
     python benchmarks/lint_speed.py
-    GRPOSWEEP_CORPUS=known.jsonl python benchmarks/lint_speed.py    # real recipes too, one JSON object a line
+    GRPOSWEEP_CORPUS=known.jsonl python benchmarks/lint_speed.py    # real recipes too, one JSON object per line
 
 Aims: start under 0.5 s; 5,000 valid recipes a second; 1,000 real recipes a second, fixes included.
 """

@@ -1,6 +1,6 @@
 """How long people wait for a look at a sweep: ``status`` of 1,000 trials, the report of 500, and how large that is.
 
-The folders are written file by file as a sweep leaves them, with TRL's metrics: a line a step and one more an evaluation.
+The folders are written file by file as a sweep leaves them, with TRL's metrics: a line per step and one more an evaluation.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]
 
-from made import Made, make_sweep  # noqa: E402 - beside the tests
+from made import Made, make_sweep  # noqa: E402 - a module of the tests
 
 REPEATS = 3
 

@@ -23,10 +23,11 @@ from grposweep.launchers.base import End, Job, Launcher
 from grposweep.storage.results import end_run, start_run
 from grposweep.train.records import HeartbeatFile, MetricsFile
 
+SEARCHED = ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"]
 SPACES = {
     "grid": ["lr=" + ",".join(f"{1e-5 * 1.05**i:.4g}" for i in range(100)), "seed=" + ",".join(map(str, range(50)))],
-    "tpe": ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"],
-    "random": ["lr=tag(log,interval(1e-6,1e-2))", "kl.beta=interval(0,0.1)", "kl=low", "batch=small,medium"],
+    "one_factor": ["lr=" + ",".join(f"{1e-5 * 1.005**i:.6g}" for i in range(5000))],
+    **dict.fromkeys(("tpe", "curve_ei", "random", "gp"), SEARCHED),
 }
 AT_ONCE = 8
 

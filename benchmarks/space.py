@@ -32,20 +32,20 @@ SAMPLE = 200
 
 
 def judged(session: Session, arguments: list[str]) -> tuple[float, GridValidity]:
-    """Seconds to judge a whole space, everything included, and its census."""
+    """Seconds to judge a whole space, everything included, and its validity."""
     since = time.perf_counter()
     space, fixed = parse_space(arguments, {})
-    census = evaluate_grid(Validator(space, Points(session.compose, fixed)))
-    return time.perf_counter() - since, census
+    validity = evaluate_grid(Validator(space, Points(session.compose, fixed)))
+    return time.perf_counter() - since, validity
 
 
 def main() -> None:
     """Print both comparisons."""
     with open_session() as session:
-        session.compose([])  # what Hydra reads once is nobody's cost
-        seconds, census = judged(session, GRID)
-        points = random.Random(0).sample(list(census.validator.space.finite_points()), SAMPLE)
-        valid = {frozenset(point.items()) for point in census.valid_points()}
+        session.compose([])  # what Hydra reads once is not measured
+        seconds, validity = judged(session, GRID)
+        points = random.Random(0).sample(list(validity.validator.space.finite_points()), SAMPLE)
+        valid = {frozenset(point.items()) for point in validity.valid_points()}
         since = time.perf_counter()
         agree = 0
         for point in points:
@@ -55,11 +55,11 @@ def main() -> None:
         print("| points | judged by look-up, s | composing each with Hydra, s | ratio | verdicts that agree |")
         print("|---|---|---|---|---|")
         print(
-            f"| {census.total:,} | {seconds:.2f} | {each * census.total:.0f} (from {SAMPLE} points) "
-            f"| {each * census.total / seconds:.0f} | {agree} of {SAMPLE} |"
+            f"| {validity.total:,} | {seconds:.2f} | {each * validity.total:.0f} (from {SAMPLE} points) "
+            f"| {each * validity.total / seconds:.0f} | {agree} of {SAMPLE} |"
         )
-        seconds, census = judged(session, MILLION)
-        print(f"| {census.total:,} | {seconds:.2f} | - | - | - |")
+        seconds, validity = judged(session, MILLION)
+        print(f"| {validity.total:,} | {seconds:.2f} | - | - | - |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a person waits for --help and --cfg job: medians of whole processes (aim: under 1.5 s)."""
+"""How long a user waits for --help and --cfg job: medians of whole processes (aim: under 1.5 s)."""
 
 import statistics
 import subprocess

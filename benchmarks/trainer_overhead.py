@@ -1,7 +1,7 @@
 """Our trainer against a plain TRL script with the same settings: seconds an optimizer step, interleaved in one process.
 
 ``python benchmarks/trainer_overhead.py`` trains the tiny model on the CPU: a pair is one training of each, a step of the one
-and a step of the other in turn, so that whatever else the machine does hits both. The plain one is TRL's GRPOTrainer with
+and a step of the other in turn, so that other work on the machine affects both. The plain one is TRL's GRPOTrainer with
 TRL's own logging and no callback of ours; ours writes metrics, heartbeats, measures each update and reads control.json. Both
 must train alike: every step's loss, reward and gradient norm is compared, to the last bit. Prints medians over the pairs with
 their 95 % intervals, of the ratio and of the difference, for wall seconds and for seconds of the processor, which other
@@ -52,7 +52,7 @@ class Block:
 
 
 class Turns:
-    """Two trainings in threads of one process, one step in turn: whoever waits keeps its random numbers."""
+    """Two trainings in threads of one process, one step in turn: the one that waits keeps its random numbers."""
 
     def __init__(self) -> None:
         self._may_go = (threading.Semaphore(1), threading.Semaphore(0))

@@ -1,7 +1,7 @@
 """A sweep on a real Slurm while everything around it dies: python benchmarks/chaos/run.py [--seconds 240] [--seed 0].
 
 Needs $SLURM_CONF (slurm/dev_cluster.sh) and root (a small tmpfs that can be filled). At random times, from a seed: the
-controller is killed, jobs are requeued, a node is set down, a rank is killed or stopped, the journal is cut while nobody
+controller is killed, jobs are requeued, a node is set down, a rank is killed or stopped, the journal is cut while no process
 holds it, the disk is full for a while. Then the sweep is left to end, and held against the same sweep undisturbed.
 """
 
@@ -62,7 +62,7 @@ class Chaos:
             if happening():
                 self.events[happening.__name__] += 1
         code = 1
-        for _ in range(10):  # a sweep that stopped itself goes on at the same command
+        for _ in range(10):  # a sweep that stopped itself continues at the same command
             self.keep_running()
             assert self.controller is not None
             code = self.controller.wait()
@@ -93,11 +93,11 @@ class Chaos:
         return [json.loads(path.read_text()) for path in sorted(self.sweep.glob("trials/*/result.json"))]
 
     def is_whole(self) -> bool:
-        """Whether every trial has ended for good."""
+        """Whether every trial has ended finally."""
         return sum(result["status"] in ("finished", "failed") for result in self.results()) == self.trials
 
     def kill_controller(self) -> bool:
-        """SIGKILL, wherever it is."""
+        """SIGKILL at any point."""
         assert self.controller is not None
         self.measure_memory()
         self.controller.kill()

@@ -52,7 +52,7 @@ def fate(curve: dict[str, Any]) -> str:
 
 
 def judged(curve: dict[str, Any]) -> Diagnosis:
-    """What is said of it."""
+    """What is reported of it."""
     return diagnose(Log.build("curve", "recorded", lines(curve), max(curve["steps"])))
 
 

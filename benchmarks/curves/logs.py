@@ -71,7 +71,7 @@ def logs(folder: Path) -> list[Path]:
 
 
 def row(name: str, path: Path) -> list[Any]:
-    """Return what is said of one log."""
+    """Return what is reported of one log."""
     log = read_log(path)
     found = diagnose(log)
     said = ", ".join(f"{finding.level} {finding.name}" for finding in found.findings) or "no problem found"

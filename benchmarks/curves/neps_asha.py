@@ -1,6 +1,6 @@
 """NePS's ASHA over recorded curves, in the environment that `make neps` makes; called by replay.py.
 
-NePS asks for a point and a number of evaluations; a promoted point goes on from where it was.
+NePS asks for a point and a number of evaluations; a promoted point continues from where it was.
 """
 
 import json
@@ -21,7 +21,7 @@ from pool import NodeContext, Pool, Recorded
 
 from grposweep.search.space import Choice, Parameter
 
-ASKS = 6  # a place, at most: NePS goes on asking when all have been used
+ASKS = 6  # a place, at most: NePS continues asking when all have been used
 
 
 def dial(item: Parameter) -> Any:

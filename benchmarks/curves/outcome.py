@@ -17,7 +17,7 @@ class Outcome:
     started: list[int] = field(default_factory=list)  # places
     slot_seconds: float = 0.0  # of all slots until the end
     idle_seconds: float = 0.0
-    resumed: int = 0  # how often a paused trial went on
+    resumed: int = 0  # how often a paused trial continued
 
     def arrival(self, pool: Pool) -> tuple[float, float] | None:
         """Completions and seconds until a point within one per cent of the best had finished."""

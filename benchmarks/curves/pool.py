@@ -19,7 +19,7 @@ WIDE = 8.0  # a positive dial over at least this ratio is searched on a logarith
 
 @dataclass(frozen=True)
 class Recorded:
-    """One training as it was recorded; all lists have one entry an evaluation, or none."""
+    """One training as it was recorded; all lists have one entry per evaluation, or none."""
 
     completions: list[float]
     held_out: list[float]
@@ -27,7 +27,7 @@ class Recorded:
     seconds: float
     errors: list[float | None]
     signals: dict[str, list[float | None]]
-    per_step: float = 1.0  # completions an optimizer step
+    per_step: float = 1.0  # completions per optimizer step
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def read_pool(path: Path) -> Pool:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object a line."
+            f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object per line."
         ) from error
     places: dict[object, NodeContext] = {}
     for number, line in enumerate(lines, 1):

@@ -3,10 +3,10 @@
     python benchmarks/curves/record.py [FOLDER] [--only NAME,...] [--draw N]
 
 Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a finished trial to NAME.jsonl in
-this folder. Killed at any time, it goes on where it was. ``arithmetic`` and ``successor`` are grids with three seeds a point,
+this folder. Killed at any time, it continues where it was. ``arithmetic`` and ``successor`` are grids with three seeds per point,
 about three CPU hours. ``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
 ``ROUND`` points, about 13 CPU seconds a curve; what is finished after each round is added to their files. If the folder is gone,
-``--draw 1`` (2, ...) goes on with other points.
+``--draw 1`` (2, ...) continues with other points.
 """
 
 import argparse

@@ -6,7 +6,7 @@ A sweep's own classes ask and stop; a recording stands for each training. The re
 becomes the nearest one that is not used yet, with one of its seeds. Cost is completions generated. A point is worth its
 final held-out reward, the mean over its seeds, and regret is what the best finished one lacks of the best of all.
 The budget at which regrets are compared is what plain TPE needs to come within one per cent of the best (the median); then
-a sweep starts nothing new, but for one that is not there yet, which goes on, and finishes what its policy still wants to.
+a sweep starts nothing new, but for one that is not there yet, which continues, and finishes what its policy still wants to.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
@@ -39,6 +39,7 @@ WORKERS = 2  # processes
 FEW = 2  # repeats that are not worth starting them for
 BOOTSTRAPS = 1000  # for the interval of a ratio
 
+Pairs = list[tuple[float, float]]  # ours and the reference's, in one repeat
 Spread = Callable[..., Iterable[Outcome]]
 
 
@@ -168,18 +169,16 @@ def describe(results: dict[str, Repeats], names: list[str]) -> dict[str, dict[st
 
 def figures(mine: Repeats, reference: Repeats) -> dict[str, Any]:
     """Medians with their 95 % intervals, and means of regrets and shares."""
-    ratios = bootstrap(mine.arrivals, reference.arrivals)
-    pairs = [math.log(a / b) for a, b in zip(mine.arrivals, reference.arrivals, strict=True)]
-    error = 1.96 * stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.inf
+    pairs = list(zip(mine.arrivals, reference.arrivals, strict=True))
     return {
         "completions_to_1pct": interval(mine.arrivals),
-        "cost_ratio_to_tpe": median(mine.arrivals) / median(reference.arrivals),
+        "cost_ratio_to_tpe": ratio_of_medians(pairs),
         "regret_at_equal_budget": fmean(mine.regrets),
         "false_stops": fmean(mine.false_stops),
         "false_stops_over_1pct": fmean(mine.lost),
-        "cost_ratio_interval": ratios,
-        "paired_ratio": math.exp(fmean(pairs)),
-        "paired_ratio_interval": {"low": math.exp(fmean(pairs) - error), "high": math.exp(fmean(pairs) + error)},
+        "cost_ratio_interval": bootstrap(pairs, ratio_of_medians),
+        "paired_ratio": mean_ratio(pairs),
+        "paired_ratio_interval": bootstrap(pairs, mean_ratio),
         "seconds_ratio_to_tpe": median(mine.seconds) / max(median(reference.seconds), 1e-9),
         "idle_share": fmean(mine.idle),
         "best_or_tied": fmean(mine.won),
@@ -218,19 +217,25 @@ def interval(values: list[float]) -> dict[str, float]:
     return {"median": median(values), "low": ordered[low], "high": ordered[high]}
 
 
-def bootstrap(mine: list[float], reference: list[float]) -> dict[str, float]:
-    """The 95 % interval of the ratio of two medians over the same repeats."""
-    draw, count = Random(0), len(mine)
-    ratios = []
-    for _ in range(BOOTSTRAPS):
-        picks = draw.choices(range(count), k=count)
-        ratios.append(median(mine[i] for i in picks) / median(reference[i] for i in picks))
-    ratios.sort()
-    return {"low": ratios[round(0.025 * BOOTSTRAPS)], "high": ratios[round(0.975 * BOOTSTRAPS) - 1]}
+def ratio_of_medians(pairs: Pairs) -> float:
+    """The median of what is on the left over the median of what is on the right."""
+    return median(one for one, _ in pairs) / median(other for _, other in pairs)
+
+
+def mean_ratio(pairs: Pairs) -> float:
+    """The geometric mean of the pairs' own ratios."""
+    return math.exp(fmean(math.log(one / other) for one, other in pairs))
+
+
+def bootstrap(pairs: Pairs, statistic: Callable[[Pairs], float]) -> dict[str, float]:
+    """The 95 % interval of a statistic of pairs of the same repeats."""
+    draw = Random(0)
+    found = sorted(statistic(draw.choices(pairs, k=len(pairs))) for _ in range(BOOTSTRAPS))
+    return {"low": found[round(0.025 * BOOTSTRAPS)], "high": found[round(0.975 * BOOTSTRAPS) - 1]}
 
 
 def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> None:
-    """One file's table, in Markdown."""
+    """One file's table, as the rows of RESULTS.md."""
     trainings = sum(len(place.trainings) for place in pool.places)
     budget = median(results[REFERENCE].arrivals)
     print(
@@ -238,21 +243,20 @@ def print_table(pool: Pool, results: dict[str, Repeats], names: list[str]) -> No
         f"each; the best point {pool.best:.4g}, {pool.close} within 1 %; budget {budget:,.0f} completions\n"
     )
     print(
-        "| policy | completions to 1 % (95 %) | of TPE's, medians (95 %) | paired (95 %) | time, of TPE's "
-        "| regret at budget | best or tied | false stops | over 1 % | idle | resumed |"
+        "| file | policy | repeats | completions to 1 % | of TPE's, medians (95 %) | paired (95 %) | regret | best or tied "
+        "| false stops | over 1 % | in all | idle |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    stopping, free = bounds(pool, results[REFERENCE])
+    print("|---" * 12 + "|")
     for name, row in describe(results, names).items():
-        cost, ratio, paired = row["completions_to_1pct"], row["cost_ratio_interval"], row["paired_ratio_interval"]
+        ratio, paired = row["cost_ratio_interval"], row["paired_ratio_interval"]
         print(
-            f"| {name} | {cost['median']:,.0f} ({cost['low']:,.0f}-{cost['high']:,.0f}) "
+            f"| {pool.name} | {name} | {row['repeats']} | {row['completions_to_1pct']['median']:,.0f} "
             f"| {row['cost_ratio_to_tpe']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f}) "
-            f"| {row['paired_ratio']:.2f} ({paired['low']:.2f}-{paired['high']:.2f}) | {row['seconds_ratio_to_tpe']:.2f} "
-            f"| {row['regret_at_equal_budget']:.4f} | {row['best_or_tied']:.0%} | {row['false_stops']:.0%} "
-            f"| {row['false_stops_over_1pct']:.0%} "
-            f"| {row['idle_share']:.1%} | {row['resumed']:.0f} |"
+            f"| {row['paired_ratio']:.2f} ({paired['low']:.2f}-{paired['high']:.2f}) "
+            f"| {row['regret_at_equal_budget']:.4g} | {row['best_or_tied']:.0%} | {row['false_stops']:.0%} "
+            f"| {row['false_stops_over_1pct']:.0%} | {row['completions_in_all']:,.0f} | {row['idle_share']:.0%} |"
         )
+    stopping, free = bounds(pool, results[REFERENCE])
     print(f"\nBounds, of TPE's: {stopping:.2f} for any stopping of TPE's points, {free:.2f} for any choice of points.")
 
 

@@ -55,7 +55,7 @@ def judge(overrides: list[str], prompts: int) -> dict[str, str]:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             _run(overrides, prompts)
-    except Exception as error:  # noqa: BLE001 - whatever EasyR1 raises is its verdict
+    except Exception as error:  # noqa: BLE001 - any error that EasyR1 raises is its verdict
         return {"error": f"{type(error).__name__}: {error}"[:400]}
     return {"error": ""}
 

@@ -1,4 +1,6 @@
-"""The rules beside EasyR1's and verl's own code: python benchmarks/frameworks/in_prompts.py easyr1|verl (make easyr1, make verl).
+"""The rules compared with EasyR1's and verl's own code (make easyr1, make verl).
+
+    python benchmarks/frameworks/in_prompts.py easyr1|verl
 
 Draws recipes that fit, breaks each in a known way, draws others at random, and lets lint and the real code judge them; then
 the fixes. Writes its section of RESULTS.md, and recipes with the real verdicts for the tests. Exit code 1 where anything
@@ -25,7 +27,7 @@ COUNT, SEED = 240, 1
 KEPT = 3  # recipes of each kind and verdict that the tests keep
 WHAT = {
     "verl": "Hydra composes verl's own configuration, its classes and `validate_config` judge it; the assertions that come "
-    "after minutes (workers, trainer) are copied beside them, and those on KL are its own functions",
+    "after minutes (workers, trainer) are copied and applied too, and those on KL are its own functions",
     "easyr1": "OmegaConf merges its own classes, then `RayPPOTrainer.__init__`, the workers' `_init_dist_mesh`, "
     "`DataProto.chunk` and `split`, `compute_policy_loss` and `compute_kl` run; Ray, vLLM and process groups are stand-ins",
 }
@@ -41,7 +43,7 @@ one of {kinds} ways, and {count} with sizes drawn at random. {what}.
 | `grposweep lint` | {precision:.3f} | {recall:.3f} | {right:.1%} |
 | one that always says ok | - | 0 | {fine:.1%} |
 
-Counted as broken although {name} takes them without a word: {silent}.
+Counted as broken although {name} accepts them silently: {silent}.
 """
 
 

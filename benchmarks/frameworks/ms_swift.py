@@ -1,4 +1,4 @@
-"""The rules beside ms-swift's own argument classes: python benchmarks/frameworks/ms_swift.py (make ms-swift).
+"""The rules compared with ms-swift's own argument classes: python benchmarks/frameworks/ms_swift.py (make ms-swift).
 
 Draws recipes, breaks each in a known way, and lets lint and the real classes judge them, in ms-swift's own environment; then
 the fixes. Writes its section of RESULTS.md, and the recipes with the real verdicts for the tests. Exit code 1 where

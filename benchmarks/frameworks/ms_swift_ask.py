@@ -37,7 +37,7 @@ def judge(argv: list[str]) -> dict[str, Any]:
             return {"error": f"ValueError: remaining_argv: {rest}"}  # pipelines/base.py
     except SystemExit:
         return {"error": said.getvalue().strip().splitlines()[-1]}
-    except Exception as error:  # noqa: BLE001 - whatever the classes raise is the answer
+    except Exception as error:  # noqa: BLE001 - any error of the classes is the answer
         return {"error": f"{type(error).__name__}: {error}"}
     trained = arguments.training_args
     return {"error": "", "derived": {name: plain(getattr(trained, name)) for name in DERIVED}}

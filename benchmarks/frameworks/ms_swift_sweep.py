@@ -22,7 +22,7 @@ PYTHON = PROJECT / ".venvs" / "ms-swift" / "bin" / "python"
 TINY, NAME = PROJECT / "outputs" / "ms-swift-tiny", "ms-swift-sweep"
 DIALS = ("lr=3e-4,1e-3", "batch.num_generations=4,8,12", "kl=none,high")
 BODY = """`make ms-swift-sweep`, {date}: `src/run.py -m trainer=ms-swift {dials}` over the tiny model,
-60 optimizer steps a trial, {trials} trials in {minutes:.1f} minutes with ms-swift's own imports and start; {invalid} of the 12
+60 optimizer steps per trial, {trials} trials in {minutes:.1f} minutes with ms-swift's own imports and start; {invalid} of the 12
 points were pruned before (GB101: 12 generations in a rollout of 32 completions). The objective is ms-swift's own held-out reward,
 `eval_reward`, as it logs it.
 

@@ -36,7 +36,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Stub(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing: attributes are made when they are asked for."""
+        """Nothing: attributes are made when they are first read."""
 
 
 def stub(*packages: str) -> None:

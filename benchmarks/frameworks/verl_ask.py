@@ -35,7 +35,7 @@ def judge(overrides: list[str]) -> dict[str, str]:
             config = compose(base, overrides=overrides)
             validate_config(config, need_reference_policy(config), need_critic(config))
             omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
-    except Exception as error:  # noqa: BLE001 - whatever verl raises is its verdict
+    except Exception as error:  # noqa: BLE001 - any error that verl raises is its verdict
         return {"error": f"{type(error).__name__}: {error}"[:400], "late": ""}
     try:
         return {"error": "", "late": late(config)}

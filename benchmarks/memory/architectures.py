@@ -147,7 +147,7 @@ def few_layers(a: Architecture) -> Architecture:
 
 
 def count_peak(a: Architecture, checkpoints: bool, batch: int) -> int:
-    """Bytes at the peak of a forward and backward pass, beside the gradients and AdamW's states of an earlier one."""
+    """Bytes at the peak of a forward and backward pass, in addition to the gradients and AdamW's states of an earlier one."""
     model = build_model(a, checkpoints)
     optimizer = step_once(model)
     tracker = MemTracker()

@@ -1,8 +1,8 @@
 """The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which run out of memory.
 
 ``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is downloaded: weights are
-random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl beside this
-file as soon as it is known: ``torch.cuda.max_memory_reserved`` beside the estimate. Points that have their line are not run
+random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl next to this
+file as soon as it is known: ``torch.cuda.max_memory_reserved`` next to the estimate. Points that have their line are not run
 again, so with ``--seconds 540`` the grid is done in pieces (about three on an H200); each prints the whole comparison so far.
 ``--list`` shows the points with their estimates, which needs no GPU.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from gpu_point import STEPS, Point  # noqa: E402  # it lies beside this file
+from gpu_point import STEPS, Point  # noqa: E402  # it is in this folder
 
 from grposweep.memory.catalog import GPUS  # noqa: E402
 from grposweep.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
@@ -207,7 +207,7 @@ def main() -> int:
     """The whole grid, or the part of it that there is time for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="only the points and their estimates, for an H200")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop in time; the next call goes on")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop in time; the next call continues")
     parser.add_argument("--to", type=Path, default=HERE / "grid.jsonl", help="the lines, earlier calls' among them")
     asked = parser.parse_args()
     if asked.list:

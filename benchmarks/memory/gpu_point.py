@@ -22,7 +22,7 @@ ACCUMULATION = 2
 
 @dataclass(frozen=True)
 class Point:
-    """One run: a model of ``memory/models.json``, completions a micro-step, tokens a completion, and three switches."""
+    """One run: a model of ``memory/models.json``, completions per micro-step, tokens per completion, and three switches."""
 
     model: str
     batch: int
@@ -33,7 +33,7 @@ class Point:
 
     @property
     def setting(self) -> Setting:
-        """The same for the estimator; two micro-steps an optimizer step."""
+        """The same for the estimator; two micro-steps per optimizer step."""
         return Setting(
             processes=1, num_generations=GENERATIONS, per_device_train_batch_size=self.batch,
             gradient_accumulation_steps=ACCUMULATION, architecture=known_models()[self.model], weights_dtype="bfloat16",

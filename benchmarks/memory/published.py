@@ -89,7 +89,7 @@ def read_setting(row: dict[str, Any]) -> Setting | None:
 
 
 def compare(rows: Iterable[dict[str, Any]]) -> list[Comparison]:
-    """Return the runs that can be estimated, each beside its estimate."""
+    """Return the runs that can be estimated, each with its estimate."""
     found = []
     for row in rows:
         s = read_setting(row)
@@ -136,7 +136,7 @@ def summary(found: Iterable[Comparison]) -> str:
     for family, runs in sorted(families.items(), key=lambda item: (item[0] == "all", item[0])):
         errors = sorted(abs(each.error) for each in runs if each.error is not None)
         figures = f"{median(errors):.0%} | {errors[ceil(0.9 * len(errors)) - 1]:.0%}" if errors else " | "
-        fits, refused = (sum(each.is_false and each.verdict is said for each in runs) for said in (True, False))
+        fits, refused = (sum(each.is_false and each.verdict is verdict for each in runs) for verdict in (True, False))
         unsure = sum(each.verdict is None for each in runs)
         lines.append(f"| {family} | {len(runs)} | {fits} | {refused} | {unsure} | {len(errors)} | {figures} |")
     return "\n".join(lines)

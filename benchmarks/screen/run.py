@@ -3,7 +3,7 @@
     python benchmarks/screen/run.py FOLDER [--seeds 4]
 
 The task is two-digit addition for the tiny model. Of 300 training prompts 120 have a wrong answer (nothing passes), 75 a lenient
-checker (everything passes), 105 are ordinary. Held-out prompts are ordinary. All is kept in FOLDER: the same command goes on.
+checker (everything passes), 105 are ordinary. Held-out prompts are ordinary. All is kept in FOLDER: the same command continues.
 """
 
 import json

@@ -73,13 +73,13 @@ def main() -> None:
 
 
 def prepare_model() -> None:
-    """The tiny model is made before anybody's time is taken."""
+    """The tiny model is made before the clock starts."""
     command = [sys.executable, str(PROJECT / "src" / "run.py"), "debug=smoke"]
     subprocess.run(command, cwd=tempfile.mkdtemp(), check=True, stdout=subprocess.DEVNULL)
 
 
 def ours_real() -> Measured:
-    """Every trial a job of its own."""
+    """Every trial is a job of its own."""
     arguments = [
         *REAL, "cluster=slurm", "cluster.gpus_per_node=0", f"cluster.max_jobs={REAL_SLOTS}", "name=s", "-m",
         f"lr={REAL_LRS}", "batch=small,open_r1_medium",

@@ -150,7 +150,7 @@ def history(name: str, made: dict[str, dict[str, list[Any]]], newest: dict[str, 
     own, found = made[newest["version"]].get(name), list[list[Any]]()
     now = newest["keys"].get(name)
     if own is None and now is not None:
-        return []  # a key of a newer transformers than those at hand
+        return []  # a key of a newer transformers than the installed one
     last: list[Any] = []
     for version, keys in made.items():
         entry = keys.get(name, [])

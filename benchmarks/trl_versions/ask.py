@@ -38,7 +38,7 @@ def _answered(answer: Any, processes: int, config: dict[str, Any]) -> dict[str, 
     """Any exception is an answer: the library's refusals have many types."""
     try:
         made = answer(processes, config)
-    except Exception as error:  # noqa: BLE001  # whatever TRL raises is its verdict
+    except Exception as error:  # noqa: BLE001  # any error that TRL raises is its verdict
         return {"error": f"{type(error).__name__}: {error}", "derived": {}}
     return {"error": "", "derived": {name: getattr(made, name, None) for name in DERIVED}}
 

@@ -69,7 +69,7 @@ def options_of(text: str) -> dict[str, Any]:
 
 
 def verdict(parser: Any, words: list[str], options: dict[str, Any]) -> str:
-    """Return "dropped" where training would go on without the key, "stops" where it would not."""
+    """Return "dropped" where training would continue without the key, "stops" where it would not."""
     try:
         with redirect_stderr(StringIO()):
             parser(Arguments).parse_args_and_config(words, **options)

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=Path, default=Path(__file__).with_name("wild.jsonl"))
     parser.add_argument("--only", default="", help="repositories whose name contains this")
     parser.add_argument("--show", choices=("false-alarms", "missed", "unread", "crashes"))
-    parser.add_argument("--to", type=Path, help="a JSON line a file")
+    parser.add_argument("--to", type=Path, help="a JSON line per file")
     asked = parser.parse_args()
     rows = [json.loads(line) for line in asked.verdicts.read_text(encoding="utf-8").splitlines()]
     answers = list(judge([row for row in rows if asked.only in row["repo"]], asked.repositories.resolve()))
