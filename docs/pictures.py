@@ -1,27 +1,33 @@
-"""Make the pictures: docs/lint.svg from lint's output, and the report of the demo's sweep (run here, minutes).
+"""Make the pictures: docs/lint.svg, a terminal recording, and screenshots of the demo's report (its sweep takes minutes).
 
 docs/report.png is the README's; docs/guides/report-*.png show a wide screen and a phone, light and dark.
 
-
-python docs/pictures.py [SWEEP FOLDER]      (make pictures)
+python docs/pictures.py [SWEEP FOLDER]      (make pictures; with the Python that ran the sweep)
+python docs/pictures.py --recording         (only docs/lint.svg: seconds, without Chromium)
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from io import StringIO
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.text import Text
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 TERMINAL = CHECKOUT / "docs" / "lint.svg"
-GUIDE = CHECKOUT / "docs" / "guides" / "lint.md"
-SIZES = {"1400": (1400, 840), "420": (420, 900)}  # pixels: a wide screen and a phone
-PICTURES = {CHECKOUT / "docs" / "report.png": (960, 910, "light")} | {
+RECIPE = CHECKOUT / "docs" / "recipe.yaml"
+COLUMNS = 88
+LINT = "grposweep lint recipe.yaml --processes 7 --framework-version 1.16"
+RECORDED = (LINT, f"{LINT} --fix --unsafe-fixes", LINT)
+READING = 4.0  # seconds before the next command
+SIZES = {"1400": (1400, 820), "420": (420, 900)}  # pixels: a wide screen and a phone
+PICTURES = {CHECKOUT / "docs" / "report.png": (960, 890, "light")} | {
     CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
     for name, size in SIZES.items()
     for scheme in ("light", "dark")
@@ -29,24 +35,44 @@ PICTURES = {CHECKOUT / "docs" / "report.png": (960, 910, "light")} | {
 MOST_BYTES = 150_000
 
 
-def draw_lint(here: Path) -> None:
-    """Draw what the guide's first command prints on its recipe, in a terminal of 80 columns."""
-    recipe = GUIDE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
-    (here / "recipe.yaml").write_text(recipe.partition("\n")[2], encoding="utf-8")  # without the line of its name
-    options = ["lint", "recipe.yaml", "--processes", "7", "--framework-version", "1.16"]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": "80"}
+def record(here: Path) -> str:
+    """Run the recorded commands on a copy of the example recipe, and return the recording as an SVG.
+
+    Each line appears when it was printed. A viewer without animations shows the last picture.
+    """
+    shutil.copy(RECIPE, here / "recipe.yaml")
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     environment.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "grposweep", *options]
-    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=80, file=nowhere, force_terminal=True)
-        console.print(f"[bold]$[/] grposweep {' '.join(options)}", highlight=False)
+    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
+    times: list[float] = []  # of each line, in seconds from the start
+    now = 0.0
+    for line in RECORDED:
+        arguments = [sys.executable, "-m", *line.split()]
+        begun = time.monotonic()
+        done = subprocess.run(arguments, cwd=here, env=environment, capture_output=True, text=True, check=False)
+        took = time.monotonic() - begun
+        console.print(f"[bold]$[/] {line}", highlight=False)
         console.print(Text.from_ansi(done.stdout))
-        console.save_svg(str(TERMINAL), title="grposweep lint")
+        lines = console.export_text(clear=False).count("\n")  # so far
+        times += [now, *[now + took] * (lines - len(times) - 1)]
+        now += took + READING
+    return animated(console.export_svg(title="grposweep lint"), times)
+
+
+def animated(svg: str, times: list[float]) -> str:
+    """Return a terminal's SVG whose lines appear at these times, once."""
+    style = """
+    @keyframes appear { from { opacity: 0 } to { opacity: 1 } }
+    text[clip-path*="-line-"] { animation: appear 1ms both }
+    @media (prefers-reduced-motion: reduce) { text[clip-path*="-line-"] { animation: none } }
+    """
+    svg = svg.replace("</style>", f"{style}</style>", 1)
+    line = re.compile(r'(clip-path="url\(#[\w-]+-line-(\d+)\)")')
+    return line.sub(lambda found: f'{found[1]} style="animation-delay: {times[int(found[2])]:.1f}s"', svg)
 
 
 def sweep(here: Path) -> Path:
-    """The sweep that ``make demo`` runs."""
+    """Run the sweep of ``make demo``, and return its folder."""
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(CHECKOUT / "src" / "run.py"), "sweeps=lr_batch", "name=lr_batch"]
     subprocess.run(command, cwd=here, env=environment, check=True)
@@ -67,6 +93,8 @@ def report(folder: Path, file: Path) -> None:
 
 def take(file: Path) -> None:
     """Take the upper part of the page at each size and colour scheme."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
@@ -84,7 +112,9 @@ def main() -> None:
     """Make the pictures again."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
-        draw_lint(here)
+        TERMINAL.write_text(record(here), encoding="utf-8")
+        if sys.argv[1:] == ["--recording"]:
+            return
         folder = Path(sys.argv[1]).resolve() if sys.argv[1:] else sweep(here)
         report(folder, here / "report.html")
         take(here / "report.html")
