@@ -81,7 +81,10 @@ def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(i
     assert "1 trial of s to try again" in again.stdout
     command = (trials(tmp_path / "outputs" / "s")[1] / "command.sh").read_text()
     assert "-m grposweep run" in command
-    assert "Groups (group=option)" in call(installed, tmp_path, "run", "--help").stdout
+    shown = call(installed, tmp_path, "run", "--help").stdout
+    assert "Groups (group=option)" in shown
+    assert "\ngrposweep run lr=3e-4" in shown
+    assert "run.py" not in shown
     assert call(installed, tmp_path, "run", "lr=x").returncode == 2
 
 

@@ -153,6 +153,15 @@ def test_list_finds_sweeps_below_a_folder_and_names_damaged_ones(commands: Comma
     assert [name for name in ("one", "two", "is damaged") if name not in out] == []
 
 
+def test_list_finds_the_sweeps_of_a_copy_of_conf(commands: Commands) -> None:
+    """Its configuration puts them elsewhere."""
+    assert commands("init", "conf").code == 0
+    config = Path("conf/config.yaml")
+    config.write_text(config.read_text().replace("outputs: outputs ", "outputs: shared "))
+    make_sweep(Path("shared") / "elsewhere", Made(trials=2))
+    assert "elsewhere" in commands("list", "--config-dir", "conf").out
+
+
 def test_list_shows_whole_dates_next_to_long_names(commands: Commands) -> None:
     """80 columns: nothing is cut."""
     make_sweep(HERE / "tiny-arithmetic-lr-batch-num_generations-d9f37f", Made(trials=4))

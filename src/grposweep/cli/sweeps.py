@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from grposweep.cli.app import Named, Outputs, Sweep, Trial, command
+from grposweep.cli.app import OUTPUTS, ConfigDir, Named, Outputs, Sweep, Trial, command
 from grposweep.errors import UserError
 
 
@@ -108,18 +108,32 @@ def _trial(name: str, sweep: str | None, outputs: Path) -> Path:
 
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
 def list_(
-    folder: Annotated[Path, typer.Argument(help="Folder to search, a few levels deep.")] = Path("outputs"),
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder to search, a few levels deep.", show_default="the configuration's outputs"),
+    ] = None,
+    config_dir: ConfigDir = None,
 ) -> None:
     """List the sweeps below a folder, the newest first."""
     from grposweep.report.status import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
-    views, damaged = read_sweeps(folder)
+    views, damaged = read_sweeps(folder or _outputs_of(config_dir))
     console = build_console(SCREEN_COLUMNS)
     if views:
         console.print(sweeps_table(views))
     for why in damaged:
         console.print(why, style="yellow", markup=False, soft_wrap=True)
+
+
+def _outputs_of(config_dir: Path | None) -> Path:
+    """Return the folder in which a user's configuration puts its sweeps."""
+    if config_dir is None:
+        return OUTPUTS
+    from grposweep.config.compose import open_session, to_experiment
+
+    with open_session(config_dir) as session:
+        return Path(to_experiment(session.compose([])).outputs)
 
 
 @command("grposweep report", "grposweep report lr_batch --output ~/lr_batch.html")

@@ -6,6 +6,7 @@ a single one; the others are in ``search.further``. A `Session` composes outside
 """
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -154,6 +155,7 @@ def _listed(value: Any) -> list[str]:
 def register() -> None:
     """Register the schema and the sweeper with Hydra; run.py calls this before it composes anything."""
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
+    OmegaConf.register_new_resolver("command", _command, replace=True)
     store = ConfigStore.instance()
     store.store(name="experiment_schema", node=_open_mappings(OmegaConf.structured(Experiment)), provider="grposweep")
     store.store(
@@ -174,6 +176,11 @@ def _open_mappings(config: DictConfig) -> DictConfig:
 def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
     """Resolve ``${ranks:nodes,gpus_per_node,tasks_per_node,server_gpus}``: a rank per training GPU, or without GPUs per task."""
     return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 reports if no GPU is left
+
+
+def _command() -> str:
+    """Resolve ``${command:}``: how this program was started, for its help."""
+    return "python src/run.py" if Path(sys.argv[0]).name == "run.py" else "grposweep run"
 
 
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
