@@ -225,9 +225,14 @@ def export(
 @command(
     "grposweep compare kl_grid kl_grid_long        # their best trials",
     "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
+    "grposweep compare 3 7 --sweep lr_batch        # the same",
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
-def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
+def compare(
+    names: Sides,
+    sweep: Annotated[str | None, typer.Option(help="Sweep of all named trials.", autocompletion=complete_sweep)] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
     """Compare trials, or the best trials of sweeps.
 
     Shows settings, curves, and whether the difference is significant.
@@ -235,7 +240,7 @@ def compare(names: Sides, outputs: Outputs = Path("outputs")) -> None:
     from grposweep.report.compare import compare_all
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
-    build_console(SCREEN_COLUMNS).print(compare_all(names, outputs))
+    build_console(SCREEN_COLUMNS).print(compare_all([f"{sweep}/{name}" for name in names] if sweep else names, outputs))
 
 
 @command(
