@@ -185,7 +185,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("values", [{}, ["lr"], "lr=1e-3", None])
 def test_a_sweep_of_nothing_is_refused(values: Any) -> None:
     """The demo is not trained unasked; the message shows what to pass."""
-    with pytest.raises(UserError, match=r'takes a mapping .*sweep\(\{"lr": \[1e-5, 1e-4\]'):
+    with pytest.raises(UserError, match=r'must be a mapping .*sweep\(\{"lr": \[1e-5, 1e-4\]'):
         api.sweep(values)
 
 

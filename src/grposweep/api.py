@@ -216,8 +216,9 @@ def sweep(
     """
     if not isinstance(values, Mapping) or not values:
         raise UserError(
-            f"sweep({values!r:.80}): it takes a mapping of configuration keys: what to run. A list holds the values to "
-            'compare: sweep({"lr": [1e-5, 1e-4], "model": "qwen3_0_6b"}). A study of yours: sweep({"sweeps": "lr_batch"}).'
+            f"sweep({values!r:.80}): the argument must be a mapping with at least one configuration key. Set the values "
+            'to compare as a list: sweep({"lr": [1e-5, 1e-4], "model": "qwen3_0_6b"}). Or name a study: '
+            'sweep({"sweeps": "lr_batch"}).'
         )
     for key in ("outputs", "name"):
         if key in values:

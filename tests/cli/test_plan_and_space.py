@@ -238,5 +238,5 @@ def test_the_table_of_gpus_has_whole_headings_in_80_columns(
 def test_processes_and_gpus_that_contradict_each_other_are_refused() -> None:
     """The same number said twice is none."""
     assert training_processes(4, 5, 1) == 4
-    with pytest.raises(UserError, match=r"--processes 4 --gpus 8: .* these are 8"):
+    with pytest.raises(UserError, match=r"--processes 4 --gpus 8: .* --gpus means 8 processes"):
         training_processes(4, 8, 0)

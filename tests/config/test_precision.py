@@ -63,7 +63,7 @@ def test_a_setting_holds_both_types() -> None:
         (["model.mixed_precision=half"], r"model\.mixed_precision=half"),
         (["model.attn_implementation=flash_attention_2"], r"this model in float32\. Set model\.dtype=auto"),
         (["model.quantization=4bit"], r"model\.quantization=4bit: .*Set model\.lora\.enabled=true"),
-        (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"not divided among ranks"),
+        (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"cannot be divided among ranks"),
         (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set generation\.use_vllm=false"),
         (
             ["model.quantization=4bit", LORA, "generation.use_vllm=true"],

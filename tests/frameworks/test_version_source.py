@@ -223,10 +223,10 @@ def test_nothing_of_the_repository_is_executed(tree: Tree) -> None:
     ("text", "said"),
     [
         ('framwork = "trl"\n', "there is no setting 'framwork'. The settings are framework, framework-version"),
-        ("processes = 0\n", "it is a whole number of at least 1"),
+        ("processes = 0\n", "it must be a whole number of at least 1"),
         ('framework = "rllm"\n', "grposweep reads"),
-        ("framework-version = 0.18\n", "framework-version is text"),
-        ("ignore = 'GB101'\n", "ignore is a list"),
+        ("framework-version = 0.18\n", "framework-version must be text"),
+        ("ignore = 'GB101'\n", "ignore must be a list"),
         ("= 1\n", "it cannot be read as TOML"),
         ('[per-file."a.yaml"]\nper-file = {}\n', "there is no setting 'per-file'"),
     ],

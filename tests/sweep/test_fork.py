@@ -1,4 +1,4 @@
-"""``grposweep fork``: children of a checkpoint, one parameter apart, on the same data and random numbers."""
+"""``grposweep fork``: children of a checkpoint, one change each, on the same data and random numbers."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -50,7 +50,7 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
         ("cluster.processes=2", "so many ranks"),
         ("lr=interval(1e-5,1e-3)", "List them"),
         ("lr=0.0003", "changes nothing"),
-        ("sweeps=kl_grid", "replaces more than one group"),
+        ("sweeps=kl_grid", "would replace several groups"),
         ("search=grid", "a fork compares each value with a control"),
     ],
 )

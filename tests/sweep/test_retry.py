@@ -98,7 +98,7 @@ def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
         if command.endswith("1e-2"):
             assert retry("s", (), folder.parent) == 0
         else:
-            with pytest.raises(UserError, match="does not say which command started it, or that is gone"):
+            with pytest.raises(UserError, match="does not record a command that can be run again"):
                 retry("s", (), folder.parent)
     assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
 
@@ -112,7 +112,7 @@ def test_retry_of_a_sweep_whose_script_is_gone_is_refused(
     monkeypatch.setattr(sys, "argv", [str(script), "-m", *FAKE, CRASH, "lr=1e-2"])
     folder = sweep(*FAKE, CRASH, "lr=1e-2")
     script.unlink()
-    with pytest.raises(UserError, match="or that is gone"):
+    with pytest.raises(UserError, match="does not record a command that can be run again"):
         retry("s", (), folder.parent)
 
 

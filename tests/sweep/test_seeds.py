@@ -62,7 +62,7 @@ def test_a_study_made_again_knows_its_replicates(raced: Ended, here: Path) -> No
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("search.seeds=1",), "a spread takes two results or more"),
+    (("search.seeds=1",), "an interval needs at least two seeds"),
     (("search.seeds=3", "seed=1,2"), "both would set the seed"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused_in_one_message(run: Run, arguments: tuple[str, ...], said: str) -> None:

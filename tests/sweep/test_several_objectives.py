@@ -45,4 +45,4 @@ def test_what_needs_one_order_of_trials_is_refused(run: Run, asked: str) -> None
     """Before anything starts."""
     ended = run(*TWO, "-m", "lr=1e-5,1e-4", asked)
     assert ended.code == 2
-    assert "it needs one order of all trials, and 2 objectives make none" in ended.err
+    assert "it needs a single ranking of all trials, but this sweep has 2 objectives" in ended.err

@@ -65,7 +65,7 @@ def test_a_trial_under_way_waits_and_its_attempts_are_one_run(
     wait_for(lambda: any(len(lines(path)) > 5 for path in here.glob("outputs/s/trials/*/metrics.jsonl")))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=300) == 130
-    assert "not over yet: 1 trial" in sync(here, server.url).out
+    assert "not finished yet: 1 trial" in sync(here, server.url).out
     assert not server.runs
     (folder,) = trials(run(*slow).sweep)
     assert sync(here, server.url).code == 0

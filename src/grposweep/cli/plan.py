@@ -177,8 +177,8 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
     if processes not in (None, ranks):
         server = f" --vllm-gpus {server_gpus}" if server_gpus else ""
         raise UserError(
-            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one process, so these are {ranks}. "
-            "Give one of the two options."
+            f"--processes {processes} --gpus {gpus}{server}: each GPU that trains has one process, so --gpus means {ranks} "
+            "processes. Give only one of the two options."
         )
     return ranks
 

@@ -122,7 +122,7 @@ def retry(
 ) -> int:  # fmt: skip  # an option a line reads best
     """Retry failed trials and resume their sweep.
 
-    Each trial continues from its last checkpoint.
+    Each trial continues from its last checkpoint, or from the beginning if its files have changed.
 
     'grposweep rerun' repeats any trial as a separate sweep.
     Exit code: that of the sweep.

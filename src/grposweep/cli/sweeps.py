@@ -65,7 +65,12 @@ def diagnose(
     log: Annotated[
         str, typer.Argument(help="A log of any trainer, a folder with one, or a trial.", show_default=False)
     ],
-    watch: Annotated[bool, typer.Option("--watch", help="Read it again while it grows, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Read it again while it grows, until Ctrl-C, the last step or a finding of --fail-on."
+        ),
+    ] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two readings with --watch.")
     ] = 10.0,

@@ -188,7 +188,8 @@ def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
     for name in WHOLE:
         if name in values:
             raise UserError(
-                f"{name}={values[name]} replaces more than one group of the recorded trial. Name the groups."
+                f"{name}={values[name]} would replace several groups of the recorded trial. "
+                "Set the options of single groups instead, such as batch=small kl=low."
             )
 
 

@@ -65,8 +65,8 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
         )
     if found.weights == "bfloat16" and found.mixed == "fp16":
         raise UserError(
-            "model.dtype=bfloat16 and model.mixed_precision=fp16: one of them is for GPUs that do not have the other. Set "
-            "model.dtype=auto, which fits the weights to the mixed precision."
+            "model.dtype=bfloat16 and model.mixed_precision=fp16: bfloat16 needs GPUs from Ampere on, and fp16 is for "
+            "older ones. Set model.dtype=auto, which chooses the weights by the mixed precision."
         )
     if found.computed == "float32" and (model.attn_implementation or "").startswith("flash_attention"):
         raise UserError(
@@ -109,7 +109,8 @@ def check_quantization(experiment: Experiment) -> None:
         )
     if sharding in ("zero3", "fsdp"):
         raise UserError(
-            f"{named} and trainer.sharding={sharding}: quantized weights are not divided among ranks here. Set zero2."
+            f"{named} and trainer.sharding={sharding}: quantized weights cannot be divided among ranks here. "
+            "Set trainer.sharding=zero2."
         )
     if generation.use_vllm:
         raise UserError(

@@ -86,7 +86,7 @@ def check_ranges(experiment: Experiment) -> None:
     low, high = experiment.loss.entropy_coef_min, experiment.loss.entropy_coef_max
     if low is not None and high is not None and low > high:
         raise UserError(
-            f"loss.entropy_coef_min={low:g} is above loss.entropy_coef_max={high:g}, so no coefficient fits. Exchange them."
+            f"loss.entropy_coef_min={low:g} is above loss.entropy_coef_max={high:g}, so no coefficient fits. Swap them."
         )
 
 
@@ -123,13 +123,14 @@ def check_words(experiment: Experiment) -> None:
         )
     if experiment.search.seeds == 1 or experiment.search.seeds < 0:
         raise UserError(
-            f"search.seeds={experiment.search.seeds}: a spread takes two results or more. Set search.seeds=2 or more (5 tell "
-            "far more), or 0 for no replicates."
+            f"search.seeds={experiment.search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
+            "least), or 0 to train no leader again."
         )
     size = read_gpu(experiment.cluster)  # raises for an unknown name
     if size is not None and not size > 0:
         raise UserError(
-            f"cluster.gpu_memory_gib={size:g}: nothing fits. Set what a GPU has, in GiB, or null not to judge memory."
+            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in GiB, or null to skip "
+            "the memory rules."
         )
     check_filter(experiment)
     if experiment.search.further:
@@ -137,7 +138,7 @@ def check_words(experiment: Experiment) -> None:
     for key in AT_LEAST_ONE:
         value = value_at(experiment, key)
         if value is not None and value < 1:
-            raise UserError(f"{key}={value}: it counts something of which at least one is needed. Set {key}=1 or more.")
+            raise UserError(f"{key}={value}: it must be at least 1. Set {key}=1 or more.")
     if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
         raise UserError(
             f"task.path={experiment.task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
@@ -235,7 +236,7 @@ def check_objectives(search: Search) -> None:
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
         raise UserError(
-            f"{broken}: it needs one order of all trials, and {1 + len(search.further)} objectives make none "
+            f"{broken}: it needs a single ranking of all trials, but this sweep has {1 + len(search.further)} objectives "
             f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
 

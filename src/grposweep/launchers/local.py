@@ -213,7 +213,7 @@ class Local(Launcher):
         share = 1 if experiment.cluster.trials_per_gpu == AUTO else int(experiment.cluster.trials_per_gpu)
         if share > 1 and not gpus:
             raise UserError(
-                f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set search.parallel={share} to run so many "
+                f"cluster.trials_per_gpu={share}: this machine has no GPU to share. Set search.parallel={share} to run that many "
                 "trials at once on the CPU, and cluster.trials_per_gpu=1."
             )
         gpus *= share  # a GPU is there once for each of the trials that share it

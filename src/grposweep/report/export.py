@@ -115,7 +115,7 @@ def show_best(
     if best is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
-            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. What became of its trials: {status}"
+            f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state of its trials with: {status}"
         )
     ranked = _extrapolated(view) if extrapolated else []
     best = ranked[0].trial if ranked else best

@@ -48,7 +48,7 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
 
 
 @rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
-      why="hot for {model}: stable GRPO runs are reported up to {most:g}", instead="Try {rate:g}, with warmup.")  # fmt: skip
+      why="high for {model}: stable GRPO runs are reported up to {most:g}", instead="Try {rate:g}, with warmup.")  # fmt: skip
 def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 

@@ -105,7 +105,7 @@ class Batch:
     """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is set.
 
     ``steps_per_generation`` counts micro-steps and defaults to the accumulation, as in TRL.
-    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose. ``num_generations_eval`` is the same for all points, so
+    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose. ``num_generations_eval`` is the same for all points,
     so that objectives are measured in the same way (null: TRL's default, ``num_generations``).
     """
 

@@ -105,7 +105,9 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         points = recorded_points(base, session)
         for line in not_as_recorded(parent.sweep, trial, base, recorded, is_changed=True):
             say(line)
-        say(f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and one parameter apart")
+        say(
+            f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and children with one change each"
+        )
         origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
         said = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
         ended = run_sweep(space, points, said, "fork", origin, partial(state.keep, checkpoint.path, logs))

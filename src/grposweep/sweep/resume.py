@@ -292,7 +292,7 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
         "and results of both must not be mixed. Choose one:\n"
         "  name=...                        start every trial as a new sweep with the files as they are\n"
         "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
-        "  search.changed_files=accept     continue with the changed files: they give recorded trials the same results"
+        "  search.changed_files=accept     continue with the changed files, if they do not change the results of recorded trials"
     )
 
 

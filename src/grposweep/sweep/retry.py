@@ -140,7 +140,7 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     words, start = shlex.split(str(recorded.get("command", ""))), Path(str(recorded.get("working_directory", "")))
     if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(
-            f"{folder.path} does not say which command started it, or that is gone. "
-            "Give its command with search.retry_failed=true."
+            f"{folder.path} does not record a command that can be run again. "
+            "Run the sweep's own command with search.retry_failed=true."
         )
     return [sys.executable, *words[1:]], start

@@ -127,7 +127,9 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"{base.search.stopping}. Set search.stopping={sampler}, or search.sampler=tpe."
         )
     if sampler == "one_factor" and not base.search.seeds:
-        raise UserError("search.seeds=0: an effect without a spread tells nothing. Set search.seeds=5, say.")
+        raise UserError(
+            "search.seeds=0 with search=one_factor: intervals of effects need several seeds. Set search.seeds=5."
+        )
     if base.search.terminator and lists_points(sampler):
         raise UserError(
             f"search.terminator=true with search={sampler}: every point of the list is compared, so none may be left out. "
@@ -307,8 +309,9 @@ def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validato
         if recorded not in _identities(verdict, folder.trial(trial.number, recorded)):
             point = " ".join(f"{name}={label}" for name, label in trial.params.items())
             raise UserError(
-                f"trial {trial.number} ({point}) was recorded with other values than these options stand for now. Compare its "
-                "config.yaml, set what has changed as it was (such as model.dtype=bfloat16), or start a sweep under another name."
+                f"trial {trial.number} ({point}) was recorded with other values than the same options have now. Compare its "
+                "config.yaml, and set each changed key to its recorded value (such as "
+                "model.dtype=bfloat16), or set another name=..."
             )
 
 

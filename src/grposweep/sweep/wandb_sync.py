@@ -39,7 +39,7 @@ def sync_sweep(sweep: SweepView) -> int:
     if already := len(kept) - len(ready) - len(open_):
         say(f"sent before: {count(already, 'trial')}")
     if open_:
-        say(f"not over yet: {count(len(open_), 'trial')}, to be sent by this command when they are")
+        say(f"not finished yet: {count(len(open_), 'trial')}. Run this command again when they are")
     if ready and (why := unreachable(server())):
         say(
             f"nothing sent: {server()} cannot be reached ({why}). {count(len(ready), 'trial')} stay in {sweep.path}",

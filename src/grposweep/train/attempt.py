@@ -220,9 +220,10 @@ def check_schedule(setting: Setting, plan: Plan) -> None:
     if not plan.total_steps:
         raise UserError(
             f"schedule (max_steps={setting.max_steps}, epochs={setting.epochs}, "
-            f"budget_completions={setting.budget_completions}) comes to no optimizer step: a rollout is "
+            f"budget_completions={setting.budget_completions}) gives no optimizer step: a rollout is "
             f"{plan.completions_per_rollout} completions, and {setting.train_prompts} training prompts are known. "
-            "Set a larger schedule or a smaller batch, and prepare the sweep first where epochs count."
+            "Set a larger schedule or a smaller batch. With schedule=epochs, run the sweep's own "
+            "command first: it counts the prompts."
         )
 
 

@@ -57,8 +57,8 @@ def configured(optimizer: Any, scheduler: Any) -> Iterator[None]:
     scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate's wrapper
     if not isinstance(scheduler, LambdaLR):
         raise UserError(
-            f"a fork with the learning rate scheduler {type(scheduler).__name__}: its state cannot be told from its rates. "
-            "Set optimizer.lr_scheduler_type=constant or another that is a function of the step."
+            f"a fork with the learning rate scheduler {type(scheduler).__name__}: its state cannot be separated from its "
+            "learning rates. Set optimizer.lr_scheduler_type=constant, linear or cosine."
         )
     given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     rates = list(scheduler.base_lrs)

@@ -157,8 +157,8 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
     v = read_numbers(recipe.config)
     sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
     if min(sizes) < 1:
-        why = "each counts something, so it is at least 1"
-        yield Violation(f"sizes {sizes}", why, "Correct them.", ("global_batch_size",))
+        why = "micro_batch_size, global_batch_size, num_generations and the completions per rollout must each be at least 1"
+        yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
         return
     ranks = data_ranks(v, recipe.processes)
     for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):

@@ -115,7 +115,9 @@ def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
     if table is None:
         return None
     if not isinstance(table, dict):
-        raise BadSettings(f"{file}: [tool.grposweep] is a table of settings.")
+        raise BadSettings(
+            f"{file}: [tool.grposweep] must be a table of settings. Write them below [tool.grposweep] as key = value."
+        )
     return replace(_parse(table, str(file)), file=file)
 
 
@@ -128,13 +130,15 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
     if framework is not None and framework not in FRAMEWORKS:
         raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
-        raise BadSettings(f"{where}: processes = {processes!r}: it is a whole number of at least 1.")
+        raise BadSettings(
+            f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set processes = 8, for example."
+        )
     select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
     overrides = []
     for name in OVERRIDES:
         entries = table.get(name, {})
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise BadSettings(f'{where}: {name} holds a table for each pattern: [{name}."old/*.yaml"].')
+            raise BadSettings(f'{where}: {name} must hold a table for each pattern. Write [{name}."old/*.yaml"].')
         overrides += [(glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()]
     versions = _versions(table.get("framework-version", {}), where)
     return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
@@ -142,14 +146,16 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
 
 def _codes(value: Any, key: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
-        raise BadSettings(f'{where}: {key} is a list of rules or families: {key} = ["GB101", "GA"].')
+        raise BadSettings(f'{where}: {key} must be a list of rules or families. Write {key} = ["GB101", "GA"].')
     return tuple(value)
 
 
 def _versions(value: Any, where: str) -> dict[str, str]:
     versions = {"": value} if isinstance(value, str) else value
     if not isinstance(versions, dict) or not all(isinstance(version, str) for version in versions.values()):
-        raise BadSettings(f'{where}: framework-version is text, as "0.18.0", or a table of frameworks with text.')
+        raise BadSettings(
+            f'{where}: framework-version must be text or a table of texts. Write "0.18.0", or {{ trl = "0.18.0" }}.'
+        )
     unknown = [name for name in versions if name and name not in FRAMEWORKS]
     if unknown:
         raise BadSettings(

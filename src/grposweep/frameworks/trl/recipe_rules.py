@@ -147,7 +147,7 @@ def _strategy(key: str, value: Any) -> Violation:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
     choices = ", ".join(STRATEGIES[key])
-    return Violation(f"{key}={show(value)}", f"choices are {choices}", "Choose one of them.", (key,))
+    return Violation(f"{key}={show(value)}", f"it is not one of the choices ({choices})", "Set one of them.", (key,))
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
@@ -156,7 +156,7 @@ def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | Non
         return Violation(
             f"{key}={value}", "it is not a finite number, so every weight that it affects becomes NaN", NUMBER, (key,)
         )
-    return Violation(f"{key}={show(value)}", f"{key} is {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+    return Violation(f"{key}={show(value)}", f"{key} must be {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
 
 
 def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:

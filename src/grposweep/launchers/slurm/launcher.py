@@ -391,6 +391,6 @@ def _check_shape(cluster: Cluster, generation: Generation) -> None:
     served = f", of which generation.vllm_gpus={generation.vllm_gpus} run the server" if generation.vllm_gpus else ""
     raise UserError(
         f"cluster.processes={cluster.processes}: on Slurm this follows from cluster.nodes={cluster.nodes} and "
-        f"cluster.{key}={each}, a rank a {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
-        f"{ranks}. Set those, and leave cluster.processes alone."
+        f"cluster.{key}={each}, one rank per {'GPU' if cluster.gpus_per_node else 'task'}{served}, which makes "
+        f"{ranks}. Set those, and leave cluster.processes out."
     )

@@ -42,7 +42,7 @@ def load_data(task: Task, sweep: Path | None = None) -> Data:
     ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts.
     """
     if task.kind not in TASKS:
-        raise UserError(f"task.kind={task.kind} is no task that we have. Set task to one of: {', '.join(TASKS)}.")
+        raise UserError(f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}.")
     if task.system_prompt and not task.chat:
         raise UserError(
             "task.system_prompt is set, but task.chat=false: a plain prompt has no system turn to put it in. "
