@@ -41,7 +41,9 @@ class Staged(Launcher):
     def submit(self, job: Job) -> str:
         """Leave what the fake trainer leaves: two evaluations, a heartbeat, a result."""
         folder, metrics = job.folder, MetricsFile(job.folder, job.attempt)
-        rate = float(json.loads((folder / "trial.json").read_text())["point"].get("lr", 3e-4))  # one_factor's base has no change
+        rate = float(
+            json.loads((folder / "trial.json").read_text())["point"].get("lr", 3e-4)
+        )  # one_factor's base has no change
         objective = 0.8 - 0.2 * abs(math.log10(rate / 1e-3))
         start_run(folder, job.attempt, 1)
         for step, reward in ((0, 0.2), (10, objective)):
