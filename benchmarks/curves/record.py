@@ -5,8 +5,8 @@
 Runs the sweeps below in FOLDER (default: .recording in this folder) and writes one JSON line a finished trial to NAME.jsonl in
 this folder. Killed at any time, it continues where it was. ``arithmetic`` and ``successor`` are grids with three seeds per point,
 about three CPU hours. ``larger`` and ``copy`` are random points of a wide space with two seeds each, recorded in rounds of
-``ROUND`` points, about 13 CPU seconds per curve; what is finished after each round is added to their files. If the folder is gone,
-``--draw 1`` (2, ...) continues with other points.
+``ROUND`` points, 9 to 13 CPU seconds per curve; what is finished after each round is added to their files. If the folder is
+gone, ``--draw 4`` (5, ...) continues with other points.
 """
 
 import argparse
