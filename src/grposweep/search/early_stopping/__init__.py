@@ -87,13 +87,16 @@ class PlannedTraining:
 class SearchContext:
     """What a policy may know about the search: its space, the plans of points, valid finite combinations, and the seed.
 
-    ``has_points`` returns whether new points may still be started.
+    ``trials`` is how many will be started in all, None if unknown. ``effort`` is the share of the cost of finishing all of them
+    that the search may spend, above 0 to 1. ``has_points`` returns whether new points may still be started.
     """
 
     space: Space
     plan: Callable[[Point], PlannedTraining] = lambda _point: PlannedTraining()
     finite: Sequence[Point] = ()
     seed: int = 0
+    effort: float = 1.0
+    trials: int | None = None
     has_points: Callable[[], bool] = lambda: True
 
     def draw(self, random: Random, count: int) -> list[Point]:
