@@ -47,8 +47,7 @@ class Sampler:
 
     ``lists_points``: all points are known before the first trial and every trial runs to its end, so nothing stops
     early. ``several_objectives``: the sampler can search for a Pareto front. ``draws`` is how many free candidates are
-    drawn before valid combinations are listed. ``imports_torch``: it runs in a helper process. ``is_ranked``: the
-    early-stopping policy of the same name proposes the points.
+    drawn before valid combinations are listed. ``imports_torch``: it runs in a helper process.
     """
 
     build: Callable[..., Any] | None = None
@@ -56,7 +55,6 @@ class Sampler:
     several_objectives: bool = False
     draws: int = 64
     imports_torch: bool = False
-    is_ranked: bool = False
 
 
 # search.sampler (``auto`` chooses one)
@@ -64,21 +62,19 @@ SAMPLERS: dict[str, Sampler] = {
     "grid": Sampler(lists_points=True, several_objectives=True),
     "one_factor": Sampler(lists_points=True),
     "tpe": Sampler(Lazy("search.sampler:build_tpe"), several_objectives=True),
-    "curve_ei": Sampler(is_ranked=True),
     "random": Sampler(Lazy("search.sampler:build_random"), several_objectives=True),
     "gp": Sampler(
         Lazy("search.sampler:build_gp"), draws=2, imports_torch=True
     ),  # it proposes the same optimum repeatedly
 }
 
-# search.stopping (``auto`` chooses one): a class without arguments that follows search.early_stopping.StoppingPolicy
-POLICIES: dict[str, Callable[[], Any]] = {
+# search.stopping (``auto`` chooses one): a class that follows search.early_stopping.StoppingPolicy
+POLICIES: dict[str, Callable[..., Any]] = {
     "none": Lazy("search.early_stopping:NoStopping"),
     "median": Lazy("search.early_stopping.optuna_pruners:MedianPolicy"),
     "asha": Lazy("search.early_stopping.optuna_pruners:AshaPolicy"),
     "hyperband": Lazy("search.early_stopping.optuna_pruners:HyperbandPolicy"),
-    "curve": Lazy("search.early_stopping.curve:CurvePolicy"),
-    "curve_ei": Lazy("search.early_stopping.curve_ei:CurveEiPolicy"),
+    "rank": Lazy("search.early_stopping.rank:RankPolicy"),
 }
 
 

@@ -175,21 +175,19 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
     "grposweep best lr_batch --export best.yaml           # for run.py",
     "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
     "grposweep best --as command",
-    "grposweep best --extrapolated                        # at twice the length",
 )
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write.", show_default=False)] = None,
     form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that holds something else.")] = False,
-    extrapolated: Annotated[bool, typer.Option("--extrapolated", help="Rank by the value after twice the completions.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show a sweep's best trial, or write its configuration."""
     from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
-    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force, extrapolated)
+    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force)
 
 
 @command(

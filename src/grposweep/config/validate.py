@@ -121,6 +121,7 @@ def check_words(experiment: Experiment) -> None:
         raise UserError(
             f"search.budget_gpu_hours={budget}: nothing could start. Set a number of hours above 0, or null for no limit."
         )
+    check_effort(experiment.search)
     if experiment.search.seeds == 1 or experiment.search.seeds < 0:
         raise UserError(
             f"search.seeds={experiment.search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
@@ -226,12 +227,26 @@ def check_tracker(experiment: Experiment) -> None:
         )
 
 
+def check_effort(search: Search) -> None:
+    """Raise UserError for an effort outside 0 to 1, or one that no policy of the sweep follows."""
+    effort, stopping = search.effort, search.stopping
+    if effort is not None and not 0 < effort <= 1:
+        raise UserError(
+            f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a number above 0, at most 1."
+        )
+    if effort is not None and effort < 1 and stopping not in (AUTO, "rank"):
+        raise UserError(
+            f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
+            "two out."
+        )
+
+
 def check_objectives(search: Search) -> None:
     """Raise UserError if a setting needs one order of all trials, which several objectives do not give."""
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
-        "search.terminator=true": search.terminator,
+        f"search.effort={search.effort}": search.effort is not None and search.effort < 1,
         f"search={search.sampler}": not (search.sampler == AUTO or SAMPLERS[search.sampler].several_objectives),
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):

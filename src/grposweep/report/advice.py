@@ -21,7 +21,6 @@ NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
 FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
-MOST_EXTRAPOLATED = 8  # of the leaderboard
 LATE = 0.8  # share of the finished trials after which a best one says that the search has not converged
 ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
@@ -53,7 +52,7 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [*_uncertainty(view, tied), *_overtaking(view), *(text for text, _ in edges)]
+    limits = [*_uncertainty(view, tied), *(text for text, _ in edges)]
     limits += [*_none_significant(view), *_collapses(view)]
     steps = [*(step for _, step in edges), *_focus(view, best.first), *_corner(view)]
     steps += _further_steps(view, best, tied)
@@ -143,22 +142,6 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         yield f"Trials {named}{more} do not differ significantly {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
-
-
-def _overtaking(view: SweepView) -> Iterator[str]:
-    """Yield the trial that its curve puts first with twice the completions, if that is not the best one."""
-    best, *rest = view.leaderboard[:MOST_EXTRAPOLATED]
-    mine = view.extrapolate(best.first)
-    others = [(point.first, found) for point in rest if (found := view.extrapolate(point.first))]
-    trusted = [(trial, found) for trial, found in others if not found.doubt]
-    if mine is None or not trusted:
-        return
-    trial, found = min(trusted, key=lambda pair: view.sign * pair[1].value.middle)
-    if view.sign * found.value.middle < view.sign * mine.value.middle:
-        yield (
-            f"With twice the completions trial {trial.number} may overtake it: {found.value} by its curve, against "
-            f"{mine.value} (90 % intervals)."
-        )
 
 
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:

@@ -19,9 +19,8 @@ from grposweep.labels import count, short
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
-from grposweep.report.ranking import ExtrapolatedTrial, rank_extrapolated
 from grposweep.report.run_output import model_line, replication_note
-from grposweep.report.tables import SCREEN_COLUMNS, build_console, extrapolated_table, format_objective
+from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -103,13 +102,11 @@ def render_history(view: SweepView, form: str) -> str:
 OF_SWEEP = ("name", "force", "verbose", "outputs", "search", "tracker", "rules")
 
 
-def show_best(
-    view: SweepView, file: Path | None, form: str | None, force: bool = False, extrapolated: bool = False
-) -> None:
+def show_best(view: SweepView, file: Path | None, form: str | None, force: bool = False) -> None:
     """Print the best trial, and write it to ``file`` in a ``form`` if either is given.
 
-    If ``extrapolated``, it is the trial that is best after twice the completions. Raises UserError if no trial has finished or
-    can be extrapolated, if the form does not match the file, or if the file holds something else and ``force`` is not set.
+    Raises UserError if no trial has finished, if the form does not match the file, or if the file holds something else and
+    ``force`` is not set.
     """
     best = view.best
     if best is None:
@@ -117,16 +114,11 @@ def show_best(
         raise UserError(
             f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state of its trials with: {status}"
         )
-    ranked = _extrapolated(view) if extrapolated else []
-    best = ranked[0].trial if ranked else best
     if file is None and form is not None:
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return
     console = build_console(SCREEN_COLUMNS)
-    console.print(
-        extrapolated_table(ranked, view.metric, view.calibration) if ranked else _screen(view, best),
-        soft_wrap=not ranked,
-    )
+    console.print(_screen(view, best), soft_wrap=True)
     for line in (*filter(None, [best.at_best]), *winner_warning(best)):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if file is not None:
@@ -143,21 +135,6 @@ def show_best(
                 f"--export {file}: it cannot be written ({error.strerror}). Name a file that can."
             ) from error
         console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
-
-
-def _extrapolated(view: SweepView) -> list[ExtrapolatedTrial]:
-    """Return the trials by what twice their completions would give.
-
-    Raises UserError if no curve can be extrapolated.
-    """
-    ranked = rank_extrapolated(view.leaderboard, view.direction, view.extrapolate)
-    if not ranked[0].doubt:
-        return ranked
-    reasons = "; ".join(dict.fromkeys(item.doubt for item in ranked))
-    raise UserError(
-        f"--extrapolated: no trial of {view.name} can be extrapolated ({reasons}). Leave it out to rank by the last value, or "
-        "sweep with schedule.evaluations=8."
-    )
 
 
 def default_form(best: TrialView, file: Path) -> str:

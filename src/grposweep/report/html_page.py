@@ -19,10 +19,9 @@ from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
 from grposweep.report.export import winner_texts
-from grposweep.report.run_output import terminator_note
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import (
-    forecasts_text,
+    basis_text,
     format_contrast,
     format_duration,
     format_effect,
@@ -37,7 +36,7 @@ from grposweep.storage.results import failure_label
 
 NAME = "report.html"
 SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
-FORMATS = (forecasts_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
+FORMATS = (basis_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
 DIFF_LINES = 400  # of uncommitted changes on the page
 
 # Metrics with a curve besides the objective, in the order of the page's menu.
@@ -147,8 +146,6 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     remaining = seconds_left(view)
     more = f", about {format_duration(remaining)}" if remaining else ""
     yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
-    if note := terminator_note(view):
-        yield "converged after", count(int(view.progress.converged["trials"]), "trial"), note
     budget = view.progress.budget_gpu_hours
     yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:

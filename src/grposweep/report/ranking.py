@@ -1,13 +1,12 @@
 """Rank the points of a sweep: first those confirmed on fresh seeds or on the Pareto front, then the others by value."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from grposweep.report.trial_view import Direction, TrialView
-from grposweep.search.extrapolation import FEWEST, Extrapolation
 from grposweep.search.replication import EndedTrial, Ranking, Replication, estimate
 
 NORMAL = 1.96  # standard errors of a 95 % interval
@@ -123,34 +122,6 @@ def rank_points(
     found = [_ranked(group, places, ranking is not None) for group in points.values()]
     last = len(places)
     return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
-
-
-@dataclass(frozen=True)
-class ExtrapolatedTrial:
-    """A trial with what twice its completions would give. ``doubt`` is why it has no place among the others; empty if it has."""
-
-    trial: TrialView
-    found: Extrapolation | None
-    doubt: str
-
-    def overlaps(self, other: "ExtrapolatedTrial") -> bool:
-        """Return whether both 90 % intervals share a value, so that the order of the two is not certain."""
-        ours, theirs = (None if item.found is None else item.found.value for item in (self, other))
-        return bool(ours and theirs and ours.low <= theirs.high and theirs.low <= ours.high)
-
-
-def rank_extrapolated(
-    points: Iterable[RankedPoint], direction: Direction, extrapolate: Callable[[TrialView], Extrapolation | None]
-) -> list[ExtrapolatedTrial]:
-    """Return the points' first trials by the extrapolated value, best first; those that cannot be trusted come last."""
-    sign = 1 if direction == "minimize" else -1
-    found: list[tuple[float, ExtrapolatedTrial]] = []
-    for point in points:
-        curve = extrapolate(point.first)
-        doubt = f"fewer than {FEWEST} evaluations" if curve is None else curve.doubt
-        key = math.inf if curve is None or doubt else sign * curve.value.middle
-        found.append((key, ExtrapolatedTrial(point.first, curve, doubt)))
-    return [item for _, item in sorted(found, key=lambda pair: pair[0])]
 
 
 def replication_ranking(

@@ -162,7 +162,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         first = "" if failed[0].reason in end.reasons else f": {failed[0].reason}"  # printed above
         console.print(f"{len(failed)} failed, first trial {failed[0].number}{first}", style="yellow", markup=False)
         console.print(HOW_TO_RETRY, markup=False, highlight=False, soft_wrap=True)
-    for text in filter(None, (early_stopping_note(view), _paused_note(view), terminator_note(view))):
+    for text in filter(None, (early_stopping_note(view), continue_note(view))):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"spent: {view.spent_text}", highlight=False)
     for text, style in _run_end(view, end):
@@ -217,17 +217,27 @@ def replication_note(view: SweepView) -> list[str]:
 
 
 def early_stopping_note(view: SweepView) -> str:
-    """Return the number of trials that were stopped early and the completions saved; empty if none was."""
-    outcomes = [outcome(trial) for trial in view.searched]
-    stopped = outcomes.count("stopped early")
-    if not stopped:
+    """Return what was spent and what continuing the paused trials costs; empty if every trial finished or failed."""
+    paused, stopped = view.count(State.PAUSED), sum(outcome(trial) == "stopped early" for trial in view.searched)
+    if not paused and not stopped:
         return ""
-    share = _saved(view)
-    gain = "" if share is None else f" (saved {share:.0%} of the completions)"
+    kinds = (("finished", len(view.searched) - paused - stopped), ("paused", paused), ("stopped early", stopped))
+    counts = ", ".join(f"{number} {name}" for name, number in kinds if number)
     collapsed = sum(trial.result.failure is not None for trial in view.trials if trial.state is State.PRUNED)
     whose = "its" if collapsed == 1 else "their"
     broke = f", {collapsed} of them because {whose} training had collapsed" if collapsed else ""
-    return f"{outcomes.count('finished')} finished, {stopped} stopped early{gain}{broke}"
+    share = _spent_share(view)
+    spent = "" if share is None else f": {share:.0%} of the completions that finishing every trial takes"
+    return f"{counts}{broke}{spent}"
+
+
+def continue_note(view: SweepView) -> str:
+    """Return the command and the cost of continuing the paused trials; empty if none stays paused."""
+    if not (resting := view.resting):
+        return ""
+    hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
+    cost = f"about {sum(hours):.2g} GPU hours finish" if hours else "to finish"
+    return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with search.effort=1"
 
 
 def model_line(view: SweepView, trial: TrialView | None) -> str:
@@ -246,37 +256,12 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
 
 
-def terminator_note(view: SweepView) -> str:
-    """Return the completions that ``search.terminator`` saved or would have saved; empty if the sweep never converged."""
-    found, searched = view.progress.converged, view.searched
-    if set(found) < {"trials", "completions", "improvement", "noise", "best"} or view.winner is None:
-        return ""
-    spent = sum(trial.result.completions or 0 for trial in searched)
-    why = f"no choice promised more than {found['improvement']:.2g}, less than the noise of {found['noise']:.2g}"
-    search = view.settings.get("search")
-    is_set = isinstance(search, dict) and search.get("terminator") is True  # then only running trials continued
-    if is_set or spent <= found["completions"]:
-        return f"converged after {count(int(found['trials']), 'trial')}: {why}"
-    share, best = 1 - found["completions"] / spent, view.winner.objective or 0.0
-    ends = (
-        f"search.terminator=true would have saved {share:.0%} of the completions and ended with {found['best']:.4f}"
-        f" instead of {best:.4f}"
-    )
-    return f"converged when {count(int(found['trials']), 'trial')} had started: {why}; {ends}"
-
-
-def _saved(view: SweepView) -> float | None:
-    """Return the share of completions that early stopping saved, of all that the ended trials would have generated."""
-    ended = ((t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.trials if t.state.is_over)
-    known = [(done, total) for done, total in ended if done is not None and total]
+def _spent_share(view: SweepView) -> float | None:
+    """Return the completions generated as a share of those that finishing every started trial of the search takes."""
+    pairs = ((t.result.completions, as_number(t.plan.get("total_completions"))) for t in view.searched)
+    known = [(done or 0.0, total) for done, total in pairs if total]
     whole = sum(total for _, total in known)
-    return 1 - sum(min(done, total) for done, total in known) / whole if whole else None
-
-
-def _paused_note(view: SweepView) -> str:
-    paused = sum(trial.state is State.PAUSED for trial in view.searched)
-    what = "behind the best so far, and kept: they resume if that changes"
-    return f"{count(paused, 'trial')} paused: {what}" if paused else ""
+    return sum(min(done, total) for done, total in known) / whole if whole else None
 
 
 def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:

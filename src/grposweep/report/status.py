@@ -221,7 +221,7 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     """Yield the trials that do not run, by state, the invalid points, and the controller's notice."""
     waits = view.progress.waiting
     yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number), "no attempt has begun"))
-    yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}")
+    yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}: {t.reason}")
     yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; resumes with the sweep")
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""

@@ -11,20 +11,17 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from grposweep.labels import count, label_text, short, short_names
+from grposweep.labels import count, label_text, short_names
 from grposweep.report.importance import Importance
-from grposweep.report.ranking import NORMAL, ExtrapolatedTrial
+from grposweep.report.ranking import NORMAL
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect
-from grposweep.search.extrapolation import Calibration
 from grposweep.search.replication import Estimate, on_fresh_seeds
 from grposweep.search.space import Choice, Interval
 from grposweep.terminal import printable
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
-EXTRAPOLATED = "At the same learning rate. A training may collapse later: no curve tells that."
-MOST_NAMED = 6  # trials in a title
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
 STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
 
@@ -112,8 +109,8 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
         style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
         table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
     said = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
-    if finished and any(trial.state is State.PRUNED for trial in others):
-        said.append("trials that were stopped early come after the finished ones, without a rank")
+    if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
+        said.append("trials that are paused or were stopped early come after the finished ones, without a rank")
     if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
         said.append(f"and {hidden} more")
     if said:
@@ -156,7 +153,7 @@ def _result(view: SweepView, trial: TrialView) -> str:
     if trial.objective is not None:
         error = f" ± {NORMAL * trial.error:.4f}" if trial.error is not None else ""
         return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
-    reached = trial.last_evaluation(view.metric) if trial.state is State.PRUNED else None
+    reached = trial.last_evaluation(view.metric) if trial.state in (State.PRUNED, State.PAUSED) else None
     return outcome(trial) + ("" if reached is None else f" at {reached:.4f}")
 
 
@@ -205,39 +202,9 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
     return table
 
 
-def extrapolated_table(ranked: Sequence[ExtrapolatedTrial], metric: str, calibration: Calibration) -> Table:
-    """Return the trials by what twice their completions would give, and below them why some have no place."""
-    title = f"{metric} after twice the completions"
-    table = build_table(
-        ("", NUMBER),
-        ("trial", NUMBER),
-        ("after twice", NUMBER),
-        ("90 %", NUMBER),
-        ("now", NUMBER),
-        "point",
-        title=title,
-    )
-    for rank, item in enumerate(ranked, 1):
-        value = item.found.value if item.found and not item.doubt else None
-        cells = (
-            ("*", "", "")
-            if value is None
-            else (str(rank), f"{value.middle:.4f}", f"{value.low:.4f} to {value.high:.4f}")
-        )
-        now, point = f"{item.trial.objective:.4f}", short(item.trial.point)
-        table.add_row(cells[0], str(item.trial.number), *cells[1:], now, point, style="" if value else "dim")
-    first, *rest = ranked
-    if tied := [str(item.trial.number) for item in rest if not item.doubt and item.overlaps(first)]:
-        table.caption = f"the interval overlaps that of trial {first.trial.number}: {', '.join(tied)}\n"
-    doubts = (f"* trial {item.trial.number}: not extrapolated, {item.doubt}\n" for item in ranked if item.doubt)
-    notes = (table.caption or "", *doubts, f"90 % intervals, {calibration}.\n", EXTRAPOLATED)
-    table.caption, table.caption_justify = "".join(map(str, notes)), "left"
-    return table
-
-
 def contrasts_table(found: Importance, metric: str) -> Table:
     """Return the contrasts of single parameters."""
-    title = f"effects of single parameters on {metric}, {forecasts_text(found)}"
+    title = f"effects of single parameters on {metric}, {basis_text(found)}"
     columns = ("parameter", ("better", FOLD), ("trials", RIGHT), ("difference ± 95 %", RIGHT), ("", FOLD))
     table = build_table(*columns, padding=(0, 1), title=title)
     names = short_names(contrast.parameter for contrast in found.contrasts)
@@ -250,11 +217,10 @@ def contrasts_table(found: Importance, metric: str) -> Table:
     return table
 
 
-def forecasts_text(found: Importance) -> str:
-    """Return the number of trials that count, and which of them count with a forecast."""
-    named = ", ".join(map(str, found.forecast[:MOST_NAMED])) + ", ..." * (len(found.forecast) > MOST_NAMED)
-    forecasts = f", {len(found.forecast)} of them by a forecast ({named})" if found.forecast else ""
-    return f"{count(found.trials, 'trial')}{forecasts}"
+def basis_text(found: Importance) -> str:
+    """Return the number of trials that count, and how many of them have not finished."""
+    unfinished = f", {found.unfinished} of them paused or stopped early" if found.unfinished else ""
+    return f"{count(found.trials, 'trial')}{unfinished}"
 
 
 def format_part(part: Choice | Interval) -> str:

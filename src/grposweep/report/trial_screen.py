@@ -28,7 +28,6 @@ def trial_screen(view: SweepView, trial: TrialView) -> Group:
     parts = (
         _facts(view, trial),
         _curve(view, trial),
-        _twice(view, trial),
         completions_screen(trial),
         _problems(view, trial),
     )
@@ -99,20 +98,6 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
             yield Text(f"\n{metric}", "bold")
             yield Text("\n".join(draw([(point.completions, point.value) for point in points])))
             return
-
-
-def _twice(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    """Yield what twice the completions would give by the curve, or why it does not tell."""
-    found = view.extrapolate(trial)
-    if found is None:
-        return
-    where = f"\nwith twice the completions ({found.completions:,.0f})"
-    if found.doubt:
-        yield Text(f"{where}: not forecast, because {found.doubt}", "dim")
-        return
-    half = f"half of the rise by {found.half.middle:,.0f} completions"
-    yield Text(f"{where}: {found.value}; ceiling {found.ceiling}; {half}")
-    yield Text(f"(at the same learning rate; 90 % intervals, {view.calibration})")
 
 
 def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
-from grposweep.search.extrapolation import Evaluations
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -103,8 +102,8 @@ class TrialView:
 
     @property
     def reached(self) -> float | None:
-        """The objective when the trial was stopped early; None in any other state."""
-        return finite_or_none(self.result.objective) if self.state is State.PRUNED else None
+        """The objective when the trial was paused or stopped early; None in any other state."""
+        return finite_or_none(self.result.objective) if self.state in (State.PRUNED, State.PAUSED) else None
 
     @property
     def at_best(self) -> str:
@@ -146,7 +145,9 @@ class TrialView:
 
     @property
     def reason(self) -> str:
-        """Why it failed or was stopped early; empty in any other state."""
+        """Why it failed, is paused or was stopped early; empty in any other state."""
+        if self.state is State.PAUSED:
+            return TrialFolder(self.path).control.reason
         if self.state not in (State.FAILED, State.PRUNED):
             return ""
         return self.failure.message or self.result.reason or "no reason was written down"
@@ -170,19 +171,6 @@ class TrialView:
     def curve(self, metric: str) -> list[CurvePoint]:
         """Return a metric over the trial's steps, without values that are not finite."""
         return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
-
-    def learning_curve(self, metric: str, direction: Direction) -> Evaluations:
-        """Return the evaluations since the start, negated if a smaller value is better."""
-        sign = 1.0 if direction == "maximize" else -1.0
-        points = self.curve(metric)
-        seen = [point for point in points if point.completions > 0]
-        start = next((sign * point.value for point in points if point.completions == 0), None)
-        return Evaluations(
-            [point.completions for point in seen],
-            [sign * point.value for point in seen],
-            [point.error for point in seen],
-            start,
-        )
 
     def last_evaluation(self, metric: str) -> float | None:
         """Return the metric at the latest evaluation; None before the first."""

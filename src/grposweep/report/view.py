@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from grposweep.report.importance import Importance, find_importance
 from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
-from grposweep.search.extrapolation import Calibration, Extrapolation, calibrate, extrapolate
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
@@ -131,12 +129,17 @@ class SweepView:
 
     @property
     def ended(self) -> int:
-        """Return the number of trials that have ended finally."""
-        return self.count(State.FINISHED, State.PRUNED, State.FAILED)
+        """Return the number of trials that have ended, or that stay paused because the effort is spent."""
+        return self.count(State.FINISHED, State.PRUNED, State.FAILED) + len(self.resting)
+
+    @property
+    def resting(self) -> list[TrialView]:
+        """The trials that stay paused because the effort is spent; a larger one continues them."""
+        return [trial for trial in self.trials if trial.state is State.PAUSED] if self.progress.rests else []
 
     @property
     def is_over(self) -> bool:
-        """Return whether every trial of the sweep has ended finally."""
+        """Return whether the sweep has nothing left to do."""
         return 0 < self.planned == self.ended
 
     @property
@@ -176,17 +179,6 @@ class SweepView:
     def leaderboard(self) -> list[RankedPoint]:
         """The points, best first. Points confirmed on fresh seeds or on the Pareto front come before all others."""
         return rank_points(self.trials, self.direction, None if self.compares else self.replication, self.front)
-
-    @cached_property
-    def calibration(self) -> Calibration:
-        """How wide the intervals of extrapolated curves have to be, by the newest finished trials."""
-        finished = (trial for trial in reversed(self.trials) if trial.objective is not None)
-        return calibrate(t.learning_curve(self.metric, self.direction) for t in islice(finished, MOST_CALIBRATING))
-
-    def extrapolate(self, trial: TrialView) -> Extrapolation | None:
-        """Return what twice the completions would give by the trial's curve; None with too few evaluations."""
-        found = extrapolate(trial.learning_curve(self.metric, self.direction), calibration=self.calibration)
-        return found if found is None or self.direction == "maximize" else found.negated()
 
     @property
     def compares(self) -> bool:
@@ -303,7 +295,7 @@ class SweepView:
     @cached_property
     def importance(self) -> Importance:
         """What decides about the objective, as far as the trials of the search tell."""
-        return find_importance(self.searched, self.space, self.metric, self.direction)
+        return find_importance(self.searched, self.space, self.direction)
 
     @cached_property
     def _states(self) -> Counter[State]:

@@ -51,7 +51,7 @@ NEWER = (
     "cluster.environment", "cluster.gres_type", "cluster.service_partition", "cluster.service_account", "cluster.service_qos",
     "cluster.service_mem_gb", "cluster.warn_seconds", "cluster.ray_timeout",
     "search.retry_failed", "search.changed_files",
-    "search.at", "search.max_template_share", "search.terminator", "cluster.trials_per_gpu", "tracker.notes",
+    "search.at", "search.max_template_share", "search.effort", "cluster.trials_per_gpu", "tracker.notes",
 )  # fmt: skip
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs

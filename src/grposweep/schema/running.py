@@ -152,11 +152,11 @@ class Search:
     log-normal around published rates (1e-6, or 3e-5 with LoRA), within its interval. ``guards`` end a trial whose training has
     collapsed. ``max_template_share`` (null: off) adds a guard: at two evaluations in a row more than this share of the held-out
     completions are the same template.
-    ``stopping`` (none, median, asha, hyperband, curve, curve_ei) ends or pauses trials that promise less than others; ``auto``
-    follows the sampler (a grid's trials all run to their end). ``terminator`` ends an adaptive search as Optuna's does: when no
-    new point and no unfinished trial is expected to improve the best by more than the noise of the metric. Without it the end
-    summary says what it would have saved (with curve and curve_ei). ``screen`` samples the untrained model before the sweep,
-    unless there is a screen that matches ('grposweep screen'). Points with too few groups that carry a signal are then invalid.
+    ``effort`` (above 0 to 1) is the share of the cost of finishing every trial that the sweep may spend: trials that are behind
+    the others are paused, and a larger effort continues them (null: 0.6, or 1 for a list of points). ``stopping`` is the
+    early-stopping policy: auto (``rank``, by effort), none, or one of Optuna's pruners (median, asha, hyperband), which end
+    trials. ``screen`` samples the untrained model before the sweep, unless there is a screen that matches ('grposweep screen').
+    Points with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
     and $GRPOSWEEP_OBJECTIVE. ``on_event`` is a shell line that runs at each event: $GRPOSWEEP_EVENT is ``best`` (a new best
@@ -187,8 +187,8 @@ class Search:
     at: str = "last"
     guards: bool = True
     max_template_share: float | None = None
+    effort: float | None = None
     stopping: str = AUTO
-    terminator: bool = False
     screen: bool = False
     on_end: str | None = None
     on_event: str | None = None

@@ -64,11 +64,10 @@ def find_importances(
 
 @dataclass(frozen=True)
 class Measured:
-    """A trial's point and final value. ``deviation`` is a forecast's standard deviation, and 0 of a measured value."""
+    """A trial's point and value."""
 
     point: Point
     value: float
-    deviation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,7 @@ def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: 
 
     Student's t with the degrees of freedom of the smaller sample holds for normal values of any two spreads (Mickey and Brown
     1966, Bounds on the distribution functions of the Behrens-Fisher statistic). Welch's degrees of freedom cover 83 to 91 %
-    instead of 95 % with four to eight trials of which some have collapsed. A forecast adds its variance to the spread (law of
-    total variance).
+    instead of 95 % with four to eight trials of which some have collapsed.
     """
     mean, count = _average(one) - _average(other), len(one) + len(other)
     freedom = min(len(one), len(other)) - 1
@@ -156,8 +154,7 @@ def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: 
 def _squared_error(trials: Sequence[Measured]) -> float:
     """Return the squared standard error of a mean."""
     mean, count = _average(trials), len(trials)
-    spread = math.fsum((trial.value - mean) ** 2 for trial in trials) / (count - 1)
-    return (spread + math.fsum(trial.deviation**2 for trial in trials) / count) / count
+    return math.fsum((trial.value - mean) ** 2 for trial in trials) / (count - 1) / count
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ none is, the sampler fills up combinations of the finite parameters that are kno
 """
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
@@ -50,11 +50,10 @@ class SamplerRequest:
         return Random(f"{self.seed}:{self.number}")
 
 
-def choose_sampler(name: str, space: Space, objectives: int = 1, stopping: str = AUTO) -> str:
-    """Resolve ``auto``: a grid if the space is finite, the sampler of the early-stopping policy's name, or the adaptive one."""
+def choose_sampler(name: str, space: Space) -> str:
+    """Resolve ``auto``: a grid if the space is finite, or the adaptive sampler."""
     if name == AUTO:
-        adaptive = stopping if stopping in SAMPLERS else ADAPTIVE
-        return "grid" if space.is_finite else adaptive if objectives == 1 else "tpe"
+        return "grid" if space.is_finite else ADAPTIVE
     return name
 
 
@@ -68,19 +67,16 @@ def propose(candidates: Iterator[Point], valid: ValidPoints, taken: Collection[o
     return next((p for p in candidates if not (taken and freeze(p) in taken) and valid.is_valid(p)), None)
 
 
-def candidates(
-    study: "Study", space: Space, request: SamplerRequest, finite: Collection[Point], ranked: Sequence[Point] = ()
-) -> Iterator[Point]:
+def candidates(study: "Study", space: Space, request: SamplerRequest, finite: Collection[Point]) -> Iterator[Point]:
     """Yield free draws, then every valid finite combination in random order, filled up by the sampler.
 
-    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore. ``ranked`` are the
-    points of a sampler that leaves the choice to the early-stopping policy.
+    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
     """
     random, kind = request.random, SAMPLERS[request.sampler]
     distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
-    sampler = build_ranked(ranked, distributions, seed) if kind.is_ranked else _build(request.sampler, seed, common)
+    sampler = _build(request.sampler, seed, common)
     for _ in range(kind.draws):
         yield _draw(study, space, distributions, sampler, request.fixed)
     agreeing = [p for p in finite if all(p[name] == label for name, label in request.fixed.items() if name in p)]
@@ -116,24 +112,6 @@ def build_gp(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the 
     from optuna import samplers
 
     return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
-
-
-def build_ranked(points: Sequence[Point], distributions: Common, seed: int) -> "BaseSampler":
-    """Return a sampler that proposes these points in turn, and random ones after them."""
-    from optuna import samplers
-
-    class Ranked(samplers.RandomSampler):
-        """Hands the whole point over at once; Optuna draws what a condition or a fixed value adds to it."""
-
-        def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
-            return dict(distributions)
-
-        def sample_relative(self, _study: "Study", _trial: "FrozenTrial", search_space: Common) -> dict[str, Any]:
-            point = next(left, {})
-            return {name: point[name] for name in search_space if name in point}
-
-    left = iter(points)
-    return Ranked(seed=seed)
 
 
 def build_random(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments

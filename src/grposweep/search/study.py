@@ -273,16 +273,15 @@ class SweepStudy:
         fixed: Mapping[str, Label] | None = None,
         predicted: Mapping[int, float] | None = None,
         ahead: int = 0,
-        ranked: Sequence[Point] = (),
     ) -> Point | None:
         """Return a valid point for the next trial, or for one ``ahead`` of it; None if none is left.
 
-        ``predicted`` are values of trials that have none, by number. ``ranked`` are points that a policy chose.
+        ``predicted`` are values of trials that have none, by number.
         """
         trials = self.trials
         request = SamplerRequest(sampler, seed, len(trials) + ahead, fixed or {})
         history = self._view.updated(trials, predicted)
-        drawn = candidates(history, self.space, request, valid.finite, ranked)
+        drawn = candidates(history, self.space, request, valid.finite)
         if SAMPLERS[sampler].imports_torch:
             # The helper proposes the same optimum again and again: if all of it is taken or invalid, any other valid
             # point will do.

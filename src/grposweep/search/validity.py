@@ -18,9 +18,8 @@ from grposweep.config.to_setting import SOURCES, base_setting, read_fields, reso
 from grposweep.config.validate import check_words
 from grposweep.errors import UserError
 from grposweep.fixes import find_fixes
-from grposweep.planning import RESIZED, total_completions, total_steps
+from grposweep.planning import RESIZED
 from grposweep.schema import GROUPS, Experiment
-from grposweep.search.early_stopping import PlannedTraining
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 from grposweep.setting import FrameworkTraits, Setting
 
@@ -188,14 +187,6 @@ class Validator:
     def is_valid(self, point: Point) -> bool:
         """Return whether a point breaks no rule."""
         return self.validate(point).is_valid
-
-    def planned(self, point: Point) -> PlannedTraining:
-        """Return the plan of a point before its training."""
-        setting = self.fields.setting(point)
-        total, steps = total_completions(setting), total_steps(setting)
-        if not total or not steps:
-            return PlannedTraining()
-        return PlannedTraining(setting.learning_rate or 0.0, total / steps, setting.num_generations or 0, total)
 
     def check_parameters(self) -> None:
         """Check that every value of every parameter exists and fits its key's type, and that ignored rules exist.

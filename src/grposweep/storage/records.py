@@ -257,7 +257,8 @@ class SweepProgress:
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
-    ``notice``: why nothing is started. ``converged``: how far the sweep was when it had first converged (``Converged``).
+    ``notice``: why nothing is started. ``effort``: the share of the cost of finishing every trial that may be spent.
+    ``rests``: it is spent, and paused trials stay as they are.
     """
 
     target: int | None = None
@@ -270,13 +271,13 @@ class SweepProgress:
     leaders: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     notice: str = ""
-    converged: Mapping[str, float] = field(default_factory=dict)
+    effort: float = 1.0
+    rests: bool = False
 
     @classmethod
     def read(cls, sweep: Path) -> Self:
         """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        converged = content.get("converged")
         waiting, counts = content.get("waiting"), ("target", "at_once", "points", "valid", "seeds", "leaders")
         known = {name: whole_or_none(content.get(name)) for name in counts}
         return cls(
@@ -284,11 +285,8 @@ class SweepProgress:
             budget_gpu_hours=as_number(content.get("budget_gpu_hours")),
             waiting={str(number): str(why) for number, why in waiting.items()} if isinstance(waiting, dict) else {},
             notice=text_or(content.get("notice")),
-            converged={
-                str(name): number
-                for name, found in (converged if isinstance(converged, dict) else {}).items()
-                if (number := as_number(found)) is not None
-            },
+            effort=1.0 if (effort := as_number(content.get("effort"))) is None else effort,
+            rests=content.get("rests") is True,
             **{name: count if count is not None and count >= 0 else None for name, count in known.items()},
         )
 

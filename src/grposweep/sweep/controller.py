@@ -16,10 +16,10 @@ from grposweep.planning import boundary_steps
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.storage.records import Action, AttemptEventKind, ControlRequest
+from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
 from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
-from grposweep.sweep.early_stopping import NEVER_PROMOTED, EarlyStoppingMonitor
+from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
@@ -94,6 +94,11 @@ class Controller:
         return self.unwritable or self.outcomes.halted or self.busy
 
     @property
+    def rests(self) -> bool:
+        """Return whether the effort is spent, so that paused trials stay as they are."""
+        return bool(self.early_stopping.paused and not (self.running or self.stopping or self.trouble))
+
+    @property
     def stopped_itself(self) -> bool:
         """Return whether the user must correct something before the sweep can continue."""
         return bool(self.outcomes.halted or self.unwritable)
@@ -158,14 +163,12 @@ class Controller:
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
     def _fill(self) -> None:
-        """Start one trial after the other. Paused trials that were never promoted end with the sweep."""
+        """Start one trial after the other."""
         while len(self.running) < self.launcher.slots:
             if self.outcomes.halted:
                 return
             if self._budget_is_spent() or not self._start_one():
                 break
-        if not self.running:
-            self._end_paused()
 
     def _budget_is_spent(self) -> bool:
         before = self.spending.overspent
@@ -191,8 +194,13 @@ class Controller:
         """Promote a paused trial, or start a new point, if the budget holds it. Return False if neither."""
         more = self.queue.has_points
         promoted = self.early_stopping.promote(more)
+        if promoted is None and more:
+            if self._start_new():
+                return True
+            # No point was left, or the budget does not hold one: what is left of it continues a paused trial.
+            promoted = self.early_stopping.promote(False)
         if promoted is None:
-            return self._start_new() or more > self.queue.has_points  # no point was left: promote another trial instead
+            return self._start_new()
         trial = self.study.trials[promoted]
         if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
             return False
@@ -201,13 +209,6 @@ class Controller:
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         logger.info("promoted: it resumes from its last checkpoint", extra=about(promoted))
         return True
-
-    def _end_paused(self) -> None:
-        """End paused trials. No further trial will start."""
-        for number in sorted(self.early_stopping.paused):
-            folder = self.trial_folder(self.study.trials[number])
-            self.outcomes.prune(folder, ControlRequest(Action.PRUNE, f"{NEVER_PROMOTED} ({folder.control.reason})"))
-            self.early_stopping.resume(number)
 
     def stop(self) -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
@@ -236,7 +237,7 @@ class Controller:
         if running.cancelled:
             return
         if not self.stopping:
-            self.early_stopping.watch(running)
+            self.early_stopping.watch(running, self.queue.has_points)
         moved = running.heartbeat.look(waits=bool(self.launcher.waiting(running.job_id)))
         if moved and not self._warning_checked:
             self._check_warning(running)
@@ -327,6 +328,7 @@ class Controller:
     def _pause(self, running: RunningAttempt) -> None:
         number = running.folder.number
         logger.info("paused: %s", running.request.reason, extra=about(number, running.attempt))
+        self.outcomes.news.append(f"trial {number} paused: {running.request.reason}")
         self.early_stopping.pause(number)
 
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from grposweep.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy, guards
-from grposweep.search.early_stopping.terminator import Terminator
+from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -168,7 +168,6 @@ def broken(stretch: Sequence[Line]) -> float | None:
 
 ACTIONS = {Action.PAUSE: ControlAction.PAUSE, Action.STOP: ControlAction.PRUNE}
 STATES = {TrialState.COMPLETE: State.FINISHED, TrialState.PRUNED: State.STOPPED, TrialState.FAIL: State.STOPPED}
-NEVER_PROMOTED = "paused, and never promoted"
 
 
 @dataclass
@@ -184,11 +183,8 @@ class EarlyStoppingMonitor:
     _totals: dict[int, float] = field(default_factory=dict)
     _judged: dict[int, int] = field(default_factory=dict)  # the optimizer step of the last evaluation judged
     _still: dict[int, Curve] = field(default_factory=dict)  # of trials that do not run, and so do not change
-    _none_promoted: tuple[bool, int, int, int] | None = None  # what was known when no trial was promoted
+    _none_promoted: set[tuple[bool, int, int, int, int]] = field(default_factory=set)  # what was known then
     _guarded: dict[int, bool] = field(default_factory=dict)
-    terminator: Terminator | None = None
-    converged: Mapping[str, float] = field(default_factory=dict)  # how far the search was when it had first converged
-    _has_converged: tuple[int, bool] = (0, False)  # finished trials, and what was found
 
     @cached_property
     def sign(self) -> float:
@@ -196,18 +192,26 @@ class EarlyStoppingMonitor:
         return 1.0 if self.search.direction == "maximize" else -1.0
 
     @property
+    def effort(self) -> float:
+        """Return the share of the cost of finishing every trial that may be spent."""
+        return self.stopping.effort if isinstance(self.stopping, RankPolicy) else 1.0
+
+    @property
     def stops_early(self) -> bool:
         """Return whether other trials' curves decide about a trial."""
         return type(self.stopping) is not NoStopping
 
-    def watch(self, running: RunningAttempt) -> None:
-        """Judge a running trial's new evaluation, if any, and send the decision to its attempt."""
+    def watch(self, running: RunningAttempt, more: bool) -> None:
+        """Judge a running trial's new evaluations, if any, and send the decision to its attempt.
+
+        ``more``: whether new points may be started.
+        """
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
         reader.update()
         if running.request.ends_trial or not self._is_news(running, reader):
             return
-        decision = self._decide(self.study.trials[number])
+        decision = self._decide(self.study.trials[number], more)
         if decision is not None:
             action, reason, guard = decision
             running.request = running.folder.request(action, reason, guard)
@@ -230,12 +234,15 @@ class EarlyStoppingMonitor:
         if not self.paused:
             return None
         ended = sum(trial.state.is_finished() for trial in self.study.trials)
-        known = (more, ended, len(self.paused), sum(self._judged.values()))
-        if known == self._none_promoted:  # asked at every tick while a slot is free
+        known = (more, ended, len(self.study.searched), len(self.paused), sum(self._judged.values()))
+        if known in self._none_promoted:  # asked at every tick while a slot is free
             return None
         chosen = self.stopping.promote(self.curves(), more)
-        self._none_promoted = known if chosen not in self.paused else None
-        return chosen if chosen in self.paused else None
+        if chosen in self.paused:
+            self._none_promoted.clear()
+            return chosen
+        self._none_promoted = {known} | {other for other in self._none_promoted if other[1:] == known[1:]}
+        return None
 
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""
@@ -261,37 +268,11 @@ class EarlyStoppingMonitor:
             values |= {t.number: min(self.sign * t.value, worst) for t in guarded if t.value is not None}
         return {number: self.sign * value for number, value in values.items()}
 
-    def proposed(self) -> Sequence[Point]:
-        """Return new points for the sampler, the best first; empty if the policy has none."""
-        return self.stopping.propose(self.curves())
+    def _decide(self, trial: FrozenTrial, more: bool) -> tuple[ControlAction, str, str] | None:
+        """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early.
 
-    def has_converged(self) -> bool:
-        """Return whether no choice promises more than the noise; computed again after each finished trial."""
-        finished = sum(trial.state == TrialState.COMPLETE for trial in self.study.searched)
-        is_known = bool(self.converged) and not self.search.terminator  # then it is only reported
-        if self.terminator is None or is_known or finished == self._has_converged[0]:
-            return self._has_converged[1]
-        curves = self.curves()
-        found = self.terminator.judge(curves)
-        self._has_converged = finished, found is not None and found.is_reached
-        if found is not None and found.is_reached and not self.converged:
-            finals = [curve.held_out[-1] for curve in curves if curve.state == State.FINISHED and curve.held_out]
-            self.converged = {
-                "trials": len(curves),
-                "completions": sum(curve.completions[-1] for curve in curves if curve.completions),
-                "improvement": found.improvement,
-                "noise": found.noise,
-                "best": self.sign * max(finals),
-            }
-            logger.info(
-                "converged: no choice is expected to improve the best by more than %.2g, and the noise is %.2g",
-                found.improvement,
-                found.noise,
-            )
-        return self._has_converged[1]
-
-    def _decide(self, trial: FrozenTrial) -> tuple[ControlAction, str, str] | None:
-        """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early."""
+        Each new evaluation is judged as if it were the latest, so that decisions do not depend on how often this is called.
+        """
         curve = self._curve(trial)
         alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is None and self.search.max_template_share is not None:
@@ -301,8 +282,14 @@ class EarlyStoppingMonitor:
         if not (self.stops_early and not is_replicate(trial)):
             return None
         others = [other for other in self.curves() if other.number != curve.number]
-        decision = self.stopping.decide(curve, others)
-        return (ACTIONS[decision.action], decision.reason, "") if decision.action in ACTIONS else None
+        reader = self._reader(trial.number, "")
+        judged = self._judged.get(trial.number, 0)
+        for seen, (step, attempt) in enumerate(zip(reader.steps, reader.attempts, strict=True), 1):
+            if step > judged and attempt == reader.attempts[-1]:
+                decision = self.stopping.decide(curve.until(seen), others, more)
+                if decision.action in ACTIONS:
+                    return ACTIONS[decision.action], decision.reason, ""
+        return None
 
     def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
         """Return whether this attempt made an evaluation that is not yet judged and is not the last one."""

@@ -171,7 +171,8 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         leaders=search.leaders,
         waiting={str(number): why for number, why in waits.items() if why},
         notice=controller.trouble,
-        converged=controller.early_stopping.converged,
+        effort=controller.early_stopping.effort,
+        rests=controller.rests,
     )
 
 

@@ -21,13 +21,9 @@ from grposweep.errors import ExitCode, UserError
 from grposweep.files import VERSION, read_json, write_json, write_text
 from grposweep.fixes import render_problem
 from grposweep.launchers.base import Launcher
-from grposweep.registries import SAMPLERS
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, Experiment
-from grposweep.search.early_stopping import SearchContext, build_policy, choose_policy
-from grposweep.search.early_stopping.curve import CurvePolicy
-from grposweep.search.early_stopping.curve_ei import CurveEiPolicy
-from grposweep.search.early_stopping.terminator import Terminator
+from grposweep.schema import Experiment
+from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
 from grposweep.search.prior import check_prior, prior_points
@@ -39,7 +35,6 @@ from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.storage.records import SweepProgress
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
@@ -109,7 +104,7 @@ def _sampler(base: Experiment, space: Space) -> str:
             "seed is a parameter and search.seeds is set: both would set the seed. "
             "Take seed out of the space, or set search.seeds=0."
         )
-    sampler = choose_sampler(base.search.sampler, space, 1 + len(base.search.further), base.search.stopping)
+    sampler = choose_sampler(base.search.sampler, space)
     check_prior(base.search.prior, sampler, space)
     if base.force and not lists_points(sampler):
         raise UserError(
@@ -121,19 +116,14 @@ def _sampler(base: Experiment, space: Space) -> str:
             "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "
             "single one lr=choice(1e-3)."
         )
-    if SAMPLERS[sampler].is_ranked and base.search.stopping not in (AUTO, sampler):
-        raise UserError(
-            f"search.sampler={sampler} takes its points from the early-stopping policy of that name, and search.stopping="
-            f"{base.search.stopping}. Set search.stopping={sampler}, or search.sampler=tpe."
-        )
     if sampler == "one_factor" and not base.search.seeds:
         raise UserError(
             "search.seeds=0 with search=one_factor: intervals of effects need several seeds. Set search.seeds=5."
         )
-    if base.search.terminator and lists_points(sampler):
+    if sampler == "one_factor" and base.search.effort is not None and base.search.effort < 1:
         raise UserError(
-            f"search.terminator=true with search={sampler}: every point of the list is compared, so none may be left out. "
-            "Set search=tpe, or leave search.terminator out."
+            f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
+            "Leave search.effort out, or set search=tpe."
         )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
@@ -271,16 +261,11 @@ def build_controller(
     queue.known_oom = partial(known_oom, folder)
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died before it did this
-    stopping = build_policy(choose_policy(base.search.stopping, judged.sampler, 1 + len(base.search.further)))
-    has_points = lambda: queue.has_points  # noqa: E731 - a property of what changes
-    context = SearchContext(study.space, queue.validator.planned, finite, base.search.seed, has_points)
-    stopping.begin(context)
-    monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
-    if base.search.terminator or isinstance(stopping, CurvePolicy | CurveEiPolicy):  # others have no forecast anyway
-        monitor.terminator = Terminator(context)
-        monitor.converged = SweepProgress.read(folder.path).converged
-    queue.has_converged = monitor.has_converged
-    queue.foreseen, queue.proposed = monitor.foreseen, monitor.proposed
+    effort = choose_effort(base.search.effort, judged.sampler)
+    monitor = EarlyStoppingMonitor(
+        folder, study, base.search, build_policy(base.search.stopping, effort, 1 + len(base.search.further))
+    )
+    queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
 

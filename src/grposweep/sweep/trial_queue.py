@@ -15,7 +15,6 @@ from grposweep.check import errors
 from grposweep.config.identity import experiment_id
 from grposweep.errors import UserError
 from grposweep.fixes import render_problem
-from grposweep.registries import SAMPLERS
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import ValidPoints, lists_points
@@ -114,14 +113,11 @@ class TrialQueue:
         None
     )  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
-    proposed: Callable[[], Sequence[Point]] = tuple  # new points that the early-stopping policy chose, the best first
-    has_converged: Callable[[], bool] = lambda: False  # nothing left promises more than noise
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
     at_once: int = 1  # trials
     seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
-    _converged: bool = False  # and search.terminator ends the search
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
     _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
@@ -135,8 +131,6 @@ class TrialQueue:
     @property
     def target(self) -> int:
         """Return the number of trials of the search, without replicates."""
-        if self._converged:
-            return len(self.study.searched)
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
         wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
         wanted = wanted if most is None else min(wanted, most)
@@ -155,10 +149,7 @@ class TrialQueue:
     @property
     def has_points(self) -> bool:
         """Return whether the search may start more points."""
-        if self.exhausted or len(self.study.searched) >= self.target:
-            return False
-        self._converged = self.has_converged() and self.search.terminator
-        return not self._converged
+        return not self.exhausted and len(self.study.searched) < self.target
 
     def next(self) -> QueuedTrial | None:
         """Return the next trial; None if none follows, or if what follows depends on running trials."""
@@ -226,9 +217,8 @@ class TrialQueue:
 
         def draw(ahead: int = 0) -> Point | None:
             valid = ValidPoints(is_new, finite)
-            ranked = self.proposed() if SAMPLERS[self.sampler].is_ranked else ()
-            foreseen = {} if ranked or self.sampler == "random" else self.foreseen()
-            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead, ranked)
+            foreseen = {} if self.sampler == "random" else self.foreseen()
+            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
 
         return draw() if fixed or not self._draws_ahead else self._ahead(draw)
 

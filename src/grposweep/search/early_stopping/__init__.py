@@ -5,18 +5,18 @@ sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is
 line in ``grposweep.registries.POLICIES``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from random import Random
 from typing import Protocol
 
 from grposweep.errors import UserError
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
-from grposweep.search.space import Point, Space
+from grposweep.search.space import Point
 
-DEFAULT = "curve"  # of searches that look for the best point only
+DEFAULT = "rank"
+EFFORT = 0.6  # of searches that look for the best point only
 
 
 class State(StrEnum):
@@ -53,6 +53,12 @@ class Curve:
         """Return the share of the training that is done at the last evaluation, 0 to 1."""
         return min(self.completions[-1] / self.total, 1.0) if self.completions else 0.0
 
+    def until(self, seen: int) -> "Curve":
+        """Return the curve as it was after so many evaluations."""
+        signals = {name: values[:seen] for name, values in self.signals.items()}
+        values = self.completions[:seen], self.held_out[:seen]
+        return Curve(self.number, self.point, self.state, self.total, *values, self.start, self.errors[:seen], signals)
+
 
 class Action(StrEnum):
     """What a trial does after an evaluation."""
@@ -73,66 +79,23 @@ class Decision:
 CONTINUE = Decision(Action.CONTINUE)
 
 
-@dataclass(frozen=True)
-class PlannedTraining:
-    """The plan of a point before its training; 0 is unknown. ``completions_per_step`` counts an optimizer step's."""
-
-    learning_rate: float = 0.0
-    completions_per_step: float = 0.0
-    num_generations: float = 0.0
-    total: float = 0.0  # completions
-
-
-@dataclass(frozen=True)
-class SearchContext:
-    """What a policy may know about the search: its space, the plans of points, valid finite combinations, and the seed.
-
-    ``trials`` is how many will be started in all, None if unknown. ``effort`` is the share of the cost of finishing all of them
-    that the search may spend, above 0 to 1. ``has_points`` returns whether new points may still be started.
-    """
-
-    space: Space
-    plan: Callable[[Point], PlannedTraining] = lambda _point: PlannedTraining()
-    finite: Sequence[Point] = ()
-    seed: int = 0
-    effort: float = 1.0
-    trials: int | None = None
-    has_points: Callable[[], bool] = lambda: True
-
-    def draw(self, random: Random, count: int) -> list[Point]:
-        """Return random points whose finite part is valid."""
-        return [self.space.draw(random, self.finite) for _ in range(count)]
-
-
 class StoppingPolicy(Protocol):
-    """An early-stopping policy."""
+    """An early-stopping policy. ``more`` is whether a new trial could still be started."""
 
-    def begin(self, context: SearchContext) -> None:
-        """Store the search context; called before all other methods."""
-
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
-        """Return the number of the paused trial that a free slot should resume, or None to start a new point instead.
-
-        If ``more`` is False, no new point will be started. Then None ends the paused trials.
-        """
+        """Return the number of the paused trial that a free slot should resume, or None to start a new point instead."""
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """Return the final values to tell a sampler for unfinished trials, by number; it ignores all others."""
-
-    def propose(self, curves: Sequence[Curve]) -> Sequence[Point]:
-        """Return new points, the best first, for the sampler of the policy's name; empty if it has none."""
+        """Return the values to tell a sampler for unfinished trials, by number; it ignores all others."""
 
 
 class NoStopping:
     """No early stopping."""
 
-    def begin(self, context: SearchContext) -> None:
-        """Ignore the search: learning curves suffice."""
-
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Continue."""
         return CONTINUE
 
@@ -144,26 +107,20 @@ class NoStopping:
         """Return nothing: only finished trials count."""
         return {}
 
-    def propose(self, curves: Sequence[Curve]) -> Sequence[Point]:  # noqa: ARG002 - the contract's arguments
-        """Return nothing: the sampler asks for points by itself."""
-        return ()
+
+def choose_effort(effort: float | None, sampler: str) -> float:
+    """Resolve ``search.effort``: every trial of a list finishes unless the user wants less."""
+    return (1.0 if SAMPLERS[sampler].lists_points else EFFORT) if effort is None else effort
 
 
-def choose_policy(name: str, sampler: str, objectives: int = 1) -> str:
-    """Resolve ``auto``: no early stopping if every point is compared, or if several objectives give no order."""
-    if objectives > 1 or (name == AUTO and SAMPLERS[sampler].lists_points):
-        return "none"
-    if name == AUTO:
-        return sampler if SAMPLERS[sampler].is_ranked else DEFAULT
-    return name
-
-
-def build_policy(name: str) -> StoppingPolicy:
-    """Return the policy with this name in ``POLICIES``.
+def build_policy(name: str, effort: float, objectives: int = 1) -> StoppingPolicy:
+    """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if several objectives give no order.
 
     Raises UserError for an unknown name.
     """
+    if name == AUTO:
+        name = DEFAULT if effort < 1 and objectives == 1 else "none"
     if name not in POLICIES:
         raise UserError(f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}.")
-    policy: StoppingPolicy = POLICIES[name]()
+    policy: StoppingPolicy = POLICIES[name](effort) if name == DEFAULT else POLICIES[name]()
     return policy

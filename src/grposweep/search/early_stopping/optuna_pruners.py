@@ -21,7 +21,7 @@ class _PrunerPolicy(NoStopping):
 
     name: str
 
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Return whether to stop the trial or continue."""
         if not self._prunes(_History([_freeze(other) for other in others]), _freeze(curve), curve):
             return CONTINUE
