@@ -17,15 +17,15 @@ import neps
 import numpy
 import torch
 from outcome import Outcome, draw_trainings
-from pool import NodeContext, Pool, Recorded
+from pool import Place, Pool, Recorded
 
 from grposweep.search.space import Choice, Parameter
 
-ASKS = 6  # a place, at most: NePS continues asking when all have been used
+ASKS = 6  # per trial at most, promotions included
 
 
 def dial(item: Parameter) -> Any:
-    """A dial in NePS's words."""
+    """Return a parameter in NePS's terms."""
     domain = item.domain
     if isinstance(domain, Choice):
         return neps.HPOCategorical([str(label) for label in domain.labels])
@@ -33,8 +33,8 @@ def dial(item: Parameter) -> Any:
     return kind(lower=domain.low, upper=domain.high, log=domain.log)
 
 
-def rehearse(pool: Pool, seed: int, budget: float) -> Outcome:
-    """One sweep with one slot."""
+def rehearse(pool: Pool, seed: int, trials: int) -> Outcome:
+    """Return one sweep with one slot. It ends when NePS asks for one more point than ``trials``: it promotes first."""
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
@@ -44,51 +44,42 @@ def rehearse(pool: Pool, seed: int, budget: float) -> Outcome:
     space = neps.SearchSpace({item.name: dial(item) for item in pool.space.parameters} | {"evaluations": fidelity})
     search = neps.AskAndTell(neps.algorithms.asha(space))
     places: dict[str, int] = {}  # NePS's name of a point, without its rung -> place
-    for _ in range(ASKS * len(pool.places)):
-        if outcome.completions >= budget and outcome.arrival(pool) is not None:
-            break
+    for _ in range(ASKS * trials):
         trial = search.ask()
         name = str(trial.id).rsplit("_", 1)[0]
         if name not in places:
-            if not left:
+            if not left or len(places) == trials:
                 break
             places[name] = pool.nearest({**trial.config}, left)
             left.remove(places[name])
             outcome.started.append(places[name])
+            outcome.full += trainings[places[name]].completions[-1]
         else:
             outcome.resumed += 1
-        before = (
-            int(search.trials[trial.metadata.previous_trial_id].config["evaluations"])
-            if trial.metadata.previous_trial_id
-            else 0
-        )
+        previous = trial.metadata.previous_trial_id
+        before = int(search.trials[previous].config["evaluations"]) if previous else 0
         now = int(trial.config["evaluations"])
         search.tell(trial, -train(trainings[places[name]], places[name], before, now, outcome))
     return outcome
 
 
 def train(recorded: Recorded, place: int, before: int, now: int, outcome: Outcome) -> float:
-    """From one evaluation to another; returns what the latter showed."""
+    """Train from one evaluation to another, and return what the latter showed."""
     count = len(recorded.held_out)
     before, now = min(before, count), min(now, count)
-    start = recorded.completions[before - 1] if before else 0.0
-    spent = recorded.completions[now - 1] - start
-    outcome.completions += spent
-    outcome.seconds += recorded.seconds * spent / recorded.completions[-1]
+    outcome.completions += recorded.completions[now - 1] - (recorded.completions[before - 1] if before else 0.0)
     if now == count and now > before:
-        outcome.finished.append((outcome.completions, outcome.seconds, place))
+        outcome.finished.append((outcome.completions, place))
     return recorded.held_out[now - 1]
 
 
 def main() -> None:
-    """Read the question, print the outcomes."""
+    """Read the question and print the outcomes."""
     logging.disable()
     question = json.loads(Path(sys.argv[1]).read_text())
-    places = [
-        NodeContext(p["point"], [Recorded(**training) for training in p["trainings"]]) for p in question["places"]
-    ]
+    places = [Place(p["point"], [Recorded(**training) for training in p["trainings"]]) for p in question["places"]]
     pool = Pool(question["name"], places)
-    print(json.dumps([asdict(rehearse(pool, seed, question["budget"])) for seed in question["seeds"]]))
+    print(json.dumps([asdict(rehearse(pool, seed, question["trials"])) for seed in question["seeds"]]))
 
 
 if __name__ == "__main__":

@@ -1,52 +1,42 @@
-"""What one rehearsed sweep cost, and what it had found when; knows nothing of how it searched."""
+"""What one replayed sweep cost and found; knows nothing of how it searched."""
 
-import math
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from pool import Pool, Recorded
 
 
 @dataclass
 class Outcome:
-    """What one sweep cost, and what it had found when."""
+    """What one sweep cost and found. A place is the index of a recorded point."""
 
-    finished: list[tuple[float, float, int]] = field(default_factory=list)  # completions, seconds until then; place
-    completions: float = 0.0
-    seconds: float = 0.0
+    finished: list[tuple[float, int]] = field(default_factory=list)  # completions spent until then, place
     started: list[int] = field(default_factory=list)  # places
+    completions: float = 0.0  # spent in all
+    full: float = 0.0  # completions of finishing every started trial
     slot_seconds: float = 0.0  # of all slots until the end
     idle_seconds: float = 0.0
-    resumed: int = 0  # how often a paused trial continued
+    resumed: int = 0  # promotions of paused trials
 
-    def arrival(self, pool: Pool) -> tuple[float, float] | None:
-        """Completions and seconds until a point within one per cent of the best had finished."""
-        close = (f for f in self.finished if pool.places[f[2]].truth >= pool.best - pool.tolerance)
-        return next(((completions, seconds) for completions, seconds, _ in close), None)
-
-    def regret(self, pool: Pool, budget: float) -> float:
-        """Of the best point that had finished within a budget in completions."""
-        return pool.regret(place for completions, _, place in self.finished if completions <= budget)
-
-    def is_won(self, pool: Pool, budget: float) -> bool:
-        """Whether the best that had finished within a budget is the best of all, or within noise of it."""
-        done = [place for completions, _, place in self.finished if completions <= budget]
-        found = max((pool.places[place].truth for place in done), default=-math.inf)
-        return found >= pool.best - max(pool.tolerance, 2 * pool.error)
-
-    def stopped_best(self, pool: Pool) -> bool:
-        """Whether the best of the points that were started did not get to finish."""
-        best = max(self.started, key=lambda place: pool.places[place].truth)
-        return best not in {place for _, _, place in self.finished}
-
-    def lost_best(self, pool: Pool) -> bool:
-        """Whether that cost more than one per cent: points within it are ties, here as for an arrival."""
-        worths = [pool.places[place].truth for place in self.started]
-        found = max((pool.places[place].truth for _, _, place in self.finished), default=-math.inf)
-        return max(worths) - found > pool.tolerance
+    def figures(self, pool: Pool) -> dict[str, Any]:
+        """Return the figures that replay.py defines. If nothing finished, the worst point counts as found at the end."""
+        worth = [place.truth for place in pool.places]
+        found = max((worth[place] for _, place in self.finished), default=min(worth))
+        arrived = min((spent for spent, place in self.finished if worth[place] == found), default=self.completions)
+        return {
+            "cost": self.completions / self.full,
+            "lost": max(worth[place] for place in self.started) - found > pool.tolerance,
+            "regret": (pool.best - found) / abs(pool.best),
+            "arrived": arrived / self.full,
+            "idle": self.idle_seconds / self.slot_seconds if self.slot_seconds else 0.0,
+            "started": len(self.started),
+            "resumed": self.resumed,
+            "completions": self.completions,
+        }
 
 
 def draw_trainings(pool: Pool, seed: int) -> list[Recorded]:
-    """One training a place, of its seeds: the same for every policy that is given this seed."""
+    """Return one training per place, of its seeds: the same for every policy that is given this seed."""
     draw = Random(f"rehearsal:{seed}")
     return [draw.choice(place.trainings) for place in pool.places]

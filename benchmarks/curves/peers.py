@@ -23,24 +23,24 @@ class Peer:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Return its interpreter."""
         return PROJECT / ".venvs" / self.target / "bin" / "python"
 
     @property
     def is_installed(self) -> bool:
-        """Whether there is one."""
+        """Return whether the interpreter exists."""
         return self.python.exists()
 
 
 PEERS = {"neps_asha": Peer("neps_asha.py", "neps")}
 
 
-def rehearse_peer(pool: Pool, peer: Peer, seeds: Sequence[int], budget: float) -> list[Outcome]:
-    """All repeats of a peer, in one process; its program reads the pool from a file and prints the outcomes."""
+def rehearse_peer(pool: Pool, peer: Peer, seeds: Sequence[int], trials: int) -> list[Outcome]:
+    """Return all repeats of a peer; its program reads the pool from a file and prints the outcomes."""
     with tempfile.TemporaryDirectory() as folder:
         question = Path(folder) / "question.json"
         places = [{"point": place.point, "trainings": [asdict(t) for t in place.trainings]} for place in pool.places]
-        question.write_text(json.dumps({"name": pool.name, "places": places, "seeds": list(seeds), "budget": budget}))
+        question.write_text(json.dumps({"name": pool.name, "places": places, "seeds": list(seeds), "trials": trials}))
         done = subprocess.run(
             [peer.python, HERE / peer.program, question], stdout=subprocess.PIPE, text=True, check=True, cwd=folder
         )

@@ -1,26 +1,41 @@
-"""Which ways of searching are compared, by name."""
+"""The compared ways of searching, by name."""
 
-from rehearsal import ORACLE, Policy
+from dataclasses import replace
 
-from grposweep.search import early_stopping as stopping
+from rehearsal import Policy
+
+from grposweep.errors import UserError
+from grposweep.schema import AUTO
+from grposweep.search.early_stopping import choose_effort
 from grposweep.search.sampler import ADAPTIVE
 
 DEFAULT = "default"
 REFERENCE = "tpe"
 POLICIES = {
-    DEFAULT: Policy(ADAPTIVE, stopping.DEFAULT),  # what a sweep does that sets neither
-    "curve_ei": Policy("curve_ei", "curve_ei"),
-    "default_terminated": Policy(ADAPTIVE, stopping.DEFAULT, terminator=True),
-    "curve_ei_terminated": Policy("curve_ei", "curve_ei", terminator=True),
-    "tpe_curve_ei": Policy("tpe", "curve_ei"),  # what its stopping does by itself
-    "random": Policy("random"),
+    DEFAULT: Policy(ADAPTIVE, AUTO, choose_effort(None, ADAPTIVE)),  # a sweep that sets neither sampler nor policy
+    "rank": Policy("tpe", "rank", choose_effort(None, "tpe")),
     REFERENCE: Policy("tpe"),
-    "random_curve": Policy("random", "curve"),  # what stopping does by itself
+    "random": Policy("random"),
+    "median": Policy("tpe", "median"),
     "asha": Policy("tpe", "asha"),
     "hyperband": Policy("tpe", "hyperband"),
-    "median": Policy("tpe", "median"),
-    ORACLE: Policy(
-        "tpe", ORACLE
-    ),  # no policy: what plain TPE could save at most by stopping after the first evaluation
     "hydra_batch_tpe": Policy("tpe", batch=8),  # hydra-optuna-sweeper: a batch is told when all of it has ended
 }
+
+
+def find_policy(name: str, effort: float | None) -> Policy:
+    """Return the policy behind a name, or behind ``NAME@EFFORT``; ``effort`` is that of names without one.
+
+    Raises UserError for an unknown name or an effort that is no share.
+    """
+    base, _, own = name.partition("@")
+    policy = POLICIES.get(base)
+    if policy is None or (own and policy.effort is None):
+        raise UserError(f"--policy {name}: there is no such policy. Set any of {', '.join(POLICIES)}, or default@0.5.")
+    if policy.effort is None or not (own or effort is not None):
+        return policy
+    is_number = own.replace(".", "", 1).isdecimal()
+    chosen = (float(own) if is_number else 0.0) if own else effort or 0.0
+    if not 0 < chosen <= 1:
+        raise UserError(f"--policy {name}: its effort is above 0 and up to 1. Set such as default@0.5 or --effort 0.5.")
+    return replace(policy, effort=chosen)

@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, variance
+from statistics import fmean
 from typing import Any
 
 from grposweep.errors import UserError
-from grposweep.search.early_stopping import PlannedTraining
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 SIGNALS = ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
@@ -27,11 +26,10 @@ class Recorded:
     seconds: float
     errors: list[float | None]
     signals: dict[str, list[float | None]]
-    per_step: float = 1.0  # completions per optimizer step
 
 
 @dataclass(frozen=True)
-class NodeContext:
+class Place:
     """A recorded point with all its trainings, which differ in their seeds."""
 
     point: Point
@@ -48,7 +46,7 @@ class Pool:
     """All recorded points of one task."""
 
     name: str
-    places: list[NodeContext]
+    places: list[Place]
     space: Space = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,50 +59,13 @@ class Pool:
 
     @cached_property
     def tolerance(self) -> float:
-        """One per cent of it."""
+        """One per cent of the best point's worth."""
         return 0.01 * abs(self.best)
-
-    @cached_property
-    def error(self) -> float:
-        """The standard error of a point's worth, as the best quarter of the points shows it."""
-        best = sorted((p for p in self.places if len(p.trainings) > 1), key=lambda p: -p.truth)
-        ends = [[training.held_out[-1] for training in place.trainings] for place in best[: len(best) // 4 + 1]]
-        return math.sqrt(fmean([variance(values) / len(values) for values in ends])) if ends else 0.0
 
     @property
     def close(self) -> int:
-        """How many points are that close to it."""
+        """How many points are within the tolerance of the best one."""
         return sum(place.truth >= self.best - self.tolerance for place in self.places)
-
-    @cached_property
-    def completions(self) -> float:
-        """Of one training at every point."""
-        return sum(fmean(training.completions[-1] for training in place.trainings) for place in self.places)
-
-    @cached_property
-    def seconds(self) -> float:
-        """Likewise."""
-        return sum(fmean(training.seconds for training in place.trainings) for place in self.places)
-
-    @cached_property
-    def _usual(self) -> PlannedTraining:
-        trainings = [training for place in self.places for training in place.trainings]
-        per_step = fmean(training.per_step for training in trainings)
-        return PlannedTraining(0.0, per_step, 1.0, fmean(training.completions[-1] for training in trainings))
-
-    def plan(self, point: Point) -> PlannedTraining:
-        """What a sweep's plan would say of a point, as far as its parameters tell."""
-        usual = self._usual
-        sizes = [point.get(name) for name in ("num_generations", "prompts_per_step")]
-        per_step = usual.completions_per_step
-        if all(isinstance(size, int) for size in sizes):
-            per_step = math.prod(sizes) / float(point.get("num_iterations") or 1)  # type: ignore[type-var]  # numbers
-        return PlannedTraining(float(point.get("lr") or 0.0), per_step, float(sizes[0] or 1), usual.total)
-
-    def regret(self, finished: Iterable[int]) -> float:
-        """How far the best of these points is from the best of all; with none, the worst there is."""
-        worst = min(place.truth for place in self.places)
-        return self.best - max((self.places[index].truth for index in finished), default=worst)
 
     def nearest(self, point: Point, left: Sequence[int]) -> int:
         """Of the places left, the one nearest to a suggestion (dials on their own scales, each from 0 to 1)."""
@@ -164,11 +125,11 @@ def read_pool(path: Path) -> Pool:
         raise UserError(
             f"{path}: cannot be read ({error}). Name a file of recorded curves, one JSON object per line."
         ) from error
-    places: dict[object, NodeContext] = {}
+    places: dict[object, Place] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             point, training = _read_line(f"{path}, line {number}", line)
-            places.setdefault(freeze(point), NodeContext(point, [])).trainings.append(training)
+            places.setdefault(freeze(point), Place(point, [])).trainings.append(training)
     if len(places) < 2:
         raise UserError(f"{path}: {len(places)} recorded points; a search needs at least two. Record more of them.")
     return Pool(path.stem, list(places.values()))
@@ -189,7 +150,6 @@ def _read_line(where: str, line: str) -> tuple[Point, Recorded]:
             seconds=float(content.get("seconds") or 0.0),
             errors=list(content.get("held_out_se") or ()),
             signals={name: list(content[name]) for name in SIGNALS if content.get(name)},
-            per_step=per_step,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

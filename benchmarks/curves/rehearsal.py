@@ -1,96 +1,74 @@
-"""One sweep over recorded curves: the classes that a real sweep's tick calls, with a recording in place of the training."""
+"""One sweep of a fixed number of trials over recorded curves: a real sweep's classes, with a recording for each training."""
 
-import math
-import os
-import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import optuna
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
-from grposweep.registries import SAMPLERS
-from grposweep.search.early_stopping import (
-    CONTINUE,
-    Action,
-    Curve,
-    Decision,
-    NoStopping,
-    SearchContext,
-    State,
-    StoppingPolicy,
-    build_policy,
-)
-from grposweep.search.early_stopping.terminator import Terminator
+from grposweep.search.early_stopping import Action, Curve, State, build_policy
 from grposweep.search.sampler import ValidPoints
+from grposweep.search.space import Space
 from grposweep.search.study import SweepStudy
-
-ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A way of searching: a sampler and a way of stopping, both by the names that a sweep's configuration has."""
+    """A sampler and an early-stopping policy, by the names that a sweep's configuration has.
+
+    ``effort`` is None for a policy that takes none. ``batch`` is how many points start before a result is told.
+    """
 
     sampler: str
     stopping: str = "none"
-    batch: int = 1  # points asked for before any of them is told
-    terminator: bool = False  # search.terminator
+    effort: float | None = None
+    batch: int = 1
+
+
+class StudyInMemory(SweepStudy):
+    """A sweep's study without the journal, which takes a third of a replay's time."""
+
+    def __init__(self, space: Space) -> None:
+        with TemporaryDirectory() as folder:
+            super().__init__(Path(folder) / "journal", space, "maximize")
+        self.study = optuna.create_study(direction="maximize")
 
 
 @dataclass
-class RunningAttempt:
-    """A started trial: its place, its recording, and how many evaluations of it have been seen."""
+class StartedTrial:
+    """A started trial: its place in the pool, its recording and its curve so far."""
 
     place: int
     recorded: Recorded
     curve: Curve
-    seen: int = 0
 
-
-class Oracle(NoStopping):
-    """No policy but a bound: it knows after the first evaluation how each training ends, and finishes none but a new best."""
-
-    def __init__(self, ends: Callable[[int], float]) -> None:
-        self._ends = ends  # by trial
-
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
-        """Stop what does not end above all that have finished."""
-        best = max((other.held_out[-1] for other in others if other.state == State.FINISHED), default=-math.inf)
-        return CONTINUE if self._ends(curve.number) > best else Decision(Action.STOP)
-
-    def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """The truth."""
-        return {curve.number: self._ends(curve.number) for curve in curves if curve.state == State.STOPPED}
+    def set_state(self, state: State) -> None:
+        """Change the state of the curve."""
+        self.curve = replace(self.curve, state=state)
 
 
 class Rehearsal:
-    """A sweep with some slots over a pool, in which each place has one training, drawn from its seeds."""
+    """A sweep of so many trials at most, with some slots, over a pool in which each place has one training."""
 
-    def __init__(self, pool: Pool, policy: Policy, seed: int, journal: Path, slots: int = 1) -> None:
+    def __init__(self, pool: Pool, policy: Policy, seed: int, trials: int, slots: int = 1) -> None:
         self.pool, self.policy, self.seed, self.slots = pool, policy, seed, slots
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
-        self.study = SweepStudy(journal, pool.space, "maximize")
-        self.stopping: StoppingPolicy = (
-            Oracle(self._end) if policy.stopping == ORACLE else build_policy(policy.stopping)
-        )
-        context = SearchContext(pool.space, pool.plan, seed=seed, has_points=lambda: self.more)
-        self.stopping.begin(context)
-        self.terminator = Terminator(context) if policy.terminator else None
-        self.judged, self.has_converged = 0, False  # trials that had finished
-        self.trials: list[RunningAttempt] = []
+        self.most = min(trials, len(self.left))
+        self.study = StudyInMemory(pool.space)
+        self.stopping = build_policy(policy.stopping, 1.0 if policy.effort is None else policy.effort)
+        self.trials: list[StartedTrial] = []
         self.outcome = Outcome()
-        self.budget, self.now = 0.0, 0.0
+        self.now = 0.0
         self.ends: list[tuple[float, int]] = []  # when each running trial's next evaluation ends, on a simulated clock
         self.waiting = 0  # points of a batch still to start
         self.untold: list[int] = []
 
-    def run(self, budget: float) -> Outcome:
-        """New points are started until the budget is spent and one close to the best has finished; then the sweep ends."""
-        self.budget = budget
+    def run(self) -> Outcome:
+        """Replay until nothing is left to start or to resume."""
         while True:
             while len(self.ends) < self.slots and self._fill():
                 pass
@@ -105,17 +83,11 @@ class Rehearsal:
 
     @property
     def more(self) -> bool:
-        """Whether new points may be started."""
-        if self.terminator and len(self.outcome.finished) > self.judged and not self.has_converged:
-            self.judged, found = len(self.outcome.finished), self.terminator.judge(self._curves())
-            self.has_converged = found is not None and found.is_reached
-        is_enough = self.has_converged or (
-            self.outcome.completions >= self.budget and self.outcome.arrival(self.pool) is not None
-        )
-        return bool(self.left) and not is_enough
+        """Return whether new points may be started."""
+        return len(self.trials) < self.most
 
     def _fill(self) -> bool:
-        """Promote or start a trial in a free slot; whether there was one."""
+        """Promote or start a trial in a free slot; return whether there was one."""
         number = self.stopping.promote(self._curves(), self.more)
         if number is not None:
             self.outcome.resumed += 1
@@ -130,80 +102,64 @@ class Rehearsal:
         self._train(self._start())
         return True
 
-    def _end(self, number: int) -> float:
-        return self.trials[number].recorded.held_out[-1]
-
     def _curves(self) -> list[Curve]:
         return [trial.curve for trial in self.trials]
 
     def _start(self) -> int:
         """Ask for a point, and start the recorded one that is nearest to it."""
-        curves = self._curves()
-        is_ranked = SAMPLERS[self.policy.sampler].is_ranked
-        ranked = self.stopping.propose(curves) if is_ranked else ()
-        foreseen = {} if is_ranked else self.stopping.predict(curves)
+        predicted = self.stopping.predict(self._curves())
         valid = ValidPoints(lambda _: True, ())
-        point = self.study.ask(valid, self.policy.sampler, self.seed, predicted=foreseen, ranked=ranked)
-        assert point is not None
-        place = self.pool.nearest(point, self.left)
+        asked = self.study.ask(valid, self.policy.sampler, self.seed, predicted=predicted)
+        assert asked is not None
+        place = self.pool.nearest(asked, self.left)
         self.left.remove(place)
-        recorded = self.trainings[place]
-        point = self.pool.places[place].point
+        recorded, point = self.trainings[place], self.pool.places[place].point
         number = self.study.add({dial.name: point[dial.name] for dial in self.pool.space.parameters}, {})
         curve = Curve(number, point, State.RUNNING, recorded.completions[-1], (), (), recorded.start)
-        self.trials.append(RunningAttempt(place, recorded, curve))
+        self.trials.append(StartedTrial(place, recorded, curve))
         self.outcome.started.append(place)
+        self.outcome.full += curve.total
         return number
 
     def _train(self, number: int) -> None:
-        """Begin the stretch until a trial's next evaluation, which is paid for at once."""
+        """Begin the training until a trial's next evaluation. Its completions are counted at once."""
         trial = self.trials[number]
-        recorded, seen = trial.recorded, trial.seen
-        trial.curve = replace(trial.curve, state=State.RUNNING)
-        before = recorded.completions[seen - 1] if seen else 0.0
-        share = (recorded.completions[seen] - before) / recorded.completions[-1]
-        self.outcome.completions += share * trial.curve.total
-        heappush(self.ends, (self.now + share * (recorded.seconds or 1.0), number))
+        trial.set_state(State.RUNNING)
+        done = trial.curve.completions
+        spent = trial.recorded.completions[len(done)] - (done[-1] if done else 0.0)
+        self.outcome.completions += spent
+        seconds = spent / trial.curve.total * (trial.recorded.seconds or 1.0)
+        heappush(self.ends, (self.now + seconds, number))
 
-    def _evaluate(self, trial: RunningAttempt) -> None:
-        """Note the evaluation and act upon it."""
-        recorded = trial.recorded
-        trial.seen += 1
+    def _evaluate(self, trial: StartedTrial) -> None:
+        """Add an evaluation to a curve, and act upon it."""
+        recorded, seen = trial.recorded, len(trial.curve.held_out) + 1
         trial.curve = replace(
             trial.curve,
-            completions=recorded.completions[: trial.seen],
-            held_out=recorded.held_out[: trial.seen],
-            errors=recorded.errors[: trial.seen],
-            signals={name: values[: trial.seen] for name, values in recorded.signals.items()},
+            completions=recorded.completions[:seen],
+            held_out=recorded.held_out[:seen],
+            errors=recorded.errors[:seen],
+            signals={name: values[:seen] for name, values in recorded.signals.items()},
         )
-        number = trial.curve.number
-        if trial.seen == len(recorded.held_out):
-            trial.curve = replace(trial.curve, state=State.FINISHED)
-            self.outcome.finished.append((self.outcome.completions, self.now, trial.place))
+        if seen == len(recorded.held_out):
+            trial.set_state(State.FINISHED)
+            self.outcome.finished.append((self.outcome.completions, trial.place))
         else:
-            others = [curve for curve in self._curves() if curve.number != number]
-            action = self.stopping.decide(trial.curve, others).action
+            others = [other.curve for other in self.trials if other is not trial]
+            action = self.stopping.decide(trial.curve, others, self.more).action
             if action == Action.CONTINUE:
-                self._train(number)
+                self._train(trial.curve.number)
                 return
-            trial.curve = replace(trial.curve, state=State.PAUSED if action == Action.PAUSE else State.STOPPED)
-        self.untold.append(number)
+            trial.set_state(State.PAUSED if action == Action.PAUSE else State.STOPPED)
+        self.untold.append(trial.curve.number)
         if self.policy.batch == 1:
             self._tell()
 
     def _tell(self) -> None:
         for number in self.untold:
             curve = self.trials[number].curve
-            evaluations = dict(enumerate(curve.held_out, 1))
             if curve.state == State.FINISHED:
-                self.study.tell(number, curve.held_out[-1], evaluations)
+                self.study.tell(number, curve.held_out[-1])
             elif curve.state == State.STOPPED:
-                self.study.tell(number, None, evaluations, pruned=True)
+                self.study.tell(number, None, dict(enumerate(curve.held_out, 1)), pruned=True)
         self.untold.clear()
-
-
-def rehearse(pool: Pool, policy: Policy, seed: int, budget: float, slots: int = 1) -> Outcome:
-    """One repeat."""
-    memory = Path("/dev/shm")  # where there is one, the journal's fsync costs nothing
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        return Rehearsal(pool, policy, seed, Path(folder) / "journal", slots).run(budget)

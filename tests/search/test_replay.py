@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 REPLAY = Path(__file__).parents[2] / "benchmarks" / "curves" / "replay.py"
+CHART = REPLAY.with_name("chart.py")
 
 
 def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -33,21 +36,123 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_replay_says_what_each_policy_costs(recorded: Path, tmp_path: Path) -> None:
-    """In completions, compared with plain TPE, with two trials at once; each repeat is kept."""
-    kept = ("--slots", 2, "--keep", tmp_path / "kept")
-    done = replay(recorded, "--policy", "default,tpe,asha", "--repeats", 2, "--format", "json", *kept)
+@pytest.fixture
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark's modules can be imported."""
+    monkeypatch.syspath_prepend(str(REPLAY.parent))
+
+
+def test_a_replay_says_what_each_policy_costs_and_finds(recorded: Path) -> None:
+    """As shares of what finishing every started trial costs; regret is compared with plain TPE's, here with two slots."""
+    done = replay(
+        recorded, "--policy", "default,tpe,median", "--effort", 0.5, "--trials", 8, "--repeats", 3, "--slots", 2,
+        "--format", "json",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
-    assert set(content) == {"default", "tpe", "asha"}
+    assert set(content) == {"default", "tpe", "median"}
     for row in content.values():
-        assert set(row["completions_to_1pct"]) == {"median", "low", "high"}
-        assert 0 < row["completions_to_1pct"]["median"] <= 15 * 320
-        assert row["regret_at_equal_budget"] >= 0
-        assert 0 <= row["false_stops_over_1pct"] <= row["false_stops"] <= 1
-    assert content["tpe"]["cost_ratio_to_tpe"] == 1
-    assert content["tpe"]["false_stops"] == 0
-    assert all(len(file.read_text().splitlines()) == 2 for file in (tmp_path / "kept").glob("made.*.2.*.jsonl"))
+        assert row["files"]["made"]["cost"] == row["cost"]
+        assert row["cost_interval"]["low"] <= row["cost"] <= row["cost_interval"]["high"]
+        assert (row["repeats"], row["started"]) == (3, 8)
+        assert 0 <= row["arrived"] <= row["cost"] <= 1
+        assert row["regret"] >= 0
+    tpe = content["tpe"]
+    assert (tpe["cost"], tpe["lost"], tpe["regret_to_tpe"]) == (1, 0, 0)
+    assert content["default"]["effort"] == 0.5
+    assert content["default"]["cost"] <= 0.55
+
+
+def test_one_call_compares_several_efforts_and_numbers_of_trials(recorded: Path) -> None:
+    """The table has a row per policy, effort and number of trials; a file limits how many can start."""
+    done = replay(recorded, "--policy", "rank@0.5,rank@1", "--trials", "4,50", "--repeats", 2)
+    rows = [[cell.strip() for cell in row.split("|")[2:6]] for row in done.stdout.splitlines() if "| made |" in row]
+    assert [row[:3] for row in rows] == [[f"rank@{e}", n, "2"] for e in ("0.5", "1") for n in ("4", "15")]
+    assert rows[3][3] == "1.00 (1.00 to 1.00)"
+
+
+def test_more_trials_at_less_effort_are_compared_at_equal_cost(recorded: Path) -> None:
+    """Twice as many trials at half the effort cost about what plain TPE costs."""
+    options = ("--policy", "default@0.5,tpe", "--trials", "6", "--repeats", 2, "--equal-cost")
+    row = json.loads(replay(recorded, *options, "--format", "json").stdout)["default@0.5"]["files"]["made"]
+    assert (row["started"], row["tpe_started"]) == (12, 6)
+    assert row["cost_to_tpe"] == pytest.approx(1, abs=0.1)
+    assert "| TPE's regret | ratio (95 %) |" in replay(recorded, *options).stdout
+
+
+def test_an_interrupted_replay_continues_from_the_repeats_it_kept(recorded: Path, tmp_path: Path) -> None:
+    """Lines that are there are read, not replayed; what is missing is."""
+    options = ("--policy", "tpe", "--trials", 4, "--repeats", 2, "--format", "json", "--keep", tmp_path / "kept")
+    whole = replay(recorded, *options).stdout
+    (kept,) = (tmp_path / "kept").glob("*.jsonl")
+    first, second = kept.read_text().splitlines()
+    kept.write_text(f"{first}\n")
+    assert replay(recorded, *options).stdout == whole
+    assert kept.read_text().splitlines() == [first, second]
+    kept.write_text(f"{json.dumps(json.loads(first) | {'cost': 0.5})}\n{second}\n")
+    assert json.loads(replay(recorded, *options).stdout)["tpe"]["cost"] == 0.75
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--policy", "nope"), ("--policy", "tpe@0.5"), ("--policy", "rank@2"),
+     ("--policy", "rank@half", "--effort", "0.5"), ("--effort", "0"), ("--trials", "0"),
+     ("--trials", "few"), ("--policy", "tpe", "--equal-cost")],
+    ids="_".join,
+)  # fmt: skip
+def test_wrong_options_are_refused_in_one_message(recorded: Path, options: tuple[str, ...]) -> None:
+    """Without a traceback, exit code 2."""
+    done = replay(recorded, *options)
+    assert done.returncode == 2
+    assert "Set" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("curves")
+def test_a_sweep_has_lost_if_a_better_point_had_started() -> None:
+    """By more than one per cent; regret is what the best finished point lacks of the best of all."""
+    from outcome import Outcome
+    from pool import Place, Pool, Recorded
+
+    def place(worth: float) -> Place:
+        return Place({"lr": worth}, [Recorded([10.0, 20.0], [0.0, worth], None, 1.0, [], {})])
+
+    pool = Pool("made", [place(worth) for worth in (0.2, 0.5, 0.796, 0.8)])
+
+    def found(finished: list[tuple[float, int]], started: list[int]) -> dict[str, Any]:
+        return Outcome(finished, started, 30.0, 40.0).figures(pool)
+
+    assert found([(20.0, 1)], [0, 1])["regret"] == pytest.approx(0.375)
+    assert [found([(20.0, a)], [0, a, b])["lost"] for a, b in ((1, 0), (2, 3), (1, 2))] == [False, False, True]
+    assert found([(20.0, 1), (30.0, 0)], [0, 1])["arrived"] == 0.5
+    assert (found([], [1])["regret"], found([], [1])["arrived"]) == (pytest.approx(0.75), 0.75)
+
+
+@pytest.mark.usefixtures("curves")
+def test_no_lost_sweep_among_few_does_not_say_that_none_is_ever_lost() -> None:
+    """Shares have Wilson's interval; means are resampled within each file."""
+    import numpy
+    from figures import bounds, bounds_of_share, resample
+
+    assert bounds_of_share(0.0, 40)["low"] == 0
+    assert bounds_of_share(0.0, 40)["high"] == pytest.approx(0.088, abs=0.001)
+    assert bounds_of_share(0.5, 40) == {"low": pytest.approx(0.352, abs=1e-3), "high": pytest.approx(0.648, abs=1e-3)}
+    assert bounds(resample([numpy.array([1.0, 1.0]), numpy.array([3.0, 3.0])])) == {"low": 2.0, "high": 2.0}
+    assert bounds(numpy.array([1.0, numpy.inf])) == {"low": 1.0, "high": None}
+
+
+def test_a_chart_has_a_panel_per_file(recorded: Path, tmp_path: Path) -> None:
+    """From the kept repeats or from the JSON; our policy is a line over its efforts."""
+    options = ("--policy", "rank@0.5,rank@1,tpe,median", "--trials", 8, "--repeats", 2, "--keep", tmp_path / "kept")
+    (tmp_path / "printed.json").write_text(replay(recorded, *options, "--format", "json").stdout)
+    for source in ("kept", "printed.json"):
+        chart = [sys.executable, CHART, tmp_path / source, tmp_path / "chart.svg", "--trials", "8"]
+        subprocess.run(chart, check=True)
+        drawn = ElementTree.parse(tmp_path / "chart.svg").getroot()
+        words = ["".join(item.itertext()) for item in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"made", "0.5", "1", "median", "tpe"} <= {*words}
+    chart[2] = tmp_path / "kept"
+    assert subprocess.run([*chart[:-1], "9"], capture_output=True, check=False).returncode == 2
 
 
 @pytest.mark.parametrize(
