@@ -31,17 +31,22 @@ Figures = dict[str, Any]  # one policy's on one file, as replay.py prints them; 
 
 
 def read_figures(path: Path, trials: int) -> dict[str, list[Figures]]:
-    """Return the figures of each policy by file."""
+    """Return the figures of each policy by file; of a folder, over the seeds that all policies have."""
     found: dict[str, list[Figures]] = defaultdict(list)
     if path.is_file():
         for name, row in json.loads(path.read_text()).items():
             for file, figures in row["files"].items():
                 found[file].append({**figures, "policy": name.partition("@")[0]})
         return found
-    for kept in sorted(path.glob("*.jsonl")):
+    groups: dict[str, list[dict[int, Repeat]]] = defaultdict(list)
+    for kept in sorted(path.glob(f"*.{trials}.1.jsonl")):
         repeats = [Repeat(**json.loads(line)) for line in kept.read_text().splitlines()]
-        if repeats and repeats[0].trials == trials:
-            found[repeats[0].file].append({**describe([repeats], [repeats]), "policy": repeats[0].policy})
+        groups[repeats[0].file].append({repeat.seed: repeat for repeat in repeats})
+    for file, searches in groups.items():
+        seeds = sorted(set.intersection(*({*search} for search in searches)))  # others would not compare like with like
+        for search in searches if seeds else ():
+            same = [search[seed] for seed in seeds]
+            found[file].append({**describe([same], [same]), "policy": same[0].policy})
     return found
 
 
@@ -139,7 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="a folder of --keep, or a file of --format json")
     parser.add_argument("out", type=Path, help="the SVG to write")
-    parser.add_argument("--trials", type=int, default=24, help="of the sweeps in a folder (default 24)")
+    parser.add_argument("--trials", type=int, default=24, help="of the sweeps in a folder, with one slot (default 24)")
     options = parser.parse_args()
     found = read_figures(options.source, options.trials)
     if not found:

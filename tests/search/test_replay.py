@@ -142,15 +142,19 @@ def test_no_lost_sweep_among_few_does_not_say_that_none_is_ever_lost() -> None:
 
 
 def test_a_chart_has_a_panel_per_file(recorded: Path, tmp_path: Path) -> None:
-    """From the kept repeats or from the JSON; our policy is a line over its efforts."""
+    """From the kept repeats or from the JSON; our policy is a line over its efforts. Only common seeds count."""
     options = ("--policy", "rank@0.5,rank@1,tpe,median", "--trials", 8, "--repeats", 2, "--keep", tmp_path / "kept")
     (tmp_path / "printed.json").write_text(replay(recorded, *options, "--format", "json").stdout)
+    replay(recorded, "--policy", "tpe", "--trials", 8, "--repeats", 6, "--keep", tmp_path / "kept")
+    charts = []
     for source in ("kept", "printed.json"):
         chart = [sys.executable, CHART, tmp_path / source, tmp_path / "chart.svg", "--trials", "8"]
         subprocess.run(chart, check=True)
         drawn = ElementTree.parse(tmp_path / "chart.svg").getroot()
         words = ["".join(item.itertext()) for item in drawn.iter("{http://www.w3.org/2000/svg}text")]
         assert {"made", "0.5", "1", "median", "tpe"} <= {*words}
+        charts.append(sorted(words))
+    assert charts[0] == charts[1]
     chart[2] = tmp_path / "kept"
     assert subprocess.run([*chart[:-1], "9"], capture_output=True, check=False).returncode == 2
 
