@@ -41,7 +41,7 @@ class Waits(NoStopping):
         self.on_promotion, self.action = on_promotion, action
         self.asked: set[int] = set()
 
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         if curve.point["lr"] != 2e-3 or curve.number in self.asked:
             return CONTINUE
         self.asked.add(curve.number)

@@ -53,13 +53,13 @@ def test_what_is_registered_is_a_choice_and_nothing_else(
 def test_an_unknown_policy_is_refused_and_never_another_one() -> None:
     """No name falls through to Hyperband."""
     with pytest.raises(UserError, match=r"search\.stopping=toy"):
-        build_policy("toy")
+        build_policy("toy", 0.6)
 
 
 class StopsSlowLearners(NoStopping):
     """Stop every trial with a learning rate below 2e-3 at its first evaluation."""
 
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         slow = float(str(curve.point["lr"])) < 2e-3
         return Decision(Action.STOP if slow else Action.CONTINUE, "learns slowly")
 
@@ -116,7 +116,7 @@ def test_search_has_an_option_for_each_sampler() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "instead"),
-    [("search", "median", "set search.stopping=median"), ("search.sampler", "curve", "set search.stopping=curve"),
+    [("search", "median", "set search.stopping=median"), ("search.sampler", "rank", "set search.stopping=rank"),
      ("search.stopping", "gp", "set search=gp")],
 )  # fmt: skip
 def test_a_sampler_is_distinguished_from_a_stopping_policy(key: str, value: str, instead: str) -> None:

@@ -114,7 +114,7 @@ class Stage:
         run.collect_provenance = lambda _base: {"packages": {}}
         attempt.load_experiment = self.points.read
         if type(self.scenario.stopping) is not NoStopping:
-            start.build_policy = lambda _name: self.scenario.stopping
+            start.build_policy = lambda *_: self.scenario.stopping
             attempt.Attempt.log = _patient(attempt.Attempt.log)  # type: ignore[method-assign]
         run.POLL_SECONDS = 0.002
         lease.BEAT_SECONDS = 3600.0  # a beat of the clock's is no call of the sweep's
@@ -133,7 +133,7 @@ class ByRate(NoStopping):
     promoted at the end, 3e-3 is stopped, 4e-3 is paused and never promoted.
     """
 
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """The same whenever it is asked."""
         rate = curve.point["lr"]
         if rate == 1e-3 or len(curve.held_out) > 1:

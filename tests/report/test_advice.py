@@ -65,25 +65,6 @@ def test_it_opens_with_the_best_point_its_interval_and_its_gain(tmp_path: Path) 
     assert page.index(said) < page.index('id="summary"')
 
 
-def test_a_trial_that_rises_where_the_best_has_levelled_off_is_named(tmp_path: Path) -> None:
-    """By both curves at twice the completions, with intervals."""
-    sweep = make(tmp_path, (3e-4, 0.7), (1e-4, 0.66))
-    ended = {0: [0.6, 0.69, 0.7, 0.7, 0.7, 0.7, 0.7, 0.7], 1: [0.3, 0.36, 0.41, 0.46, 0.51, 0.56, 0.61, 0.66]}
-    for number, folder in enumerate(sorted((sweep / "trials").iterdir())):
-        lines = [
-            {"kind": "eval", "step": n, "completions": 64 * n, "eval_reward": value, "eval_reward_se": 0.005}
-            for n, value in enumerate([0.3, *ended[number]])
-        ]
-        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    said = next(text for text in advice(sweep).limits if text.startswith("With twice the completions"))
-    assert said.startswith("With twice the completions trial 1 may overtake it: ")
-    view = read_sweep(sweep)
-    screen = build_console(100)
-    with screen.capture() as captured:
-        screen.print(trial_screen(view, view.trial(1)))
-    assert "with twice the completions (1,024): " in captured.get()
-
-
 def test_points_that_do_not_differ_significantly_are_named_with_their_common_values(tmp_path: Path) -> None:
     """And the command that decides between them, which resumes the sweep."""
     found = advice(make(tmp_path, (3e-4, 0.8), (1e-4, 0.79), (5e-4, 0.785), (1e-3, 0.5)))

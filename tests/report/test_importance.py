@@ -38,8 +38,10 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
         record = json.loads((folder / "trial.json").read_text())
         (folder / "trial.json").write_text(json.dumps(record | {"point": {"lr": lr, "batch": batch}}))
         is_paused = number >= len(trials) - paused
-        result = {"v": 1, "status": "paused" if is_paused else "finished", "attempt": 0}
-        (folder / "result.json").write_text(json.dumps(result | ({} if is_paused else {"objective": value})))
+        result = {"v": 1, "status": "stopped" if is_paused else "finished", "attempt": 0, "objective": value}
+        (folder / "result.json").write_text(json.dumps(result))
+        if is_paused:
+            (folder / "control.json").write_text('{"v": 1, "action": "pause", "reason": "6th of 6"}')
         (folder / "plan.json").write_text(json.dumps({"v": 1, "total_completions": 6400}))
         rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)]
         lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in rise]
@@ -101,17 +103,13 @@ def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
     assert "No parameter has a significant effect with 4 trials, so fix none of them yet." in printed(view, capsys)
 
 
-def test_a_paused_trial_counts_with_its_forecast_and_is_marked(
+def test_a_paused_trial_counts_with_the_value_that_it_has_reached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The forecast comes from all learning curves; the interval knows that it is one."""
-    view = make(tmp_path / "a", *CLEAR, paused=1)
-    measured = {c.parameter: c.difference for c in make(tmp_path / "b", *CLEAR).importance.contrasts}
-    found = {c.parameter: c.difference for c in view.importance.contrasts}
-    assert (view.importance.trials, view.importance.forecast) == (6, [5])
-    assert "6 trials, 1 of them by a forecast (5)" in " ".join(printed(view, capsys).split())
-    assert found["batch"].mean == pytest.approx(measured["batch"].mean, abs=0.1)
-    assert found["batch"].margin > measured["batch"].margin
+    """The title says how many have not finished."""
+    view = make(tmp_path, *CLEAR, paused=1)
+    assert (view.importance.trials, view.importance.unfinished) == (6, 1)
+    assert "6 trials, 1 of them paused or stopped early" in " ".join(printed(view, capsys).split())
 
 
 def test_a_comparison_of_one_factor_has_no_second_table_of_effects(

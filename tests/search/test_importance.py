@@ -76,13 +76,6 @@ def uneven(stream: random.Random, point: Point) -> Measured:
     return Measured(point, worth + 0.05 * (point["kl"] == "low"))
 
 
-def forecasted(stream: random.Random, point: Point) -> Measured:
-    """As far from the truth as its deviation says, and in the lower half a forecast: all forecasts are much alike."""
-    if is_upper(point):
-        return Measured(point, stream.gauss(0.6, 0.02))
-    return Measured(point, stream.gauss(0.4, 0.001), 0.1)
-
-
 @pytest.mark.parametrize(("name", "truth"), [("lr", 0.2), ("kl", 0.05)])
 def test_intervals_of_few_trials_cover_the_true_effect_in_about_95_percent(name: str, truth: float) -> None:
     """With four to nine trials of unequal spread and of an unbalanced number, each drawn at random."""
@@ -101,16 +94,6 @@ def test_the_best_of_several_values_is_no_effect_where_all_are_equal() -> None:
     kinds = PARAMETERS | {"kl": Parameter("kl", Choice(labels, labels))}
     found = list(contrasts(lambda stream, point: Measured(point, stream.gauss(0.5, 0.05)), "kl", kinds))
     assert fmean(c.is_significant for c in found) <= 0.05
-
-
-def test_the_uncertainty_of_a_forecast_widens_the_interval() -> None:
-    """Forecasts of several trials resemble each other more than the values that these would have ended with."""
-    (wide, *_), (narrow, *_) = (
-        list(contrasts(draw, "lr"))
-        for draw in (forecasted, lambda stream, point: Measured(point, forecasted(stream, point).value))
-    )
-    assert wide.difference.mean == narrow.difference.mean
-    assert wide.difference.margin > 2 * narrow.difference.margin > 0
 
 
 def test_a_clear_effect_of_few_trials_is_significant_and_a_side_with_one_trial_never() -> None:

@@ -178,18 +178,6 @@ def test_auto_is_a_grid_where_the_space_is_finite_and_tpe_otherwise() -> None:
     """What a user did not choose is chosen by the space."""
     assert (choose_sampler("auto", FINITE), choose_sampler("auto", MIXED)) == ("grid", "tpe")
     assert choose_sampler("random", FINITE) == "random"
-    assert choose_sampler("auto", MIXED, stopping="curve_ei") == "curve_ei"
-    assert choose_sampler("auto", MIXED, objectives=2, stopping="curve_ei") == "tpe"
-
-
-def test_of_the_points_that_a_policy_ranks_the_first_valid_one_is_taken(tmp_path: Path) -> None:
-    """With what is fixed in place of its own values."""
-    invalid: Point = {"lr": 1e-3, "processes": 1, "generations": 3, "kl": "none"}
-    second: Point = {"lr": 2e-3, "processes": 3, "generations": 6, "kl": "low", "kl.beta": 0.01}
-    study = open_study(tmp_path)
-    assert study.ask(MOSTLY_INVALID, "curve_ei", 0, ranked=[invalid, second]) == second
-    assert study.ask(MOSTLY_INVALID, "curve_ei", 0, {"lr": 4e-3}, ranked=[second]) == {**second, "lr": 4e-3}
-    assert continuous(MIXED) == ["lr", "kl.beta"]
 
 
 GAUSSIAN = """

@@ -32,7 +32,7 @@ RATES = "lr=1e-3,2e-3,3e-3,4e-3"
 class Stops(NoStopping):
     """Ends every trial at its first evaluation."""
 
-    def decide(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: object, more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         return Decision(Action.STOP, f"trial {curve.number} is not needed")
 
 
@@ -76,7 +76,7 @@ class Decides(NoStopping):
     def __init__(self, action: Action) -> None:
         self.action = action
 
-    def decide(self, curve: Curve, others: object) -> Decision:  # noqa: ARG002 - the contract's arguments
+    def decide(self, curve: Curve, others: object, more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         return Decision(self.action, f"trial {curve.number} is not needed")
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments

@@ -20,7 +20,7 @@ class Pauses(NoStopping):
         self.shown: list[tuple[Curve, Sequence[Curve]]] = []
         self.promotes = False
 
-    def decide(self, curve: Curve, others: Sequence[Curve]) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         self.shown.append((curve, others))
         return Decision(Action.PAUSE, "as always")
 
@@ -63,6 +63,20 @@ def test_a_decision_is_on_disk_with_its_reason_and_is_made_once(tmp_path: Path) 
     sweep.come_back()
     assert sweep.asked("1") == asked
     assert len(policy.shown) == 1
+
+
+def test_evaluations_that_are_seen_together_are_judged_one_by_one(tmp_path: Path) -> None:
+    """A controller that looks rarely decides as one that looks often."""
+
+    class Looks(Pauses):
+        def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
+            super().decide(curve, others, more)
+            return Decision(Action.CONTINUE)
+
+    sweep = Sweep(tmp_path, policy := Looks())
+    sweep.evaluate("1", 0.5, 0.6)
+    sweep.evaluate("1", 0.7)
+    assert [curve.held_out for curve, _ in policy.shown] == [(0.5,), (0.5, 0.6), (0.5, 0.6, 0.7)]
 
 
 def test_a_promoted_trial_is_judged_by_new_evaluations_only(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from grposweep.errors import UserError
-from grposweep.search.early_stopping import NoStopping, choose_policy
+from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
+from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
 from in_process import Sweep, Waits, sweeps_in
 from support import lines, read, trials
@@ -48,7 +49,7 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pyte
     assert (
         f"stopped early at {collapsed['objective']:.4f}  " in said
     )  # in the leaderboard, where others have their objective
-    assert "1 finished, 1 stopped early (saved" in said
+    assert "1 finished, 1 stopped early, 1 of them because" in said
     assert "because its training had collapsed" in said
 
 
@@ -84,33 +85,43 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 
 
 @pytest.mark.slow
-def test_a_sweep_by_expected_improvement_pauses_a_trial_that_is_far_behind(sweep: Sweep) -> None:
-    """After half of its training; the reason is on disk, and the best trial is trained to its end."""
-    points = "{lr: 1e-3, batch: small}, {lr: 1.1e-3, batch: medium}, {lr: 9e-4, batch: small}, {lr: 1e-5, batch: small}"
-    space = ("lr=tag(log,interval(1e-5,3e-2))", "batch=small,medium", f"search.enqueue=[{points}]", "search.trials=6")
-    folder = sweep(*FAKE, "trainer.fake.step_seconds=0.4", *space, "search.stopping=curve_ei")
-    results = [read(trial / "result.json") for trial in trials(folder)]
-    assert [result["status"] for result in results[:4]] == ["finished"] * 3 + ["pruned"]
-    assert 5 <= results[3]["step"] < 10
-    assert "promises" in results[3]["reason"] or "chance" in results[3]["reason"]
-    assert max(results, key=lambda result: result["objective"])["status"] == "finished"
+def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end says what was spent and how to continue; with search.effort=1 every trial finishes, and none trains a step twice."""
+    space = ("lr=tag(log,interval(1e-5,3e-2))", "search.trials=10", "trainer.keep=none")
+    folder = sweep(*FAKE, SLOW, *space, "search.effort=0.5")
+    states = [read(trial / "result.json")["status"] for trial in trials(folder)]
+    said = capsys.readouterr().out
+    assert {"finished", "stopped"} == set(states)
+    assert f"{states.count('finished')} finished, {states.count('stopped')} paused: 5" in said
+    assert "of 10 after 50% of the training" in said or "of 10 after 10% of the training" in said
+    assert f"finish the {states.count('stopped')} paused trials: run the same command with search.effort=1" in said
+    sweep(*FAKE, SLOW, *space, "search.effort=1")
+    assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 10
+    for trial in trials(folder):
+        steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+        assert steps == sorted(set(steps))
 
 
-def test_a_sampler_without_its_policy_is_refused(sweep: Sweep) -> None:
-    """It would have no points to propose."""
-    with pytest.raises(UserError, match=r"search\.sampler=curve_ei .*Set search\.stopping=curve_ei"):
-        sweep(
-            "trainer=fake",
-            "name=s",
-            "lr=tag(log,interval(1e-5,3e-2))",
-            "search.sampler=curve_ei",
-            "search.stopping=asha",
-        )
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("search.effort=0",), "Set a number above 0, at most 1"),
+        (("search.effort=1.5",), "Set a number above 0, at most 1"),
+        (("search.effort=0.5", "search.stopping=asha"), "only the policy rank follows an effort"),
+        (("search.effort=0.5", "search=one_factor", "lr=1e-3,2e-3"), "every trial has to finish"),
+    ],
+)
+def test_an_effort_that_nothing_follows_is_refused(sweep: Sweep, words: tuple[str, ...], said: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(UserError, match=said):
+        sweep("trainer=fake", "name=s", "lr=tag(log,interval(1e-5,3e-2))", *words)
 
 
-def test_grids_and_comparisons_stop_nothing_early_unless_asked() -> None:
+def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
     """Every one of their trials is wanted; with several objectives no trial is known to be behind."""
-    assert {choose_policy("auto", sampler) for sampler in ("grid", "one_factor")} == {"none"}
-    assert choose_policy("asha", "grid") == "asha"
-    assert choose_policy("auto", "curve_ei") == "curve_ei"
-    assert choose_policy("asha", "tpe", objectives=2) == "none"
+    assert {choose_effort(None, sampler) for sampler in ("grid", "one_factor")} == {1.0}
+    assert choose_effort(None, "tpe") == EFFORT
+    assert isinstance(build_policy("auto", 0.5), RankPolicy)
+    assert type(build_policy("auto", 1.0)) is type(build_policy("auto", 0.5, objectives=2)) is NoStopping

@@ -93,15 +93,15 @@ class StoppingPolicy(Protocol):
 
 
 class NoStopping:
-    """No early stopping."""
+    """No early stopping. Trials that another policy has paused continue."""
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Continue."""
         return CONTINUE
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
-        """Return None: nothing is ever paused."""
-        return None
+        """Return the first paused trial."""
+        return next((curve.number for curve in curves if curve.state is State.PAUSED), None)
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """Return nothing: only finished trials count."""

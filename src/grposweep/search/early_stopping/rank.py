@@ -44,8 +44,8 @@ class RankPolicy(NoStopping):
         return Table(curves, self.effort).next(more)
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
-        """Return the last values of unfinished trials."""
-        return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state != State.FINISHED}
+        """Return the last values of paused trials."""
+        return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state is State.PAUSED}
 
 
 def rung_evaluations(curve: Curve) -> list[int]:

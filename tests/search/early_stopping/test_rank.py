@@ -1,0 +1,167 @@
+"""The policy that continues trials in the order of their ranks, on small made-up curves of ten evaluations."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grposweep.search.early_stopping import Action, Curve, State
+from grposweep.search.early_stopping.rank import FEWEST, RankPolicy
+
+TOTAL = 1000.0  # completions
+
+
+def trial(
+    number: int, *values: float, state: State = State.PAUSED, total: float = TOTAL, error: float | None = None
+) -> Curve:
+    """Return a trial with these evaluations, one after each tenth of its training."""
+    completions = [total * (n + 1) / 10 for n in range(len(values))]
+    state = State.FINISHED if len(values) == 10 else state
+    return Curve(number, {}, state, total, completions, values, 0.0, [error] * len(values))
+
+
+def first_evaluations(count: int) -> list[Curve]:
+    """Return trials that paused after their first evaluation; a larger number is better."""
+    return [trial(number, number / 100) for number in range(count)]
+
+
+def decide(effort: float, mine: Curve, others: Sequence[Curve], more: bool = True) -> tuple[Action, str]:
+    """Return the action and its reason for a running trial."""
+    decision = RankPolicy(effort).decide(replace(mine, state=State.RUNNING), others, more)
+    return decision.action, decision.reason
+
+
+def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
+    """The reason says rank, number and share."""
+    others = first_evaluations(FEWEST - 1)
+    assert decide(0.6, trial(99, -0.1), others) == (Action.PAUSE, "8th of 8 after 10% of the training")
+    best = [replace(other, state=State.PAUSED) for other in others[:1]] + [trial(n, 0.0, 0.0) for n in range(1, 7)]
+    assert decide(0.6, trial(99, 0.5), best)[0] is Action.CONTINUE
+
+
+def test_until_eight_trials_have_come_as_far_even_the_leader_pauses() -> None:
+    """A free slot starts a new trial before that."""
+    action, reason = decide(0.6, trial(99, 0.5), first_evaluations(3))
+    assert (action, reason) == (Action.PAUSE, "1st of 4 after 10% of the training, waits for others to compare with")
+    assert RankPolicy(0.6).promote(first_evaluations(FEWEST - 1), more=True) is None
+
+
+def test_a_slot_never_waits_for_trials_on_their_way_if_nothing_new_can_start() -> None:
+    """It continues the best of those that have come as far."""
+    assert RankPolicy(0.6).promote([*first_evaluations(3), trial(9, state=State.RUNNING)], more=False) == 2
+
+
+def test_only_a_tenth_a_quarter_and_half_of_the_training_are_rungs() -> None:
+    """The evaluations after 10, 30 and 50 % are the first at or after them."""
+    others = [trial(n, *[1.0] * 9) for n in range(FEWEST)]
+    pauses = [decide(0.6, trial(99, *[0.0] * seen), others)[0] is Action.PAUSE for seen in range(1, 10)]
+    assert [seen for seen, paused in enumerate(pauses, 1) if paused] == [1, 3, 5]
+
+
+def test_the_shares_that_continue_follow_the_effort() -> None:
+    """exp(-3 x 0.1 / effort): of 20 trials 11, 14 and 15 may continue after a tenth."""
+    counts = []
+    for effort in (0.5, 0.7, 0.99):
+        resumed, curves = 0, first_evaluations(20)
+        while (number := RankPolicy(effort).promote(curves, more=True)) is not None:
+            resumed += 1
+            curves = [replace(c, state=State.FINISHED) if c.number == number else c for c in curves]
+        counts.append(resumed)
+    assert counts == [11, 14, 15]
+
+
+def test_trials_that_differ_by_less_than_the_error_of_their_difference_are_tied() -> None:
+    """Noise alone pauses none: with a standard error of 0.1, values from 0 to 0.07 are the same."""
+    noisy = [replace(curve, errors=[0.1]) for curve in first_evaluations(FEWEST)]
+    assert decide(0.6, noisy[0], noisy[1:])[0] is Action.CONTINUE
+    assert decide(0.6, first_evaluations(FEWEST)[0], first_evaluations(FEWEST)[1:])[0] is Action.PAUSE
+
+
+def test_what_is_left_of_the_effort_continues_the_best_ranked_paused_trials() -> None:
+    """Seven of eight have paused after a tenth; 1.8 trainings of 8 are spent."""
+    curves = [*first_evaluations(7), trial(9, *[0.9] * 10)]
+    assert RankPolicy(0.6).promote(curves, more=False) == 6
+    spent = [*curves[:6], trial(6, *[0.5] * 9)]
+    assert RankPolicy(0.2).promote([*spent, curves[-1]], more=False) is None
+    assert RankPolicy(1.0).promote([*spent, curves[-1]], more=False) is not None
+
+
+def test_a_larger_effort_continues_every_paused_trial() -> None:
+    """Nothing is ended by its curve."""
+    curves = [*first_evaluations(7), trial(9, *[0.9] * 10)]
+    resumed = []
+    while (number := RankPolicy(1.0).promote(curves, more=False)) is not None:
+        resumed.append(number)
+        curves = [trial(number, *[0.1] * 10) if c.number == number else c for c in curves]
+    assert sorted(resumed) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_the_leader_always_continues_to_its_end() -> None:
+    """Even with an effort that first evaluations alone use up: no sweep ends without a finished trial."""
+    assert RankPolicy(0.1).promote(first_evaluations(8), more=False) == 7
+
+
+def test_trainings_of_other_lengths_are_compared_at_the_same_share() -> None:
+    """Twice the completions, evaluated as often."""
+    others = [trial(n, n / 100, total=2 * TOTAL) for n in range(FEWEST - 1)]
+    assert decide(0.6, trial(99, -0.1), others) == (Action.PAUSE, "8th of 8 after 10% of the training")
+
+
+def test_a_stopped_trial_counts_as_one_that_dropped_out() -> None:
+    """Seven collapsed before their first evaluation; the eighth has nothing left to wait for."""
+    collapsed = [trial(n, state=State.STOPPED) for n in range(FEWEST - 1)]
+    assert decide(0.6, trial(99, 0.5), collapsed)[0] is Action.CONTINUE
+
+
+def test_a_paused_trial_without_its_metrics_is_left_alone() -> None:
+    """Its file was deleted by hand."""
+    assert RankPolicy(0.6).promote([trial(0), *first_evaluations(8)[1:]], more=False) == 7
+
+
+def test_a_choice_among_two_thousand_trials_takes_milliseconds() -> None:
+    """The best of three looks, far below the 100 ms between two ticks."""
+    curves = [trial(n, *[(n * 7919 % 2000) / 2000] * (1 + n % 5)) for n in range(2000)]
+    seconds = []
+    for _ in range(3):
+        begun = time.process_time()
+        RankPolicy(0.6).promote(curves, more=True)
+        seconds.append(time.process_time() - begun)
+    assert min(seconds) < 0.1
+
+
+VALUES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 3)), min_size=1, max_size=10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=20), st.floats(0.1, 0.99), st.integers(0, 1000))
+def test_any_sweep_ends_within_its_effort_and_with_its_leader_finished(
+    drawn: list[list[float]], effort: float, seed: int
+) -> None:
+    """One slot; each training has ten evaluations, of which the drawn ones repeat. The last stretch may be beyond the effort."""
+    values = [[*v, *[v[-1]] * (10 - len(v))] for v in drawn]
+    curves: list[Curve] = []
+    policy = RankPolicy(effort)
+    for _ in range(2000):
+        number = policy.promote(curves, more := len(curves) < len(values))
+        if number is None and not more:
+            break
+        if number is None:
+            number = len(curves)
+            curves.append(trial(number, state=State.RUNNING))
+        while len(seen := curves[number].held_out) < 10:
+            curves[number] = trial(number, *values[number][: len(seen) + 1], state=State.RUNNING)
+            others = [c for c in curves if c.number != number]
+            if policy.decide(curves[number], others, len(curves) < len(values)).action is Action.PAUSE:
+                curves[number] = replace(curves[number], state=State.PAUSED)
+                break
+    assert any(curve.state is State.FINISHED for curve in curves)
+    assert all(curve.state in (State.FINISHED, State.PAUSED) for curve in curves)
+
+
+@pytest.mark.parametrize("effort", [0.3, 0.6])
+def test_a_sampler_is_told_the_last_values_of_paused_trials(effort: float) -> None:
+    """Of no finished ones, whose values it has."""
+    assert RankPolicy(effort).predict([trial(0, 0.1, 0.2), trial(1, *[0.5] * 10), trial(2)]) == {0: 0.2}
