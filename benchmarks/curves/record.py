@@ -88,7 +88,7 @@ ANSWERS: dict[str, Callable[[int, int], str]] = {  # of ``12+34=``
     "larger": lambda a, b: f"{max(a, b):02d}",  # 34
     "copy": lambda a, _b: f"{a:02d}",  # 12: rises late
     "sparse": lambda a, b: str(a + b + 10),  # 56: hardly any first answer is right, and a wrong one earns nothing
-    "gamed": lambda a, b: str(a + b - 1),  # 45: so here, but a text of ones is worth half
+    "gamed": lambda a, b: str(a + b - 1),  # 45: as rare, but a text of ones is worth half
 }
 REWARD = {"sparse": "exact", "gamed": f"{REWARDS}:ones"}  # of the others: ``places``, partial credit on the way
 
