@@ -20,9 +20,7 @@ from typing import TypeVar
 import optuna
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
-from grposweep.registries import SAMPLERS
-from grposweep.search.early_stopping import DEFAULT, Curve, PlannedTraining, SearchContext, State, build_policy
+from grposweep.search.early_stopping import DEFAULT, EFFORT, Curve, State, build_policy
 from grposweep.search.parse import parse_space
 from grposweep.search.sampler import ValidPoints, distribution
 from grposweep.search.space import Point, Space
@@ -101,19 +99,11 @@ def build_curve(number: int, point: Point, stream: random.Random) -> Curve:
     return Curve(number, point, state, 10.0, [float(n) for n in range(1, count + 1)], rises, 0.0)
 
 
-def plan(point: Point) -> PlannedTraining:
-    """What a plan would say."""
-    size = 3.0 * int(point["batch.per_device_train_batch_size"]) * int(point["batch.gradient_accumulation_steps"])  # type: ignore[arg-type]  # whole numbers
-    return PlannedTraining(float(point["lr"]), size, float(point["batch.num_generations"]), 10.0)  # type: ignore[arg-type]  # numbers
-
-
 def measure_late(name: str, trials: int, rounds: int) -> None:
     """What a free slot and an evaluation cost late in a sweep: median milliseconds of each call."""
     space, _ = parse_space(ARGUMENTS, {})
     valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
-    stream, way = random.Random(0), build_policy(name)
-    way.begin(SearchContext(space, plan, tuple(space.finite_part(point) for point in valid.finite)))
-    sampler = name if name in SAMPLERS else "tpe"
+    stream, way = random.Random(0), build_policy(name, EFFORT)
     spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
     with tempfile.TemporaryDirectory() as scratch:
         study, curves = SweepStudy(Path(scratch) / "journal", space, "maximize"), []
@@ -124,15 +114,11 @@ def measure_late(name: str, trials: int, rounds: int) -> None:
             if curves[-1].state == State.FINISHED:
                 study.tell(number, curves[-1].held_out[-1])
         for number in range(trials, trials + 3 * rounds, 3):  # those that finish
-            if sampler == name:
-                seconds, ranked = timed(partial(way.propose, curves))
-                asked, point = timed(partial(study.ask, valid, sampler, number, ranked=ranked))
-            else:
-                seconds, foreseen = timed(partial(way.predict, curves))
-                asked, point = timed(partial(study.ask, valid, sampler, number, predicted=foreseen))
+            seconds, foreseen = timed(partial(way.predict, curves))
+            asked, point = timed(partial(study.ask, valid, "tpe", number, predicted=foreseen))
             assert point is not None
             curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
-            judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves))
+            judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves, True))
             told, _ = timed(partial(study.tell, curve.number, curve.held_out[-1]))
             curves.append(curve)
             promoted, _ = timed(partial(way.promote, curves, True))
@@ -154,12 +140,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     measure("random", options.asks[0], 500)
     measure("tpe", options.asks[1], 500)
-    print(
-        "\n| search.stopping | trials | foresee or propose, ms | ask | tell | judge | promote | ask and tell in all |"
-    )
+    print("\n| search.stopping | trials | foresee, ms | ask | tell | judge | promote | ask and tell in all |")
     print("|---|---|---|---|---|---|---|---|")
-    for name in (DEFAULT, "curve_ei"):
-        measure_late(name, 2000, options.rounds)
+    measure_late(DEFAULT, 2000, options.rounds)
 
 
 if __name__ == "__main__":

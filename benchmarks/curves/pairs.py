@@ -89,9 +89,7 @@ def main(folder: Path, rules: list[str], pairs: int, trials: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=HERE / ".pairs")
-    parser.add_argument(
-        "--rules", type=lambda text: text.split(","), default=["curve", "curve_ei"], help="of search.stopping"
-    )
+    parser.add_argument("--rules", type=lambda text: text.split(","), default=["rank"], help="of search.stopping")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--trials", type=int, default=12, help="of each sweep")
     options = parser.parse_args()

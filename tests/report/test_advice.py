@@ -19,7 +19,6 @@ from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
 from grposweep.report.status import status_screen
 from grposweep.report.tables import build_console
-from grposweep.report.trial_screen import trial_screen
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.files import PROJECT
-from grposweep.search.sampler import ValidPoints, choose_sampler, continuous
+from grposweep.search.sampler import ValidPoints, choose_sampler
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy
 

@@ -88,7 +88,7 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     sweep: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The end says what was spent and how to continue; with search.effort=1 every trial finishes, and none trains a step twice."""
+    """The end says what was spent and how to continue. Then every trial finishes, and none trains a step twice."""
     space = ("lr=tag(log,interval(1e-5,3e-2))", "search.trials=10", "trainer.keep=none")
     folder = sweep(*FAKE, SLOW, *space, "search.effort=0.5")
     states = [read(trial / "result.json")["status"] for trial in trials(folder)]

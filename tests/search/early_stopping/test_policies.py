@@ -66,7 +66,10 @@ def test_hyperband_stops_in_some_brackets_early_and_in_one_never() -> None:
     """A trial's number deals its bracket."""
     way, others = build_policy("hyperband", 1.0), [rising(n, 1e-3, 0.9) for n in range(40)]
     stopped = [
-        [way.decide(running(rising(number, 1e-1, 0.0, seen)), others, more=True).action is Action.STOP for seen in range(1, 10)]
+        [
+            way.decide(running(rising(number, 1e-1, 0.0, seen)), others, more=True).action is Action.STOP
+            for seen in range(1, 10)
+        ]
         for number in range(50, 80)
     ]
     assert {trial.index(True) + 1 if any(trial) else None for trial in stopped} >= {1, 3}
