@@ -26,7 +26,7 @@ ENDS = ("finished", "crash", "memory", "silent", "taken", "cancelled")
 class Halves:
     """Pauses what is below the others' median, stops what is near nothing, promotes the best at the end if it is good."""
 
-    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
+    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """By the last evaluation alone."""
         last = [other.held_out[-1] for other in others if other.held_out]
         if curve.held_out[-1] < 0.1:

@@ -76,6 +76,7 @@ class SpaceSummary:
     sampler: str  # empty for a single run
     budget: str  # how many trials fit the budget; empty without one
     is_local: bool  # trials share the CPU cores of this machine
+    effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
 
     @property
     def left(self) -> int:
@@ -105,7 +106,10 @@ def print_space_summary(
     counted = [entry.get("model", {}).get("parameters", 0) for entry in prepared.values()]
     parameters = max([*counted, base.model.shape.parameters])
     needed = estimate_bytes(base, parameters, summary.left, summary.at_once)
-    console.print(disk_report(needed, folder), highlight=False)
+    paused = 0
+    if summary.effort < 1 and base.trainer.keep in ("none", "best"):  # others keep checkpoints anyway
+        paused = checkpoint_bytes(base, parameters) * max(summary.left - summary.at_once, 0)
+    console.print(disk_report(needed, folder, paused), highlight=False)
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:
@@ -122,9 +126,8 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
 
 def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: int) -> int:
     """Return the peak bytes in the sweep folder: checkpoints of running trials, what ``trainer.keep`` leaves, and logs."""
-    trained = parameters // 100 if experiment.model.lora.enabled else parameters
     weight_bytes = 4 if read_precision(experiment.model).weights == "float32" else 2
-    checkpoint = trained * BYTES_TRAINED
+    checkpoint = checkpoint_bytes(experiment, parameters)
     at_best = parameters * weight_bytes if experiment.search.at == "best" and experiment.trainer.keep != "none" else 0
     running = 2 * (checkpoint + at_best) * slots  # the next one is written before the last is deleted
     kept = {
@@ -136,12 +139,23 @@ def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: 
     return running + kept + LOG_BYTES * trials
 
 
-def disk_report(needed: int, folder: Path) -> str:
-    """Return one line: the bytes needed and free, with advice if they do not suffice."""
+def checkpoint_bytes(experiment: Experiment, parameters: int) -> int:
+    """Return the bytes of one checkpoint: trained weights and the optimizer's moments."""
+    return (parameters // 100 if experiment.model.lora.enabled else parameters) * BYTES_TRAINED
+
+
+def disk_report(needed: int, folder: Path, paused: int = 0) -> str:
+    """Return one line: the bytes needed and free, with advice if they do not suffice.
+
+    ``paused``: the bytes of paused trials' checkpoints, at most.
+    """
     free = shutil.disk_usage(folder).free
-    line = f"disk: about {_gib(needed)} needed, {_gib(free)} free"
+    pausing = f" (up to {_gib(paused)} for checkpoints of paused trials)" if paused else ""
+    line = f"disk: about {_gib(needed + paused)} needed{pausing}, {_gib(free)} free"
     if needed > free:
         line += " - not enough: set trainer.keep=none, fewer schedule.checkpoints, or another outputs=... folder"
+    elif needed + paused > free:
+        line += " - not enough: set search.effort=1 (no trial is paused), or another outputs=... folder"
     return line
 
 

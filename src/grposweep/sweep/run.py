@@ -369,6 +369,7 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         sampler=queue.sampler if controller.study.space.parameters else "",
         budget=controller.spending.promise(queue.planned) if limited else "",
         is_local=not controller.launcher.outlives,
+        effort=controller.early_stopping.effort,
     )
 
 
