@@ -201,10 +201,9 @@ class Search:
 class Tracker:
     """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb``, ``trackio``, ``swanlab``, ``mlflow``, tensorboard.
 
-    A trial is one run, its sweep the group; TensorBoard gets TRL's own files. ``project``, ``entity``, ``mode`` (offline,
-    online, disabled), ``tags`` and ``notes`` have W&B's meaning. Offline all files are in the sweep's folder; ``grposweep
-    sync`` sends those of W&B. Online Trackio needs ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``, MLflow
-    ``MLFLOW_TRACKING_URI``.
+    With W&B a trial is one run, its sweep the group. The others get what TRL logs (its ``report_to``). ``project``, ``entity``,
+    ``mode`` (offline, online, disabled), ``tags`` and ``notes`` have W&B's meaning; the others take ``project`` and ``mode``.
+    Offline all files are in the trial's folder, apart from Trackio's (``TRACKIO_DIR``); ``grposweep sync`` sends those of W&B.
     """
 
     kind: str = "none"
