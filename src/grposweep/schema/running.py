@@ -203,7 +203,7 @@ class Tracker:
 
     With W&B a trial is one run, its sweep the group. The others get what TRL logs (its ``report_to``). ``project``, ``entity``,
     ``mode`` (offline, online, disabled), ``tags`` and ``notes`` have W&B's meaning; the others take ``project`` and ``mode``.
-    Offline all files are in the trial's folder, apart from Trackio's (``TRACKIO_DIR``); ``grposweep sync`` sends those of W&B.
+    Offline all files are in the trial's folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends those of W&B.
     """
 
     kind: str = "none"
