@@ -38,7 +38,8 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
         record = json.loads((folder / "trial.json").read_text())
         (folder / "trial.json").write_text(json.dumps(record | {"point": {"lr": lr, "batch": batch}}))
         is_paused = number >= len(trials) - paused
-        result = {"v": 1, "status": "paused" if is_paused else "finished", "attempt": 0}
+        result = {"v": 1, "status": "stopped" if is_paused else "finished", "attempt": 0}
+        (folder / "control.json").write_text(json.dumps({"action": "pause" if is_paused else "run"}))
         (folder / "result.json").write_text(json.dumps(result | ({} if is_paused else {"objective": value})))
         (folder / "plan.json").write_text(json.dumps({"v": 1, "total_completions": 6400}))
         rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)]
