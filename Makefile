@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps trackers peers docs site pictures clean
+.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -129,16 +129,6 @@ neps: .venvs/neps/ready
 
 .venvs/neps/ready: benchmarks/curves/neps.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	touch $@
-
-# The real Trackio, SwanLab and MLflow, offline, with the fake trainer; without torch.
-trackers: .venvs/trackers/ready
-	HF_HUB_OFFLINE=1 .venvs/trackers/bin/python -m pytest tests/train/test_other_trackers.py
-
-.venvs/trackers/ready: tests/train/trackers.txt pyproject.toml
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest hypothesis
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 

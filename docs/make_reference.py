@@ -54,10 +54,8 @@ def files() -> str:
     """Return the page of the files on disk, with the comments of ``storage/paths.py``."""
     parts = ["# Files on disk\n", MADE.format("`src/grposweep/storage/paths.py`")]
     parts.append(
-        "A sweep's folder is `outputs/NAME`, a trial's folder `outputs/NAME/trials/0003-3f9a1c`. The layout is a contract:"
-    )
-    parts.append(
-        "later versions read the folders of earlier ones. [How it works](../explanation/how_it_works.md) has the records.\n"
+        "A sweep's folder is `outputs/NAME`, a trial's folder `outputs/NAME/trials/0003-3f9a1c`. "
+        "[How it works](../explanation/how_it_works.md) has the records.\n"
     )
     for line in inspect.getsource(paths).splitlines():
         if title := re.fullmatch(r"# (In a .*)\.", line):

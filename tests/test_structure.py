@@ -16,7 +16,7 @@ ENTRY_POINTS = ("__init__", "__main__")  # of the package itself
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "frameworks/ms_swift/plugin"
 MOST_FILES = 257  # a merge lowers it, the aim is 140
-HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft", "trackio", "swanlab", "mlflow"}
+HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
 
 def modules() -> list[Path]:

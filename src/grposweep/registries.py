@@ -97,10 +97,10 @@ TASKS: dict[str, Callable[..., Any]] = {
 TRACKERS: dict[str, Callable[..., Any]] = {
     "none": Lazy("train.tracker:Tracker"),
     "wandb": Lazy("train.tracker:WandbTracker"),
-    "tensorboard": Lazy("train.tracker:TensorboardTracker"),
-    "trackio": Lazy("train.other_trackers:TrackioTracker"),
-    "swanlab": Lazy("train.other_trackers:SwanlabTracker"),
-    "mlflow": Lazy("train.other_trackers:MlflowTracker"),
+    "tensorboard": Lazy("train.tracker:ReportTo"),
+    "trackio": Lazy("train.tracker:ReportTo"),
+    "swanlab": Lazy("train.tracker:ReportTo"),
+    "mlflow": Lazy("train.tracker:ReportTo"),
 }
 
 # cluster.kind: a subclass of launchers.base.Launcher

@@ -17,6 +17,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.translate(_STEERING)
 
 
+def one_line(text: str) -> str:
+    """Return the text as one line: line ends and tabs are escaped as well."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def say(text: str, out: TextIO | None = None) -> None:
     """Print a line that may hold text from files, to ``out`` or standard output."""
     print(printable(text), file=out or sys.stdout, flush=True)

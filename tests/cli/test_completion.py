@@ -37,7 +37,7 @@ def offered(line: str) -> list[str]:
 def test_a_shell_offers_the_sweeps_under_outputs(sweeps: Path) -> None:
     """In every argument that names a sweep."""
     assert offered("grposweep status ") == ["kl_grid", "lr batch"]
-    assert offered("grposweep sync kl") == ["kl_grid"]
+    assert offered("grposweep status kl") == ["kl_grid"]
     assert offered("grposweep rerun --sweep k") == ["kl_grid"]
 
 

@@ -16,7 +16,7 @@ from grposweep.cli import build_app
 from support import PROJECT, environment
 
 SOURCE = PROJECT / "src"
-FIXTURES = PROJECT / "tests" / "fixtures" / "sweeps_bb865b9"
+FIXTURES = PROJECT / "tests" / "fixtures"
 
 
 def diagnose(*arguments: str | Path) -> tuple[int, str]:
@@ -104,8 +104,8 @@ def test_watch_reads_a_log_again_while_it_grows(tmp_path: Path, collapsed: Path)
 
 def test_a_trial_is_named_as_in_other_commands(tmp_path: Path) -> None:
     """By its number in a sweep, or by its folder; the type of its weights is known."""
-    shutil.copytree(FIXTURES / "real", tmp_path / "real")
-    code, out = diagnose("0", "--sweep", "real", "--outputs", tmp_path)
+    shutil.copytree(FIXTURES / "measured", tmp_path / "measured")
+    code, out = diagnose("0", "--sweep", "measured", "--outputs", tmp_path)
     assert (code, "JSON lines, 4 logged steps to 4" in out) == (0, True)
     assert "the type of the weights" not in out
 

@@ -1,5 +1,6 @@
 """Between the command line and Hydra: parts of Hydra that grposweep replaces, flags in any order, single alternatives."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from grposweep.cli.hydra_app import copy_conf
 from grposweep.cli.run import command
 from grposweep.search.parse import parse_space
+from support import PROJECT, environment
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,17 @@ def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() 
     space, fixed = parse_space(["seed=1"], {"kl": "low", "lr": "1e-3,2e-3"}, keeps_single=True)
     assert space.parameters[0].describe() == {"dial": "kl", "choices": ["low"]}
     assert fixed == ["seed=1"]
+
+
+def test_the_plugin_costs_an_application_nothing() -> None:
+    """Hydra imports it at every start."""
+    code = (
+        "import sys, hydra_plugins.grposweep.sweeper; print({'grposweep', 'optuna', 'yaml.cyaml'} & set(sys.modules))"
+    )
+    env = environment(PYTHONPATH=str(PROJECT / "src"))
+    before = code.replace("hydra_plugins.grposweep.sweeper", "hydra.core.config_store, hydra.plugins.sweeper")
+    with_plugin, without = (
+        subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, check=True).stdout
+        for text in (code, before)
+    )
+    assert with_plugin == without

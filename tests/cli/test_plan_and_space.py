@@ -183,8 +183,8 @@ def test_by_default_evaluation_takes_a_sixth_of_the_completions(
 
 
 def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    """A step of the fixture's trial took seven seconds, so one checkpoint of 20,000 steps comes after 39 hours."""
-    sweep = PROJECT / "tests" / "fixtures" / "sweeps_bb865b9" / "real"
+    """A step as long takes six seconds, so one checkpoint of 20,000 steps comes after 33 hours."""
+    sweep = PROJECT / "tests" / "fixtures" / "measured"
     long = [
         "schedule.budget_completions=640000",
         "schedule.checkpoints=1",
@@ -192,7 +192,7 @@ def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys
         "schedule.checkpoint_minutes=null",
     ]
     show_plan(long, Options(), as_json=False, measured=str(sweep))
-    assert "GC202 schedule.checkpoints=1: an optimizer step takes 6.96 seconds" in " ".join(
+    assert "GC202 schedule.checkpoints=1: an optimizer step takes 6.02 seconds" in " ".join(
         capsys.readouterr().out.split()
     )
 

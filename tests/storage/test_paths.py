@@ -10,7 +10,6 @@ from support import PROJECT
 # Words that name other things as well, or are printed.
 COMMON = {
     paths.LOGS, paths.TRIALS, paths.MODEL, paths.CHECKPOINTS, paths.PREPARE_FOLDER, paths.SCREENS, paths.STACKS,
-    paths.TRACKIO,  # the tracker's own name as well
 }  # fmt: skip
 NAMES = {value for name, value in vars(paths).items() if name.isupper()} - COMMON
 

@@ -1,6 +1,5 @@
 """Peaks that trials report correct the estimate, within bounds, and leave out what would not fit by them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from grposweep.files import append_line
 from grposweep.memory.calibration import LARGEST, SMALLEST, VARIABLE, calibrate
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.oom import corrections, known_oom, record_oom, record_peak
+from grposweep.sweep.oom import corrections, known_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
@@ -93,17 +92,6 @@ def test_without_a_known_gpu_nothing_is_noted(sweep: SweepFolder) -> None:
     """On a CPU the peak is the process's, which is no GPU's."""
     finish(sweep, ValidatedSpace(None), 3.0)
     assert corrections(sweep) == {}
-
-
-def test_a_point_that_an_earlier_release_saw_run_out_is_still_left_out(sweep: SweepFolder) -> None:
-    """Its record lacks the keys that are new since then."""
-    verdict = ValidatedSpace(None)
-    record_oom(sweep, trial_folder(sweep, 7), verdict)  # type: ignore[arg-type]  # it has what is asked of one
-    path = sweep.path / "memory.jsonl"
-    line = json.loads(path.read_text())
-    del line["same"]["generation"]["vllm_server_args"]
-    path.write_text(json.dumps(line) + "\n")
-    assert known_oom(sweep, verdict) == 7  # type: ignore[arg-type]
 
 
 def test_a_peak_corrects_the_phase_that_it_was_in(sweep: SweepFolder) -> None:

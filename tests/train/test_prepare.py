@@ -1,21 +1,20 @@
 """Preparation: what it writes, what it finds wrong, and that two of them do not collide."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
 from grposweep.files import read_json, write_json, write_text
 from grposweep.storage.inputs import find_inputs
-from grposweep.train.prepare import lock, prepare_sweep
+from grposweep.train.prepare import prepare_sweep
 
 from .conftest import build_experiment
 
@@ -165,29 +164,14 @@ def test_a_model_folder_without_weights_is_found_early(tmp_path: Path, capsys: p
 
 def test_one_preparation_waits_for_the_other(tmp_path: Path) -> None:
     """Two sweeps may start at once."""
-    order = []
-
-    def second() -> None:
-        with lock(tmp_path / "lock"):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with lock(tmp_path / "lock"):
+    write_sweep(tmp_path, "trainer.kind=fake")
+    thread = threading.Thread(target=prepare_sweep, args=[tmp_path])
+    with FileLock(tmp_path / "prepare" / "lock"):
         thread.start()
         thread.join(0.3)
-        order.append("first")
-    thread.join(5)
-    assert order == ["first", "second"]
-    assert not (tmp_path / "lock").exists()
-
-
-def test_a_dead_preparations_lock_is_taken_over(tmp_path: Path) -> None:
-    """A kill must not block the sweep forever."""
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    (tmp_path / "lock").write_text(str(dead.pid))
-    with lock(tmp_path / "lock"):
-        assert (tmp_path / "lock").read_text() == str(os.getpid())
+        assert not (tmp_path / "prepared.json").exists()
+    thread.join(20)
+    assert (tmp_path / "prepared.json").exists()
 
 
 def test_a_folder_that_does_not_exist_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,14 @@
 """W&B for real, offline; and a W&B that fails late must not cost a training."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grposweep import schema
+from grposweep.config.validate import check_tracker
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import write_json
 from grposweep.storage.completions import KeptCompletion, keep_completions
@@ -119,3 +121,28 @@ def test_only_the_first_rank_tracks(tmp_path: Path) -> None:
     """One run a trial."""
     options = schema.Tracker(kind="wandb")
     assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "trackio", "swanlab", "mlflow"])
+def test_trls_own_trackers_are_named_to_it(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Offline their variables name the trial's folder and no server."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "TRACKIO_SPACE_ID": "me/space"})
+    attempt = load_attempt(make_trial(f"tracker.kind={kind}"))
+    attempt.tracker.start(attempt.experiment, attempt.plan)
+    assert attempt.tracker.report_to == (kind,)
+    assert os.environ["MLFLOW_TRACKING_URI"] == os.environ["SWANLAB_LOG_DIR"] == str(attempt.folder / kind)
+    assert os.environ["SWANLAB_MODE"] == "offline"
+    assert "TRACKIO_SPACE_ID" not in os.environ
+
+
+@pytest.mark.parametrize("kind", ["trackio", "swanlab", "mlflow", "wandb"])
+def test_a_missing_package_is_one_message_with_the_command(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained; another Python of cluster.python may have it."""
+    monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
+    experiment = schema.Experiment(tracker=schema.Tracker(kind=kind))
+    package = {"wandb": r"'grposweep\[train\]'", "swanlab": "'swanlab<0.8'"}.get(kind, kind)
+    with pytest.raises(UserError, match=rf"pip install {package}, or set tracker=none"):
+        check_tracker(experiment)
+    experiment.cluster.python = "apptainer exec image.sif python"
+    check_tracker(experiment)
+    check_tracker(schema.Experiment(tracker=schema.Tracker(kind=kind, mode="disabled")))

@@ -1,4 +1,4 @@
-"""Commands on sweeps and their results: rerun, retry, sync, best, export, compare, space, cancel, doctor."""
+"""Commands on sweeps and their results: rerun, retry, best, export, compare, space, cancel, doctor."""
 
 import sys
 from enum import StrEnum
@@ -130,20 +130,6 @@ def retry(
     from grposweep.sweep.retry import retry as retry_trials
 
     return retry_trials(sweep, trials or [], outputs)
-
-
-@command("grposweep sync                               # the newest sweep", "WANDB_API_KEY=... grposweep sync lr_batch")
-def sync(sweep: Named = None, outputs: Outputs = Path("outputs")) -> int:
-    """Upload the offline W&B runs of a sweep.
-
-    There is one run per trial. Uploaded runs are not sent again.
-
-    Exit code: 0 everything is sent, 1 something is not sent (nothing is lost), 2 unusable input.
-    """
-    from grposweep.report.view import open_sweep
-    from grposweep.sweep.wandb_sync import sync_sweep
-
-    return sync_sweep(open_sweep(sweep, outputs))
 
 
 Sides = Annotated[

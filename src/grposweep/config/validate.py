@@ -1,6 +1,5 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -192,39 +191,25 @@ def check_installed(experiment: Experiment) -> None:
         )
 
 
-TRACKER_PACKAGES = {  # by tracker.kind: modules of which one is needed, and what to install
-    "tensorboard": (("tensorboard", "tensorboardX"), "tensorboard"),
-    "wandb": (("wandb",), "'grposweep[train]'"),
-    "trackio": (("trackio",), "'grposweep[trackio]'"),
-    "swanlab": (("swanlab",), "'grposweep[swanlab]'"),
-    "mlflow": (("mlflow",), "'grposweep[mlflow]'"),
-}
-TRACKER_SERVERS = {  # environment variables of which one is needed with tracker.mode=online
-    "trackio": ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"),
-    "mlflow": ("MLFLOW_TRACKING_URI",),
-}
+REPORT_TO = {  # by tracker.kind that TRL writes itself: modules of which one is needed
+    "tensorboard": ("tensorboard", "tensorboardX"), "trackio": ("trackio",), "swanlab": ("swanlab",), "mlflow": ("mlflow",),
+}  # fmt: skip
 
 
 def check_tracker(experiment: Experiment) -> None:
-    """Raise UserError if nothing would write TensorBoard files, or a tracker is not installed or has no server."""
-    if experiment.tracker.mode == "disabled":
+    """Raise UserError if a tracker is not installed, or if TRL would have to write it and another program trains."""
+    kind = experiment.tracker.kind
+    if experiment.tracker.mode == "disabled" or kind == "none":
         return
-    kind, own_python = experiment.tracker.kind, experiment.cluster.python is not None
-    environment = {**os.environ, **experiment.cluster.environment}
-    if kind == "tensorboard" and experiment.trainer.kind != "trl":
+    if kind in REPORT_TO and experiment.trainer.kind != "trl":
         raise UserError(
-            f"tracker=tensorboard: these files are TRL's, and trainer={experiment.trainer.kind} is another program. "
+            f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=none."
         )
-    modules, package = TRACKER_PACKAGES.get(kind, ((), ""))
-    if modules and not own_python and not any(map(find_spec, modules)):
+    if experiment.cluster.python is None and not any(map(find_spec, REPORT_TO.get(kind, (kind,)))):
+        # transformers' callback fails with SwanLab 0.10
+        package = {"wandb": "'grposweep[train]'", "swanlab": "'swanlab<0.8'"}.get(kind, kind)
         raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none.")
-    servers = TRACKER_SERVERS.get(kind, ())
-    if servers and experiment.tracker.mode == "online" and not any(map(environment.get, servers)):
-        raise UserError(
-            f"tracker={kind} tracker.mode=online: no server is named. Set the environment variable {' or '.join(servers)}, "
-            "leave tracker.mode=offline, or set tracker=none."
-        )
 
 
 def check_effort(search: Search) -> None:

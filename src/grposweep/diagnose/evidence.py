@@ -10,13 +10,12 @@ from statistics import fmean, median, stdev
 from grposweep.diagnose.log import Log
 from grposweep.search.early_stopping import Curve, State
 from grposweep.search.early_stopping.guards import has_risen
+from grposweep.search.replication import student_quantile
 
 WINDOWS = 10  # of a log without evaluations
 FEWEST_IN_WINDOW = 3  # logged steps
 FEWEST_EVALUATIONS = 3  # after the start; with fewer, the training reward is used
 FEWEST_TREND = 6  # points of a trend
-# 97.5 % quantiles of Student's t by degrees of freedom (standard table).
-_STUDENT = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086, 30: 2.042}
 _SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
 
 
@@ -148,8 +147,7 @@ class Evidence:
         slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / across
         rest = sum((b - y - slope * (a - x)) ** 2 for a, b in zip(xs, ys, strict=True))
         free = count - 2
-        quantile = next((t for known, t in sorted(_STUDENT.items(), reverse=True) if known <= free), 2.776)
-        half = quantile * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
+        half = student_quantile(free, 0.975) * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
         change = slope * (xs[-1] - xs[0])
         if points is self.evaluations:
             return Trend("held-out reward", change, change - half, change + half, points[0][0], points[-1][0])

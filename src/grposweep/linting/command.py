@@ -23,13 +23,13 @@ from grposweep.linting.output import (
     TextReport,
     Total,
     as_json,
-    printable,
     render_error,
     render_result,
     writable,
 )
 from grposweep.memory.catalog import memory_of
 from grposweep.recipe import Recipe
+from grposweep.terminal import one_line
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -227,7 +227,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             total.unusable += 1
             if str(error) not in refused:  # settings apply to many files
                 report.refuse(path, str(error))
-                err.write(writable(f"error: {printable(str(path))}: {printable(str(error))}\n", err))
+                err.write(writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err))
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
@@ -266,7 +266,7 @@ def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
     total.unused += len(judged.unused)
     for line, code in judged.unknown:
         text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
-        err.write(writable(f"warning: {printable(text)}\n", err))
+        err.write(writable(f"warning: {one_line(text)}\n", err))
 
 
 def _judge(path: Path, lint_options: LintOptions) -> FixedFile:

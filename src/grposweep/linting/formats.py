@@ -15,8 +15,9 @@ from grposweep import __version__
 from grposweep.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grposweep.linting.apply_fixes import FixedFile
 from grposweep.linting.linter import Diagnostic
-from grposweep.linting.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, printable, render_fix, writable
+from grposweep.linting.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, render_fix, writable
 from grposweep.recipe import Recipe
+from grposweep.terminal import one_line
 
 HOME = "https://github.com/grposweep/grposweep"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -153,10 +154,10 @@ class DiffReport:
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         old, new = (LINE.findall(text) for text in (fixed.before, fixed.judged.text))
-        out, name = self._screen.out, printable(str(path))
+        out, name = self._screen.out, one_line(str(path))
         for line in unified_diff(old, new, name, name):
             text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
-            shown = printable(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
+            shown = one_line(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
             out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)
 
     def refuse(self, path: Path, message: str) -> None: ...

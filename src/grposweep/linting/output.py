@@ -17,6 +17,7 @@ from grposweep.frameworks.parsing.version_source import BY_DEFAULT
 from grposweep.linting.apply_fixes import FixedFile, render_change, render_value
 from grposweep.linting.linter import Diagnostic, Fix, LintResult
 from grposweep.recipe import BY_CALLER, Recipe
+from grposweep.terminal import one_line
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 INDENT = "    "
@@ -48,9 +49,9 @@ class Screen:
 
 def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     """Print one file: what was written into it, then what is left; nothing if there is no problem."""
-    name = printable(fixed.result.recipe.file or "-")
+    name = one_line(fixed.result.recipe.file or "-")
     for change in fixed.changes:
-        screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {printable(change)}")
+        screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {one_line(change)}")
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
@@ -59,7 +60,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
     for version in dict.fromkeys(map(describe_version, troubled)):
-        screen.wrap(f"judged by {printable(version)}", INDENT, DIM)
+        screen.wrap(f"judged by {one_line(version)}", INDENT, DIM)
     if troubled:
         screen.say()
 
@@ -83,15 +84,15 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
-        source = printable(lines[diagnostic.line - 1].expandtabs(4))
+        source = one_line(lines[diagnostic.line - 1].expandtabs(4))
         room = screen.width - len(INDENT) - len(number)
         screen.say(
             f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
         )
-    screen.wrap(printable(diagnostic.message))
+    screen.wrap(one_line(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
-        screen.wrap(printable(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
+        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
 
 
 def render_fix(fix: Fix, recipe: Recipe) -> str:
@@ -167,14 +168,14 @@ def show_total(screen: Screen, total: Total) -> None:
     for version, files in _files_by_version(total).items():
         more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
         named = ", ".join(files[:MOST_NAMED]) + more
-        screen.wrap(printable(f"{named}: judged by {version}"), "", DIM)
+        screen.wrap(one_line(f"{named}: judged by {version}"), "", DIM)
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         why = " (no GRPO recipes)" if total.skipped else ""
         screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(total.skipped, 'file')} skipped{why}")
     if total.unjudged:
-        names = ", ".join(printable(name) for name in total.unjudged[:MOST_NAMED])
+        names = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
         more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
         screen.wrap(f"not judged (name one to see why): {names}{more}", "")
 
@@ -259,11 +260,6 @@ def writable(text: str, out: TextIO) -> str:
     """Return a text with characters that the stream cannot encode as escapes."""
     encoding = out.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def printable(text: str) -> str:
-    """Return one line without control characters, because a file name may hold newlines and escapes."""
-    return "".join(char if char.isprintable() or "\udc80" <= char <= "\udcff" else repr(char)[1:-1] for char in text)
 
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode

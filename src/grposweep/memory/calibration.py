@@ -17,8 +17,7 @@ from grposweep.setting import Setting
 SMALLEST, LARGEST = 0.7, 1.5  # bounds of the correction: beyond them the peak measures something else
 VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # the environment variable with the local file; without it sweeps share nothing
 PACKAGES = ("torch", "transformers", "trl", "vllm")
-EVERY_PHASE = ""  # of lines of earlier versions
-SHAPE = {"seen_gib": float, "estimate_gib": float}
+SHAPE = {"seen_gib": float, "estimate_gib": float, "phase": str}
 
 
 def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
@@ -27,8 +26,7 @@ def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, i
     for line in lines:
         if line["estimate_gib"] > 0:
             ratio = min(max(line["seen_gib"] / line["estimate_gib"], SMALLEST), LARGEST)
-            phase = str(line.get("phase", EVERY_PHASE))
-            found[phase] = max(found.get(phase, (0.0, 0)), (ratio, int(line.get("trial", 0))))
+            found[line["phase"]] = max(found.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0))))
     return found
 
 
@@ -38,7 +36,7 @@ def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]
     A phase that was never measured is judged by the estimate alone.
     """
     for phase, size in memory.phases.items():
-        found = factors.get(phase) or factors.get(EVERY_PHASE)
+        found = factors.get(phase)
         if found is not None and size * found[0] > limit:
             return found[1]
     return None
@@ -56,7 +54,7 @@ def calibrate(s: Setting) -> Setting:
     if path is None:
         return s
     place = _place(s)
-    factors = find_factors(line for line in read_lines(path, **SHAPE, phase=str, on=dict) if line["on"] == place)
+    factors = find_factors(line for line in read_lines(path, **SHAPE, on=dict) if line["on"] == place)
     return s.replace({"memory_factors": tuple((phase, ratio) for phase, (ratio, _) in sorted(factors.items()))})
 
 

@@ -12,6 +12,7 @@ from grposweep.files import finite_or_none
 from grposweep.labels import count
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
+from grposweep.terminal import one_line
 
 SHOWN = 3  # completions of one trial on a terminal
 TEXT = 400  # characters of each
@@ -220,7 +221,5 @@ def _number(value: float | None) -> str:
 
 def _line(text: str) -> str:
     """Return one line of a text that a model wrote: nothing in it moves the cursor or changes a colour."""
-    from grposweep.linting.output import printable  # the linter: only where completions are shown
-
     short = text if len(text) <= TEXT else f"{text[:TEXT]} ... ({count(len(text), 'character')})"
-    return printable(short) or "(nothing)"
+    return one_line(short) or "(nothing)"

@@ -247,10 +247,9 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
             return State.STOPPED  # its attempt ended with the controller
         last = read_runs(folder.path)[-1:]
         return State.RUNNING if last and last[0].end is None and last[0].attempt >= begun.number else State.QUEUED
-    is_paused = status is TrialStatus.STOPPED and folder.control.action == Action.PAUSE
-    if status is TrialStatus.PAUSED or is_paused:
-        return State.PAUSED
-    return State.STOPPED if status is TrialStatus.STOPPED else State.QUEUED
+    if status is not TrialStatus.STOPPED:
+        return State.QUEUED
+    return State.PAUSED if folder.control.action == Action.PAUSE else State.STOPPED
 
 
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:

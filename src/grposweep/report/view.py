@@ -94,7 +94,7 @@ class SweepView:
 
     @property
     def baseline(self) -> Mapping[str, Any]:
-        """The base configuration; empty if an older version began the sweep."""
+        """The base configuration; empty if it is not recorded."""
         return _mapping(self.settings.get("baseline"))
 
     @property

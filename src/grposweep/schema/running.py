@@ -159,12 +159,9 @@ class Search:
     Points with too few groups that carry a signal are then invalid.
     ``on_end`` is a shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment:
     $GRPOSWEEP_SWEEP (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL
-    and $GRPOSWEEP_OBJECTIVE. ``on_event`` is a shell line that runs at each event: $GRPOSWEEP_EVENT is ``best`` (a new best
-    trial), ``collapse`` (a guard ended a trial), ``failed`` or ``budget`` (``budget_gpu_hours`` holds no further trial), with
-    $GRPOSWEEP_TRIAL, $GRPOSWEEP_OBJECTIVE and $GRPOSWEEP_REASON. ``webhook`` names an environment variable with an address
-    to which events and the end are posted as JSON. ``retry_failed`` tries every failed trial again when the sweep is
-    resumed, from its last checkpoint. Without it a trial that failed by code or configuration is tried again once its
-    files, its configuration or its environment changed.
+    and $GRPOSWEEP_OBJECTIVE. ``retry_failed`` tries every failed trial again when the sweep is resumed, from its last
+    checkpoint. Without it a trial that failed by code or configuration is tried again once its files, its configuration or
+    its environment changed.
     ``changed_files`` sets what a resumed sweep does if a file that trainings depend on changed after trials were trained:
     ``refuse``, continue with the copies in the sweep's folder (``recorded``), or with the files as they are (``accept``).
     """
@@ -191,8 +188,6 @@ class Search:
     stopping: str = AUTO
     screen: bool = False
     on_end: str | None = None
-    on_event: str | None = None
-    webhook: str | None = None
     retry_failed: bool = False
     changed_files: str = "refuse"
 
@@ -201,10 +196,9 @@ class Search:
 class Tracker:
     """Where runs are logged besides ``metrics.jsonl``: ``none``, ``wandb``, ``trackio``, ``swanlab``, ``mlflow``, tensorboard.
 
-    A trial is one run, its sweep the group; TensorBoard gets TRL's own files. ``project``, ``entity``, ``mode`` (offline,
-    online, disabled), ``tags`` and ``notes`` have W&B's meaning. Offline all files are in the sweep's folder; ``grposweep
-    sync`` sends those of W&B. Online Trackio needs ``TRACKIO_SPACE_ID`` or ``TRACKIO_SERVER_URL``, MLflow
-    ``MLFLOW_TRACKING_URI``.
+    With W&B a trial is one run, its sweep the group. The others get what TRL logs (its ``report_to``). ``project``, ``entity``,
+    ``mode`` (offline, online, disabled), ``tags`` and ``notes`` have W&B's meaning; the others take ``project`` and ``mode``.
+    Offline all files are in the trial's folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends those of W&B.
     """
 
     kind: str = "none"

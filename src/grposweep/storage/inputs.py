@@ -54,12 +54,9 @@ class Inputs:
     copies: str | None = None
 
     @classmethod
-    def read(cls, sweep: Path, provenance: Mapping[str, Any] | None = None) -> Self:
-        """Read ``inputs.json``, or the provenance of a sweep of an earlier release."""
-        content = read_json(sweep / paths.INPUTS)
-        if content is None:
-            named = (provenance or {}).get("files")
-            return cls({str(n): InputFile(str(d)) for n, d in named.items()} if isinstance(named, dict) else {})
+    def read(cls, sweep: Path) -> Self:
+        """Read ``inputs.json``; empty if the file is missing or damaged."""
+        content = read_json(sweep / paths.INPUTS) or {}
         files, known = content.get("files"), InputFile.__annotations__
         read = {
             name: InputFile(**{k: v for k, v in entry.items() if k in known})
@@ -274,7 +271,7 @@ class TrialInputs:
 
     @classmethod
     def read(cls, trial: Path) -> Self:
-        """Return the inputs of a trial; empty for one of an earlier release."""
+        """Return the inputs of a trial; empty without a record of them."""
         said = read_json(trial / paths.PROVENANCE) or {}
         copies, files = said.get("copies"), said.get("files")
         if not isinstance(copies, str) or not isinstance(files, dict):

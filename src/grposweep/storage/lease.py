@@ -30,9 +30,8 @@ TOLD_SECONDS = 2.0  # of watching, after which the user is told why; a live hold
 class Lease:
     """A context manager that holds the lease and keeps its counter moving from a thread."""
 
-    def __init__(self, path: Path, elsewhere: str = "name=...") -> None:
-        """``elsewhere`` is the setting that puts a sweep into another folder."""
-        self._path, self._elsewhere = path, elsewhere
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._owner = uuid.uuid4().hex
         self._counter = 0
         self._stop = threading.Event()
@@ -50,7 +49,7 @@ class Lease:
             raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
                 f"other. Watch it there, stop it first (Ctrl-C, or kill -9 if it hangs: nothing is lost), or give this "
-                f"sweep another {self._elsewhere}"
+                f"sweep another name=..."
             )
         self._write()
         time.sleep(0.05)  # if two take it at once, the later write wins; the other one notices here

@@ -21,8 +21,6 @@ EFFECTS = "effects.json"  # effect of each parameter in a one-factor sweep
 CONTROLLER_LOG = "controller.log"  # the controller's decisions; rotated files end in .1, .2, ...
 CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job prints
 SLURM_OUTPUT = "slurm.out"  # what Slurm itself says of a job; in a trial's logs/ and in prepare/ as well
-TRACKIO = "trackio"  # runs of tracker=trackio
-MLRUNS = "mlruns"  # runs of tracker=mlflow
 INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
 INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
 TRIALS = "trials"  # one folder for each trial
@@ -57,6 +55,5 @@ CALLBACK = "callback.json"  # what the Callback inside another program reports
 STOP = "stop.json"  # passes a stop request to that Callback
 CHANGED = "changed.json"  # keys that a point set in another program's recipe
 LOGS = "logs"  # output of each rank
-SWANLOG = "swanlog"  # the run of tracker=swanlab
 CHECKPOINTS = "checkpoints"  # checkpoints to resume from
 MODEL = "model"  # the trained model, where trainer.keep keeps it

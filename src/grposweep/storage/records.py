@@ -253,7 +253,7 @@ def apply_oom_fix(trial: Path, experiment: Experiment) -> Experiment:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """outlook.json: progress that only the controller knows; None for unknown (older sweeps have no such file).
+    """outlook.json: progress that only the controller knows; None for unknown.
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.

@@ -81,7 +81,6 @@ class TrialStatus(StrEnum):
     FAILED = "failed"
     RETRIED = "retried"  # failed, with another attempt to follow
     STOPPED = "stopped"  # stopped on request; continues with its sweep
-    PAUSED = "paused"  # only in folders of older versions
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from grposweep import planning
 from grposweep.check import check, errors
 from grposweep.files import append_line, read_lines
-from grposweep.memory.calibration import find_factors, find_trial_too_large, peak_line, share
+from grposweep.memory.calibration import SHAPE, find_factors, find_trial_too_large, peak_line, share
 from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.planning import build_plan
 from grposweep.schema import Experiment
@@ -78,8 +78,8 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
 
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
     """Return the trial that ran out of memory at sizes no larger than these, or whose peak shows that this one would."""
-    for line in read_lines(sweep.path / paths.MEMORY, sizes=dict):
-        if _complete(line["same"]) == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
+    for line in read_lines(sweep.path / paths.MEMORY, sizes=dict, same=dict):
+        if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
             return int(line["trial"])
     memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
     if memory is None or limit is None:
@@ -89,7 +89,7 @@ def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
 
 def corrections(sweep: SweepFolder) -> dict[str, tuple[float, int]]:
     """Return, for each phase, the factor between measured peaks and estimate, and the trial that measured it."""
-    return find_factors(read_lines(sweep.path / paths.MEMORY, seen_gib=float, estimate_gib=float, trial=int))
+    return find_factors(read_lines(sweep.path / paths.MEMORY, **SHAPE, trial=int))
 
 
 def _sizes(verdict: ValidationResult) -> dict[str, int]:
@@ -107,12 +107,6 @@ def _same(experiment: Experiment) -> dict[str, Any]:
     content["loss"] = experiment.loss.loss_type
     del content["generation"]["max_completion_length"]
     return content
-
-
-def _complete(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return an earlier release's record in the present format: newer keys had their defaults."""
-    defaults = _same(Experiment())
-    return {**recorded, **{name: {**defaults[name], **recorded.get(name, {})} for name in ("model", "generation")}}
 
 
 def _holds(sizes: dict[str, int], failed: dict[str, int]) -> bool:

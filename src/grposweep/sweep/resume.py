@@ -158,8 +158,6 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     ]
     found = differences(before, asdict(base)) if isinstance(before, dict) else []
     keys += [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
-    if not keys and before is None:
-        return " (an earlier version began it, which did not record its base configuration)"
     return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
 
 
@@ -233,8 +231,7 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
     ``choice`` is ``search.changed_files``. Raises UserError if files changed under trained trials and the user has not chosen,
     or if the sweep has no copy of a recorded file that is wanted.
     """
-    said = (folder.settings() or {}).get("provenance")
-    recorded = Inputs.read(folder.path, said if isinstance(said, dict) else None)
+    recorded = Inputs.read(folder.path)
     changed = recorded.changed(now)
     trained = [trial.number for trial in folder.trials() if _is_trained(trial)] if changed else []
     if trained and choice == "refuse":

@@ -71,13 +71,9 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    is_recent = "environment" in before  # of a trial of an earlier release only the files are compared
-    names = ("packages", "files") if is_recent else ("files",)
-    if found := difference(*({name: said.get(name) for name in names} for said in (before, now))):
+    if found := difference(*({name: said.get(name) for name in ("packages", "files")} for said in (before, now))):
         return found
-    if not is_recent:
-        return None
-    if before["environment"] != now.get("environment"):
+    if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
     recorded, present = _relevant(load_experiment(trial.path / paths.CONFIG)), _relevant(verdict.experiment)
     return "its configuration has changed" if _is_same(trial, verdict) and recorded != present else None
@@ -133,11 +129,9 @@ def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
 
 
 def _command(folder: SweepFolder) -> tuple[list[str], Path]:
-    """Return the last command that ran a sweep, and where; of a sweep of an earlier release the first one."""
-    said = (folder.settings() or {}).get("provenance")
-    first = said if isinstance(said, dict) else {}
-    *_, recorded = [first, *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str)]
-    words, start = shlex.split(str(recorded.get("command", ""))), Path(str(recorded.get("working_directory", "")))
+    """Return the last command that ran a sweep, and where."""
+    *_, recorded = [{}, *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str)]
+    words, start = shlex.split(recorded.get("command", "")), Path(recorded.get("working_directory", ""))
     if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(
             f"{folder.path} does not record a command that can be run again. "

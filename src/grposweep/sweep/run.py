@@ -1,13 +1,14 @@
 """Run a sweep from its space to its leaderboard. A single run is a sweep of one point.
 
 The loop ticks the controller, refreshes the live display and counts interrupts. At the end it prints the summary and runs
-the user's commands (`sweep.notify`). All that is shown is rendered by ``report`` from the sweep's folder.
+the user's command (``search.on_end``). All that is shown is rendered by ``report`` from the sweep's folder.
 """
 
 import contextlib
 import logging
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from grposweep.config.native_keys import check_reach, check_switches
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
 from grposweep.errors import ExitCode, UserError
-from grposweep.files import run_command as own_command
+from grposweep.files import run_command
 from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
@@ -47,7 +48,6 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.gpu_share import share_gpus
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
 from grposweep.sweep.log import controller_log
-from grposweep.sweep.notify import PATIENCE_SECONDS, Notifier, run_command, webhook_address
 from grposweep.sweep.resume import (
     agree_on_inputs,
     default_name,
@@ -61,17 +61,17 @@ from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)
 CHECKED_POINTS = 100  # valid points whose warnings are printed
+PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
 
 
 def end_event(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the user's command and webhook; empty text if there is no best trial.
+    """How the sweep ended, for the user's command; empty text if there is no best trial.
 
     With several objectives all trials on the Pareto front are named, separated by spaces, with the first objective's values.
     """
     best = controller.study.best
     winners = controller.study.front or ([] if best is None else [best])
     return {
-        "event": "end",
         "sweep": str(controller.folder.path),
         "status": status(controller),
         "metric": controller.search.metric,
@@ -100,7 +100,6 @@ def work(
     invalid: int,
     mirror: RdbMirror | None,
     reader: SweepReader,
-    notifier: Notifier,
 ) -> dict[str, int]:
     """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now.
 
@@ -108,10 +107,7 @@ def work(
     """
     reasons: dict[str, int] = {}
     said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    for trial in controller.started:
-        if trial.number in said:
-            notifier.trial_ended(reader.trial(controller.trial_folder(trial)), is_new=False)
-    seen, shown, notice, written, before = 0, 0.0, "", SweepProgress(), len(said)
+    seen, shown, notice, written = 0, 0.0, "", SweepProgress()
     with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
@@ -132,9 +128,6 @@ def work(
                     first = reasons.setdefault(ended.reason, ended.number) if ended.state is State.FAILED else None
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
-                    notifier.trial_ended(ended)
-            if controller.is_out_of_budget and (controller.running or len(said) > before):  # not told by an earlier run
-                notifier.budget_spent()
             if done:
                 _write_progress(controller, invalid, written)
                 return reasons
@@ -256,7 +249,6 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     base = points.base
     check_words(base)
     check_tracker(base)
-    webhook_address(base.search)
     searched = [parameter.name for parameter in space.parameters]
     names = [*map(override_name, overrides), *searched]
     check_reach(base.trainer, names)
@@ -309,7 +301,7 @@ def _play(
     warnings = _first_problems(controller)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
-    command = [sys.executable, *own_command(), *sys.argv[1:]]
+    command = [sys.executable, *run_command(), *sys.argv[1:]]
     if launcher.is_dry:
         return _write_only(controller, console, command)
     if launcher.hands_over:
@@ -317,9 +309,8 @@ def _play(
         console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
-    notifier = Notifier(str(folder.path), base.search, webhook_address(base.search))
     try:
-        reasons = work(controller, console, interrupts, invalid, mirror, reader, notifier)
+        reasons = work(controller, console, interrupts, invalid, mirror, reader)
     except UserError as error:  # a job was refused; the others continue
         left = [item.job_id for item in controller.running.values() if item.folder.open_attempt() is not None]
         if left and launcher.outlives:
@@ -339,23 +330,29 @@ def _play(
     print_results(console, view, _run_end(controller, reasons))
     if not interrupts.count:
         stack.close()  # the user's command may read, copy or continue with the sweep
-    _tell_end(controller, notifier, controller.ended > ended_before and not interrupts.count, console)
+        if controller.ended > ended_before:
+            _run_on_end(controller, console)
     if interrupts.count:
         console.print("interrupted; run the same command to continue", highlight=False)
         return ExitCode.INTERRUPTED
     return code
 
 
-def _tell_end(controller: Controller, notifier: Notifier, has_ended: bool, console: Console) -> None:
-    """Tell the user's programs that the sweep has ended, and print which of them failed."""
-    problems, event, command = notifier.problems, end_event(controller), controller.search.on_end
-    if has_ended:
-        notifier.send(event)
-    notifier.close()
-    if has_ended and command and (problem := run_command("search.on_end", command, event, PATIENCE_SECONDS)):
-        problems.append(problem)
-    for problem in problems:
-        console.print(problem, style="yellow", markup=False, highlight=False, soft_wrap=True)
+def _run_on_end(controller: Controller, console: Console) -> None:
+    """Run the user's command with the end of the sweep in its environment. Its failure prints one line."""
+    command = controller.search.on_end
+    if command is None:
+        return
+    variables = {f"GRPOSWEEP_{name.upper()}": value for name, value in end_event(controller).items()}
+    try:
+        code = subprocess.run(
+            ["sh", "-c", command], env=os.environ | variables, stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS, check=False
+        ).returncode  # fmt: skip
+        problem = f" with exit code {code}: {command}" if code else ""
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        problem = f": {error}"
+    if problem:
+        console.print(f"search.on_end failed{problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _space_summary(controller: Controller) -> SpaceSummary:

@@ -285,9 +285,6 @@ def _train(attempt: Attempt) -> int:
         if not attempt.is_main:
             return ExitCode.FINISHED
         return _write_screened(attempt, outcome) if is_screen else _write_outcome(attempt, outcome)
-    except Exception:
-        attempt.tracker.fail()
-        raise
     finally:
         watchdog.release()
         attempt.tracker.finish()

@@ -10,7 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
-from grposweep.files import read_json, write_json
+from grposweep.files import write_json
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
@@ -85,10 +85,6 @@ def _save(attempt: Attempt, step: int) -> str:
 
 def _resume(attempt: Attempt) -> int:
     """Return the step to resume from, and drop later metrics."""
-    before = attempt.checkpoints / FAKE  # where earlier releases had the one checkpoint
-    if saved := read_json(before):
-        _save(attempt, int(saved["step"]))
-        before.unlink()
     found = attempt.begin()
     return 0 if found is None else found.step
 

@@ -7,8 +7,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
 from importlib.util import find_spec
 from itertools import chain
@@ -16,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from filelock import FileLock
 
 from grposweep.config.compose import load_experiment
 from grposweep.errors import ExitCode, UserError
 from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers import launcher_class
-from grposweep.process import exists
 from grposweep.redaction import redact
 from grposweep.schema import Experiment
 from grposweep.storage import paths
@@ -39,7 +38,9 @@ def prepare_sweep(folder: Path) -> int:
     try:
         inputs.check()
         sys.path[:0] = inputs.roots(sys.path)
-        with lock(folder / "prepare.lock"):
+        if not os.access(folder, os.W_OK):
+            raise UserError(f"{folder} cannot be written. Name an existing sweep folder of your own.")
+        with FileLock(folder / paths.PREPARE_FOLDER / "lock"):
             wanted = (read_json(folder / paths.PREPARE) or {}).get("entries", {})
             for key, path in wanted.items():
                 done = (read_json(folder / paths.PREPARED) or {}).get("entries", {})
@@ -208,38 +209,3 @@ def hash_folder(folder: Path) -> str:
             file.seek(max(size - EDGE, 0))
             digest.update(repr((path.name, size)).encode() + head + file.read())
     return digest.hexdigest()[:16]
-
-
-@contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Allow one preparation at a time on this machine. The lock of a dead process is taken over."""
-    while True:
-        try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-            break
-        except FileExistsError:
-            if _is_stale(path):
-                path.unlink(missing_ok=True)
-            else:
-                time.sleep(0.2)
-        except OSError as error:
-            raise UserError(
-                f"{path.parent} cannot be written ({error.strerror}). Name an existing sweep folder of your own."
-            ) from error
-    try:
-        os.write(handle, str(os.getpid()).encode())
-        os.close(handle)
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _is_stale(path: Path) -> bool:
-    """Return whether the process in the lock is gone. An empty lock is still being written."""
-    try:
-        pid = path.read_text().strip()
-        if not pid:
-            return time.time() - path.stat().st_mtime > 5.0
-        return not (pid.isdecimal() and exists(int(pid)))
-    except FileNotFoundError:  # just gone
-        return False

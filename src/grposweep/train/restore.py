@@ -27,7 +27,7 @@ def load_reference(model: Any, checkpoint: Path) -> None:
     if not path.is_file():
         raise UserError(
             f"kl.sync_ref_model=true: {checkpoint.name} has no {REFERENCE}, so the reference model, which follows the policy, "
-            "is lost. Checkpoints of earlier versions have none, nor have those of trainer.sharding=zero3 and fsdp. Delete "
+            "is lost. Checkpoints of trainer.sharding=zero3 and fsdp have none. Delete "
             f"{checkpoint.parent} and run the same command to train this trial from the start."
         )
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -1,9 +1,10 @@
 """Trackers: where runs are shown besides metrics.jsonl. One that cannot start is an error; one that fails later warns.
 
-A new tracker is a class here or in `other_trackers`, and a line in ``grposweep.registries.TRACKERS``.
+A new tracker is a class here, and a line in ``grposweep.registries.TRACKERS``.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -49,68 +50,25 @@ class Tracker:
     def summarise(self, values: dict[str, Any]) -> None:
         """Record the run's final values."""
 
-    def fail(self) -> None:
-        """Note that the attempt failed; `finish` follows."""
-
     def finish(self) -> None:
         """Close the run."""
 
 
-class TensorboardTracker(Tracker):
-    """TensorBoard's files, which TRL writes itself."""
-
-    report_to = ("tensorboard",)
-
-
-class RunTracker(Tracker):
-    """A tracker whose run is opened here. A later failure warns once and does not end the training."""
-
-    label = ""
+class ReportTo(Tracker):
+    """A tracker that TRL's ``report_to`` writes. Offline its files are in the trial's folder; Trackio has its own folder."""
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
         super().__init__(options, folder)
-        self.run: Any = None
-        self.warned = False
-        self.behind = False  # earlier attempts' lines are to be written first
+        self.report_to = (options.kind,)
 
-    @property
-    def is_offline(self) -> bool:
-        """Return whether nothing may leave the sweep's folder."""
-        return self.options.mode == "offline"
-
-    @property
-    def sweep(self) -> Path:
-        """Return the sweep's folder."""
-        return self.folder.resolve().parent.parent
-
-    def log(self, line: dict[str, Any]) -> None:
-        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
-            self.behind = False
-            for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
-                self._log(earlier)
-            for step, kept in read_completions(self.folder).items():
-                if step < line["step"]:  # this evaluation's table is logged already
-                    self.log_completions(step, kept)
-        self._log(line)
-
-    def _log(self, line: dict[str, Any]) -> None:
-        self._attempt(lambda run: self._write(run, values_of(line), line["step"]))
-
-    def _write(self, run: Any, values: dict[str, Any], step: int) -> None:
-        """Write one line's values to the open run."""
-
-    def _attempt(self, action: Callable[[Any], object]) -> None:
-        """Do it if the run is open."""
-        if self.run is None:
-            return
-        try:
-            action(self.run)
-        except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
-            if not self.warned:
-                print(
-                    f"{self.label} failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr
-                )
-            self.warned = True
+    def start(self, experiment: schema.Experiment, plan: Plan) -> None:  # noqa: ARG002 - TRL writes the configuration
+        files, project = str(self.folder / self.options.kind), self.options.project
+        os.environ |= {"TENSORBOARD_LOGGING_DIR": files, "MLFLOW_EXPERIMENT_NAME": project, "SWANLAB_PROJECT": project}
+        if self.options.mode == "offline":
+            os.environ |= {"MLFLOW_TRACKING_URI": files, "MLFLOW_ALLOW_FILE_STORE": "true"}
+            os.environ |= {"SWANLAB_MODE": "offline", "SWANLAB_LOG_DIR": files}
+            for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+                os.environ.pop(name, None)
 
 
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
@@ -119,21 +77,26 @@ def values_of(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in drop and value is not None}
 
 
-class WandbTracker(RunTracker):
+class WandbTracker(Tracker):
     """One W&B run per trial, with the sweep as its group. A later attempt continues the run (same id).
 
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
     So a later attempt writes the run again, beginning with the lines that metrics.jsonl has kept; but where the earlier
-    half has been sent already, W&B appends to it, and the later attempt writes its own lines only.
+    half has been sent already, W&B appends to it, and the later attempt writes its own lines only. A failure after the
+    start warns once and does not end the training.
     """
 
-    label = "W&B"
+    def __init__(self, options: schema.Tracker, folder: Path) -> None:
+        super().__init__(options, folder)
+        self.run: wandb.Run | None = None
+        self.warned = False
+        self.behind = False  # earlier attempts' lines are to be written first
 
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         import wandb  # a second or two: imported only if it is needed
 
-        name = run_id(self.folder)
-        if self.is_offline:
+        name, is_offline = run_id(self.folder), self.options.mode == "offline"
+        if is_offline:
             self._drop_offline_runs()
         self.run = wandb.init(
             project=self.options.project,
@@ -147,7 +110,7 @@ class WandbTracker(RunTracker):
             dir=str(self.folder),
             mode=self.options.mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
             # Offline, W&B only warns about resuming; the id alone does it at `wandb sync`.
-            resume=None if self.is_offline else "allow",
+            resume=None if is_offline else "allow",
             settings=wandb.Settings(silent=True, console="off"),
         )
         # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
@@ -172,8 +135,29 @@ class WandbTracker(RunTracker):
         self._attempt(_finish)
         self.run = None
 
-    def _write(self, run: "wandb.Run", values: dict[str, Any], step: int) -> None:  # noqa: ARG002 - values have the step
-        run.log(values)
+    def log(self, line: dict[str, Any]) -> None:
+        if self.behind:  # only now: the trainer has dropped by now what lies after its checkpoint
+            self.behind = False
+            for earlier in list(read_lines(self.folder / paths.METRICS))[:-1]:
+                self._log(earlier)
+            for step, kept in read_completions(self.folder).items():
+                if step < line["step"]:  # this evaluation's table is logged already
+                    self.log_completions(step, kept)
+        self._log(line)
+
+    def _log(self, line: dict[str, Any]) -> None:
+        self._attempt(lambda run: run.log(values_of(line)))
+
+    def _attempt(self, action: Callable[["wandb.Run"], object]) -> None:
+        """Do it if the run is open."""
+        if self.run is None:
+            return
+        try:
+            action(self.run)
+        except Exception as error:  # noqa: BLE001 - the client may raise anything, and the metrics are safe in metrics.jsonl
+            if not self.warned:
+                print(f"W&B failed ({type(error).__name__}: {error}); metrics.jsonl continues.", file=sys.stderr)
+            self.warned = True
 
 
 def _log_table(run: "wandb.Run", step: int, completions: Sequence[KeptCompletion]) -> None:

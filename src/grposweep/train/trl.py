@@ -308,7 +308,6 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     transformers.set_seed(attempt.experiment.seed)
     if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.rank == 0:
         wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(attempt.folder / "tensorboard")  # where TRL's report_to writes
     trainer = Trainer(
         attempt,
         held_out,

@@ -157,7 +157,9 @@ def course_arguments(attempt: Attempt) -> dict[str, Any]:
         "save_total_limit": None if keep == "all" else 1,
         "logging_steps": 1,
         "num_completions_to_print": 0,
-        "report_to": list(attempt.tracker.report_to),  # rank 0 alone writes; other trackers are ours
+        "report_to": list(attempt.tracker.report_to),  # rank 0 alone writes; W&B is ours
+        "project": attempt.experiment.tracker.project,
+        "run_name": attempt.folder.name,
         "disable_tqdm": True,
     }
 

@@ -123,26 +123,27 @@ LOCKS = ("uv.lock", "poetry.lock", "Pipfile.lock")
 # Every repetition has a limit, so that a hostile file takes no longer than its length.
 _VERSION = r"v?\d{1,9}(?:\.\d{1,9}){0,5}(?:\.\*)?(?:[.-]?(?:dev|rc|a|b|post)\d{0,9})?"
 _BLANK = r"\s{0,20}"
-_CLAUSE = rf"(?:===|==|~=|>=|<=|!=|<|>|=|\^|~){_BLANK}{_VERSION}"
+_SIGN = r"===|==|~=|>=|<=|!=|<|>|=|\^|~"
+_CLAUSE = rf"(?:{_SIGN}){_BLANK}{_VERSION}"
 _VARIABLE = re.compile(r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", re.MULTILINE)
 _CLAUSES = rf"{_CLAUSE}(?:{_BLANK},{_BLANK}{_CLAUSE}){{0,9}}"
 
 
 class Pin(NamedTuple):
-    """A requirement in a file: its text and version clauses. ``ref`` is a commit, tag or branch instead of a version."""
+    """A requirement in a file: its text and PEP 440 specifier. ``ref`` is a commit, tag or branch instead of a version."""
 
     file: Path
     text: str
-    clauses: tuple[tuple[str, str], ...] = ()
+    specifier: str = ""
     ref: str = ""
 
     @property
     def exact(self) -> Version | None:
         """The one version that is required."""
         if re.fullmatch(r"v?\d{1,9}\.\d{1,9}(\.\d{1,9})?(\.?(dev|rc|post)\d*)?", self.ref):
-            return _numbers(self.ref)
-        exact = [version for sign, version in self.clauses if sign in ("==", "===") and "*" not in version]
-        return _numbers(exact[0]) if exact else None
+            return _release(self.ref)
+        clauses = self.specifier.split(",")
+        return next((_release(clause[2:]) for clause in clauses if re.fullmatch(r"==[^*]+", clause)), None)
 
     @property
     def is_open(self) -> bool:
@@ -151,27 +152,18 @@ class Pin(NamedTuple):
 
     def allows(self, version: Version) -> bool:
         """Return whether a version satisfies the requirement."""
-        return all(_satisfies(version, sign, wanted) for sign, wanted in self.clauses)
+        from packaging.specifiers import SpecifierSet  # only a requirement needs it
+
+        return SpecifierSet(self.specifier).contains(".".join(map(str, version)))
 
 
-def _numbers(text: str) -> Version:
-    parts = [int(part) for part in re.findall(r"\d+", re.split(r"dev|rc|a|b|post", text)[0])][:3]
-    major, minor, patch = (*parts, 0, 0, 0)[:3]
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d+", re.split(r"dev|rc|a|b|post", text)[0])[:3]
+
+
+def _release(text: str) -> Version:
+    major, minor, patch = (*map(int, _numbers(text)), 0, 0)[:3]
     return major, minor, patch
-
-
-def _satisfies(version: Version, sign: str, wanted: str) -> bool:
-    low, parts = _numbers(wanted), re.findall(r"\d+", re.split(r"dev|rc|a|b|post", wanted)[0])
-    is_prefix = "*" in wanted or (sign == "=" and len(parts) < 3)
-    match sign:
-        case "==" | "===" | "=":
-            return version[: len(parts)] == low[: len(parts)] if is_prefix else version == low
-        case "!=":
-            return version[: len(parts)] != low[: len(parts)] if is_prefix else version != low
-        case "~=" | "^" | "~":
-            held = max(len(parts) - 1, 1) if sign == "~=" else 2 if sign == "~" or low[0] == 0 else 1
-            return version >= low and version[:held] == low[:held]
-    return {">=": version >= low, "<=": version <= low, ">": version > low, "<": version < low}[sign]
 
 
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
@@ -228,15 +220,26 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
     )
     for line in lines:
         for match in of_git.finditer(line):
-            yield Pin(file, _short(match[0]), (), (match[1] or "main").removesuffix(".git"))
+            yield Pin(file, _short(match[0]), "", (match[1] or "main").removesuffix(".git"))
         for match in required.finditer(line):
-            yield Pin(file, _short(match[0]), _clauses(match[1]))
+            yield Pin(file, _short(match[0]), _specifier(match[1]))
 
 
-def _clauses(text: str) -> tuple[tuple[str, str], ...]:
-    """Return operators and versions. conda's ``=`` with three numbers is exact."""
-    found = re.findall(rf"(===|==|~=|>=|<=|!=|<|>|=|\^|~)\s*({_VERSION})", text)
-    return tuple(("==" if sign == "=" and version.count(".") >= 2 else sign, version) for sign, version in found)
+def _specifier(text: str) -> str:
+    """Return clauses in PEP 440's syntax, which has neither poetry's ``^`` and ``~`` nor conda's ``=``, a prefix."""
+    return ",".join(_clause(sign, version) for sign, version in re.findall(rf"({_SIGN})\s*({_VERSION})", text))
+
+
+def _clause(sign: str, version: str) -> str:
+    """Return one clause. Pre- and post-releases count as their release, because tables of keys have releases only."""
+    parts, is_prefix = _numbers(version), "*" in version
+    plain = ".".join(parts)
+    if sign in ("^", "~") or (sign == "~=" and len(parts) == 1):
+        held = 2 if sign == "~" or (sign == "^" and parts[0] == "0") else 1
+        return f">={plain},=={'.'.join([*parts, '0'][:held])}.*"
+    if sign in ("=", "===", "=="):
+        return f"=={plain}.*" if is_prefix or (sign == "=" and len(parts) < 3) else f"=={plain}"
+    return f"!={plain}.*" if sign == "!=" and is_prefix else sign + plain
 
 
 def _short(text: str) -> str:
@@ -298,11 +301,11 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     entry = value if isinstance(value, dict) else {"version": value}
     version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
     if isinstance(version, str) and re.fullmatch(rf"{_BLANK}{_CLAUSES}{_BLANK}", version):
-        yield Pin(file, _short(f'{key} = "{version}"'), _clauses(version))
+        yield Pin(file, _short(f'{key} = "{version}"'), _specifier(version))
     elif isinstance(version, str) and re.fullmatch(_VERSION, version):
-        yield Pin(file, f'{key} = "{version}"', (("==", version),))
+        yield Pin(file, f'{key} = "{version}"', _clause("==", version))
     elif entry.get("git") and isinstance(ref, str):
-        yield Pin(file, _short(f"{key} {ref}"), (), ref)
+        yield Pin(file, _short(f"{key} {ref}"), "", ref)
 
 
 def _of_lock(file: Path, text: str, package: str) -> Iterator[Pin]:
@@ -313,4 +316,4 @@ def _of_lock(file: Path, text: str, package: str) -> Iterator[Pin]:
     )
     for pattern in patterns:
         for match in re.finditer(pattern, text, re.IGNORECASE):
-            yield Pin(file, f"{package} {match[1]}", (("==", match[1]),))
+            yield Pin(file, f"{package} {match[1]}", _clause("==", match[1]))

@@ -181,7 +181,7 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
             return Judged(exact, source._replace(kind="default", text=pin.text + _as_newest(framework, exact)))
         return _judge_by_pin(framework, probe, exact, source)
     allowed = [release for release in releases if pin.allows(release)]
-    if not pin.clauses or not allowed:
+    if not pin.specifier or not allowed:
         return None
     found = {misfits(replace(probe, version=release)) for release in allowed}
     if len(found) == 1:
