@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.space_summary import InvalidRow, invalid_table
+from grposweep.report.space_summary import InvalidRow, disk_report, invalid_table
 from grposweep.report.tables import build_console, build_table, effects_table
 from grposweep.report.view import read_sweep
 from made import make_comparison
@@ -57,3 +57,9 @@ def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
     shown = capsys.readouterr().out
     assert re.search(r"generation.temperature +0 +GL104 +invalid", shown)
     assert "GL104: generation.temperature=0: sampling needs" in shown
+
+
+def test_the_disk_line_counts_checkpoints_of_paused_trials(tmp_path: Path) -> None:
+    """If they alone are too large, it says how to do without them."""
+    assert "needed (up to 4 KiB for checkpoints of paused trials), " in disk_report(1024, tmp_path, 4096)
+    assert "not enough: set search.effort=1 (no trial is paused)" in disk_report(1024, tmp_path, 2**60)

@@ -94,10 +94,15 @@ def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     states = [read(trial / "result.json")["status"] for trial in trials(folder)]
     said = capsys.readouterr().out
     assert {"finished", "stopped"} == set(states)
-    assert "for checkpoints of paused trials)" in said
     assert f"{states.count('finished')} finished, {states.count('stopped')} paused: 5" in said
     assert "of 10 after 50% of the training" in said or "of 10 after 10% of the training" in said
     assert f"finish the {states.count('stopped')} paused trials: run the same command with search.effort=1" in said
+    reasons = [
+        read(trial / "control.json")["reason"]
+        for trial, state in zip(trials(folder), states, strict=True)
+        if state == "stopped"
+    ]
+    assert all(" of the training" in reason and "waits" not in reason for reason in reasons)
     sweep(*FAKE, SLOW, *space, "search.effort=1")
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 10
     for trial in trials(folder):

@@ -68,6 +68,8 @@ class Controller:
             self.collect()
             if not self.stopping and not self.outcomes.halted:
                 self.fill()
+                if self.rests:
+                    self.early_stopping.restate()
         except FileNotFoundError as error:
             self.lease.check()
             raise UserError(

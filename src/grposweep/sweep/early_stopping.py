@@ -244,6 +244,13 @@ class EarlyStoppingMonitor:
         self._none_promoted = {known} | {other for other in self._none_promoted if other[1:] == known[1:]}
         return None
 
+    def restate(self) -> None:
+        """Write the final places of paused trials: more trials have been compared since they paused."""
+        if isinstance(self.stopping, RankPolicy):
+            for number, place in self.stopping.describe(self.curves()).items():
+                trial = self.study.trials[number]
+                self.folder.trial(number, trial.user_attrs["experiment"]).request(ControlAction.PAUSE, place)
+
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""
         return self._curve(trial).share

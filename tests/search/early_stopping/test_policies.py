@@ -47,10 +47,10 @@ def test_the_only_trial_continues(name: str) -> None:
 
 
 def test_optunas_pruners_stop_finally_and_leave_predictions_to_the_sampler() -> None:
-    """None of them knows how to continue."""
+    """A trial that another policy has paused continues."""
     way = build_policy("median", 1.0)
     assert way.decide(running(rising(20, 1e-1, 0.0, 3)), GOOD, more=True).action is Action.STOP
-    assert way.promote([rising(20, 1e-1, 0.0, 3)], more=False) is None
+    assert way.promote([rising(20, 1e-1, 0.0, 3), rising(19, 1e-1, 0.0, 3)], more=True) == 19
     assert way.predict([rising(20, 1e-1, 0.0, 3)]) == {}
 
 

@@ -101,7 +101,7 @@ class NoStopping:
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:  # noqa: ARG002 - the contract's arguments
         """Return the first paused trial."""
-        return next((curve.number for curve in curves if curve.state is State.PAUSED), None)
+        return min((curve.number for curve in curves if curve.state is State.PAUSED), default=None)
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:  # noqa: ARG002 - the contract's arguments
         """Return nothing: only finished trials count."""

@@ -34,14 +34,17 @@ class RankPolicy(NoStopping):
         table = Table([*others, replace(curve, state=State.PAUSED)], self.effort)
         if table.next(more) == curve.number:
             return CONTINUE
-        place = f"{ordinal(table.rank(curve) + 1)} of {table.known(curve)} after {curve.share:.0%} of the training"
-        return Decision(
-            Action.PAUSE, place if not table.may_continue(curve) else f"{place}, waits for others to compare with"
-        )
+        waits = ", waits for others to compare with" if table.may_continue(curve) else ""
+        return Decision(Action.PAUSE, f"{table.place(curve)}{waits}")
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
         return Table(curves, self.effort).next(more)
+
+    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
+        """Return the places of all paused trials in words, by number."""
+        table = Table(curves, self.effort)
+        return {c.number: table.place(c) for c in curves if c.state is State.PAUSED and rung_evaluations(c)}
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
@@ -79,6 +82,10 @@ class Table:
             return None
         ranked = sorted(paused, key=lambda c: (self.rank(c) / self.known(c), -self._level(c), c.number))
         return next((curve.number for curve in ranked if self._fits(curve)), None)
+
+    def place(self, curve: Curve) -> str:
+        """Return a trial's rank at its rung in words."""
+        return f"{ordinal(self.rank(curve) + 1)} of {self.known(curve)} after {curve.share:.0%} of the training"
 
     def rank(self, curve: Curve) -> int:
         """Return how many trials were better at a trial's rung, by more than the standard error of the difference."""
