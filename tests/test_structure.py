@@ -15,7 +15,13 @@ SOURCE = PROJECT / "src" / "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the package itself
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "frameworks/ms_swift/plugin"
-MOST_FILES = 257  # a merge lowers it, the aim is 140
+MOST_FILES = 251  # a merge lowers it, the aim is 180
+# Lines of each package, root modules as ``.``: a feature that comes in says what goes out.
+MOST_LINES = {
+    ".": 3450, "cli": 1470, "config": 2460, "diagnose": 1440, "external": 270, "frameworks": 13520, "launchers": 2030,
+    "linting": 1530, "memory": 1280, "report": 4300, "rules": 2850, "schema": 590, "screening": 840, "search": 2860,
+    "storage": 2390, "sweep": 4800, "train": 5040,
+}  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
 
@@ -115,6 +121,17 @@ def test_only_train_imports_what_is_heavy() -> None:
 def test_the_package_does_not_grow_more_files() -> None:
     """No more than there are; a new file takes the place of one that is merged, or raises the number deliberately."""
     assert len(modules()) <= MOST_FILES
+
+
+def test_no_package_grows_beyond_its_budget_of_lines() -> None:
+    """Lower a budget when a package shrinks. Raise one only together with another that falls."""
+    lines: dict[str, int] = {}
+    for path in modules():
+        package, _, rest = relative(path).partition("/")
+        name = package if rest else "."
+        lines[name] = lines.get(name, 0) + len(path.read_text(encoding="utf-8").splitlines())
+    assert lines.keys() == MOST_LINES.keys()
+    assert {name: count for name, count in lines.items() if count > MOST_LINES[name]} == {}
 
 
 PARSERS = re.compile(

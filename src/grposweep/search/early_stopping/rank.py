@@ -85,7 +85,8 @@ class Table:
 
     def place(self, curve: Curve) -> str:
         """Return a trial's rank at its rung in words."""
-        return f"{ordinal(self.rank(curve) + 1)} of {self.known(curve)} after {curve.share:.0%} of the training"
+        share = curve.until(self._rungs[curve.number][-1] + 1).share
+        return f"{ordinal(self.rank(curve) + 1)} of {self.known(curve)} after {share:.0%} of the training"
 
     def rank(self, curve: Curve) -> int:
         """Return how many trials were better at a trial's rung, by more than the standard error of the difference."""
