@@ -127,3 +127,19 @@ def test_the_halves_of_a_range_of_whole_numbers_share_none(high: int, lower: ran
     halves = {number: part_of(domain, number) for number in range(2, high + 1)}
     assert all(isinstance(half, Interval) and half.low <= number <= half.high for number, half in halves.items())
     assert [number for number, half in halves.items() if half == halves[2]] == list(lower)
+
+
+def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its objective is the mean of its last two evaluations, 0.70 and 0.36 (search.last=2)."""
+    view = make(tmp_path, *CLEAR[:5], (3e-4, "medium", 0.53), paused=1)
+    metrics = tmp_path / "s" / "trials" / view.trial(5).name / "metrics.jsonl"
+    values = ((0, 0.2), (10, 0.7), (20, 0.36))
+    lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in values]
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    view = read_sweep(tmp_path / "s")
+    assert "paused at 0.5300" in printed(view, capsys)
+    page = render_report(view)
+    assert ">0.5300<" in page
+    assert ">0.3600<" not in page

@@ -130,8 +130,7 @@ def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
     names = short_names(trial.point)
     point = " ".join(f"{names[name]}={label_text(label)}" for name, label in trial.point.items())
     if trial.state is State.PRUNED:
-        value = trial.last_evaluation(metric)
-        reached = "" if value is None else f" at {metric} {value:.4f}"
+        reached = "" if trial.reached is None else f" at {metric} {trial.reached:.4f}"
         return f"trial {trial.number} stopped early{reached}: {trial.reason} {point}"
     if trial.objective is None:
         reason = trial.reason if alike is None else f"as trial {alike} did"

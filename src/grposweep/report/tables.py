@@ -128,7 +128,7 @@ def _columns(
     yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
     yield "trial", NUMBER, lambda trial: str(trial.number)
     interval = " ± 95 %" if any(trial.error is not None for trial in finished) else ""
-    yield f"{view.metric}{interval}", RIGHT, partial(_result, view)
+    yield f"{view.metric}{interval}", RIGHT, _result
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
     for index, name in enumerate(view.further if any(further.values()) else ()):
@@ -148,13 +148,12 @@ def _known(cells: Mapping[int, str], trial: TrialView) -> str:
     return cells.get(trial.number, "")
 
 
-def _result(view: SweepView, trial: TrialView) -> str:
+def _result(trial: TrialView) -> str:
     """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it had reached."""
     if trial.objective is not None:
         error = f" ± {NORMAL * trial.error:.4f}" if trial.error is not None else ""
         return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
-    reached = trial.last_evaluation(view.metric) if trial.state in (State.PRUNED, State.PAUSED) else None
-    return outcome(trial) + ("" if reached is None else f" at {reached:.4f}")
+    return outcome(trial) + ("" if trial.reached is None else f" at {trial.reached:.4f}")
 
 
 def _warning(trial: TrialView) -> str:

@@ -172,11 +172,6 @@ class TrialView:
         """Return a metric over the trial's steps, without values that are not finite."""
         return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
 
-    def last_evaluation(self, metric: str) -> float | None:
-        """Return the metric at the latest evaluation; None before the first."""
-        found = TrialFolder(self.path).evaluations(metric)
-        return found[max(found)] if found else None
-
     def last_value(self, metric: str) -> float | None:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
         values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
