@@ -59,12 +59,12 @@ def test_a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -
 
 
 def test_the_callback_writes_metrics_and_the_search_keeps_to_valid_groups(followed: Path) -> None:
-    """Four trials, no group of 12 among them; one may have been stopped early."""
+    """Four trials, no group of 12 among them; one may have paused."""
     done = trials(sweep(followed, "search"))
     assert len(done) == 4
     ended = {read(f / "result.json")["status"]: read(f / "callback.json")["step"] for f in done}
     assert ended["finished"] == 40
-    assert ended.keys() <= {"finished", "pruned"}
+    assert ended.keys() <= {"finished", "stopped"}
     recipes = [yaml.safe_load((folder / "recipe.yaml").read_text()) for folder in done]
     assert {recipe["num_generations"] for recipe in recipes} <= {8, 16}
 

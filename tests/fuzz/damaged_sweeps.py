@@ -307,7 +307,6 @@ def looks(sweep: str, rng: random.Random) -> dict[str, Callable[[], int | None]]
         "best --export": lambda: results.best(sweep, Path("best.yaml")),
         "doctor": lambda: results.doctor(sweep),
         "cancel": lambda: results.cancel(sweep),
-        "sync": lambda: results.sync(sweep),
         "report": lambda: sweeps.report(sweep),
         "rerun": lambda: results.rerun("0", None, sweep),
     }

@@ -5,6 +5,7 @@ State is a folder, $FAKE_SLURM: ``refuse`` holds what sbatch answers instead of 
 lists the calls. Not covered: resources, limits, requeueing, more than one node; tests/slurm has the real thing.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -92,7 +93,9 @@ def scancel(arguments: list[str]) -> int:
     """Kill the jobs and call them cancelled."""
     for job in jobs():
         if job["id"] in arguments and job["state"] == "RUNNING":
-            os.killpg(int(job["pid"]), signal.SIGKILL)
+            # A job that has ended since it was listed has no process left.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(job["pid"]), signal.SIGKILL)
             (STATE / f"{job['id']}.state").write_text("CANCELLED")
     return 0
 

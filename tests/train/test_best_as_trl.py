@@ -18,12 +18,12 @@ from .conftest import MakeTrial
 pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
 
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
-# What depends on the machine, or is placed by grposweep itself: evaluations, checkpoints and logs.
+# What depends on the machine, or is placed by grposweep itself: evaluations, checkpoints, logs and the run's name.
 OURS = {
     "output_dir", "eval_strategy", "eval_steps", "save_strategy", "save_total_limit", "logging_steps", "report_to",
     "disable_tqdm", "num_completions_to_print", "model_init_kwargs", "use_cpu", "ddp_backend", "ddp_find_unused_parameters",
     "bf16", "fp16", "data_seed", "per_device_eval_batch_size", "num_generations_eval", "log_completions",
-    "vllm_max_model_length",
+    "vllm_max_model_length", "run_name", "project",
 }  # fmt: skip
 WINNERS: dict[str, list[str]] = {
     "plain": [],
