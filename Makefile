@@ -165,7 +165,7 @@ peers: ms-swift verl easyr1
 
 # The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready
-	$(BIN)/python -m grposweep.linting.rule_docs
+	$(BIN)/python -m grporecipe.linting.rule_docs
 	$(BIN)/python -m grposweep.config.docs
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md

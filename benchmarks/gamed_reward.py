@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 from grposweep.report.completions import warning, winner_warning
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, read_sweep

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep.errors import ExitCode
-from grposweep.files import write_json
+from grporecipe.errors import ExitCode
+from grporecipe.files import write_json
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.storage.results import end_run, start_run
 from grposweep.train.records import HeartbeatFile, MetricsFile

@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep.errors import ExitCode
-from grposweep.files import append_line, write_json
+from grporecipe.errors import ExitCode
+from grporecipe.files import append_line, write_json
 from grposweep.launchers.base import End, Job, Launcher
 
 SLOTS, TRIALS = 16, 160

@@ -28,8 +28,8 @@ from omegaconf import OmegaConf
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOTrainer
 
+from grporecipe.files import append_line, write_text
 from grposweep.config.compose import to_experiment
-from grposweep.files import append_line, write_text
 from grposweep.train import process as watchdog
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import Attempt, load_attempt

@@ -15,7 +15,8 @@ from typing import Any
 from typer.main import get_command
 
 import grposweep
-from grposweep import api, errors
+from grporecipe import errors
+from grposweep import api
 from grposweep.cli import build_app
 from grposweep.storage import paths
 
@@ -76,7 +77,7 @@ def exit_codes() -> str:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(after, ast.Expr):
             name, text = node.targets[0].id, ast.literal_eval(after.value)
             rows.append(f"| {errors.ExitCode[name].value} | `{name}` | {text} |")
-    return "\n".join(["# Exit codes\n", MADE.format("`src/grposweep/errors.py`"), *rows]) + "\n"
+    return "\n".join(["# Exit codes\n", MADE.format("`src/grporecipe/errors.py`"), *rows]) + "\n"
 
 
 def python() -> str:

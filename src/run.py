@@ -2,7 +2,7 @@
 
 import sys
 
-from grposweep.errors import one_line_on_interrupt
+from grporecipe.errors import one_line_on_interrupt
 
 with one_line_on_interrupt():  # importing takes a second or two
     import hydra

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from command_server import TRAINS
 from grposweep.config.compose import register
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 from support import RUN, Ended, environment, run_in
 
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to deselect all of it.

@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from grposweep.architecture import Architecture
+from grporecipe.architecture import Architecture
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.setting import TRL_FRAMEWORK, Setting
 from grposweep.config.to_setting import KEYS
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.setting import TRL_FRAMEWORK, Setting
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages
 

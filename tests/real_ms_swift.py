@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grposweep.frameworks.ms_swift.keys import VERSION
-from grposweep.linting.linter import LintResult, changed, lint_recipe
-from grposweep.planning import completions_per_rollout, micro_steps_per_generation
-from grposweep.recipe import Recipe
+from grporecipe.frameworks.ms_swift.keys import VERSION
+from grporecipe.linting.linter import LintResult, changed, lint_recipe
+from grporecipe.planning import completions_per_rollout, micro_steps_per_generation
+from grporecipe.recipe import Recipe
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "frameworks" / "ms_swift_ask.py"
 BASE = {"rlhf_type": "grpo", "model_type": "qwen2", "template": "default", "reward_funcs": ["format"]}

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grposweep import planning
-from grposweep.check import check, errors
-from grposweep.fixes import changed, find_fixes
-from grposweep.setting import Setting, Version
+from grporecipe import planning
+from grporecipe.check import check, errors
+from grporecipe.fixes import changed, find_fixes
+from grporecipe.setting import Setting, Version
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
 # The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.

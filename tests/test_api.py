@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import grposweep
+from grporecipe.errors import UserError
 from grposweep import api
-from grposweep.errors import UserError
 from made import Made, make_sweep
 from support import PROJECT, environment, read, wait_for
 

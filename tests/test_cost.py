@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grporecipe.setting import Setting
 from grposweep.cost import Work, find_work, fit_rates, read_work
-from grposweep.setting import Setting
 
 SIZES = st.floats(1e3, 1e9)
 POINT = Setting(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.files import VERSION, append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
+from grporecipe.files import VERSION, append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
 
 
 class Interrupted(Exception):

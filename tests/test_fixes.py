@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import planning
-from grposweep.check import Problem, check, errors
+from grporecipe import planning
+from grporecipe.check import Problem, check, errors
+from grporecipe.fixes import Fix, changed, find_fixes, render_problem
+from grporecipe.setting import Setting
 from grposweep.config.to_setting import KEYS
-from grposweep.fixes import Fix, changed, find_fixes, render_problem
-from grposweep.setting import Setting
 from support import executed_lines
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})

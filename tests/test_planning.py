@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep import planning
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.setting import Setting
 
 COUNT = st.integers(1, 6)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from grposweep import planning
-from grposweep.check import check, errors
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.check import check, errors
+from grporecipe.setting import Setting
 
 pytestmark = pytest.mark.slow
 RUNS = int(os.environ.get("GRPOSWEEP_PLANNED_RUNS", "12"))  # `make thorough`: 36

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.redaction import SHOWN, StreamRedactor, redact, refuse_secrets
 from support import PROJECT, environment
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import options, unknown_option
 from grposweep.config.validate import check_choice, choices
-from grposweep.errors import UserError
-from grposweep.files import CONF
+from grposweep.process import CONF
 from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
 from grposweep.schema import AUTO, Task, Tracker
 from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, build_policy
@@ -103,7 +103,7 @@ def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(
 
 def test_the_options_that_no_rule_reads_are_those_of_the_schema() -> None:
     """TRL's table names them itself, because lint starts without the schema."""
-    from grposweep.frameworks.trl.recipes import UNJUDGED
+    from grporecipe.frameworks.trl.recipes import UNJUDGED
     from grposweep.schema import UNSET
 
     assert {*UNSET["loss"], "min_p", "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED

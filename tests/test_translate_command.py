@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grposweep import frameworks
-from grposweep import translate as own
-from grposweep.frameworks.parsing.load import Options, parse_recipe
-from grposweep.setting import Setting
+from grporecipe import frameworks
+from grporecipe import translate as own
+from grporecipe.frameworks.parsing.load import Options, parse_recipe
+from grporecipe.setting import Setting
 from support import PROJECT, Ended, grposweep
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B

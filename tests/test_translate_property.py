@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import frameworks, planning
-from grposweep.check import check, errors
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.setting import Setting
-from grposweep.translate import differences, read_back, translate
+from grporecipe import frameworks, planning
+from grporecipe.check import check, errors
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.setting import Setting
+from grporecipe.translate import differences, read_back, translate
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import cast
 
 from faults.sweeps import EASY, Remembered
+from grporecipe.errors import ExitCode
+from grporecipe.files import append_line, write_json
 from grposweep.cli.run import _composer
 from grposweep.config.compose import open_session
-from grposweep.errors import ExitCode
-from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grposweep.diagnose.checks import Level
-from grposweep.diagnose.findings import Diagnosis, diagnose
-from grposweep.diagnose.log import Log
+from grporecipe.diagnose.checks import Level
+from grporecipe.diagnose.findings import Diagnosis, diagnose
+from grporecipe.diagnose.log import Log
 
 NAMES = {  # TRL's name of a recorded signal
     "train_reward": "reward", "kl": "kl", "entropy": "entropy", "grad_norm": "grad_norm",

@@ -14,8 +14,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from grposweep.diagnose.findings import diagnose
-from grposweep.diagnose.readers import find_log, read_log
+from grporecipe.diagnose.findings import diagnose
+from grporecipe.diagnose.readers import find_log, read_log
 
 STEPS = 150
 TRAININGS: dict[str, tuple[float, bool]] = {  # learning rate, and whether answers are right

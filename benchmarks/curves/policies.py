@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rehearsal import Policy
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import AUTO
 from grposweep.search.early_stopping import choose_effort
 from grposweep.search.sampler import ADAPTIVE

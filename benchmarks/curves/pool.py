@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 SIGNALS = ("train_reward", "kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")

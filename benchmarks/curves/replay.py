@@ -38,7 +38,7 @@ from policies import POLICIES, REFERENCE, find_policy
 from pool import read_pool
 from rehearsal import Policy, Rehearsal
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 
 WORKERS = int(os.environ.get("WORKERS") or os.cpu_count() or 1)  # processes
 

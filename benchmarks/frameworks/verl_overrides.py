@@ -20,11 +20,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.frameworks.base import KeyTable, parse_release
-from grposweep.frameworks.parsing.yaml_text import parse_override
-from grposweep.frameworks.verl import keys as verl
-from grposweep.frameworks.verl.keys import refusals
-from grposweep.recipe import Recipe
+from grporecipe.frameworks.base import KeyTable, parse_release
+from grporecipe.frameworks.parsing.yaml_text import parse_override
+from grporecipe.frameworks.verl import keys as verl
+from grporecipe.frameworks.verl.keys import refusals
+from grporecipe.recipe import Recipe
 
 CONFIG = "verl/trainer/config/"
 

@@ -23,8 +23,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from gpu_point import STEPS, Point  # noqa: E402  # it is in this folder
 
-from grposweep.memory.catalog import GPUS  # noqa: E402
-from grposweep.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
+from grporecipe.memory.catalog import GPUS  # noqa: E402
+from grporecipe.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
 
 TOLERANCE = 0.15  # of what was reserved
 LONGEST = 400  # seconds for one point

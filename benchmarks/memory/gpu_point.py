@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.memory.catalog import known_models
-from grposweep.setting import Setting
+from grporecipe.memory.catalog import known_models
+from grporecipe.setting import Setting
 
 GIB = 2**30
 PROMPT = 128  # tokens

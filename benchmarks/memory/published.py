@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from grposweep.memory.catalog import find_model
-from grposweep.memory.estimate import GIB, estimate
-from grposweep.memory.fit import judge
-from grposweep.memory.host import find_host_memory
-from grposweep.setting import Runtime, Setting
+from grporecipe.memory.catalog import find_model
+from grporecipe.memory.estimate import GIB, estimate
+from grporecipe.memory.fit import judge
+from grporecipe.memory.host import find_host_memory
+from grporecipe.setting import Runtime, Setting
 
 HERE = Path(__file__).resolve().parent
 HELD_BACK = 85  # of 256

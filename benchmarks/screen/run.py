@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grposweep.files import PROJECT, read_lines
+from grporecipe.files import read_lines
+from grposweep.process import PROJECT
 from grposweep.train.tasks.arithmetic import pairs
 
 ORDINARY, IMPOSSIBLE, LENIENT, HELD_OUT = 105, 120, 75, 128

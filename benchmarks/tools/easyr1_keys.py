@@ -1,4 +1,4 @@
-"""Writes src/grposweep/frameworks/easyr1/keys.json from EasyR1's git history: ``EASYR1_SRC=<checkout> python easyr1_keys.py``.
+"""Writes src/grporecipe/frameworks/easyr1/keys.json from EasyR1's git history: ``EASYR1_SRC=<checkout> python easyr1_keys.py``.
 
 The configuration classes of each release are imported from a folder that holds nothing else, so that neither torch nor ray
 is needed.

@@ -1,4 +1,4 @@
-"""Writes src/grposweep/frameworks/verl/keys.json from verl's wheels, one for each release.
+"""Writes src/grporecipe/frameworks/verl/keys.json from verl's wheels, one for each release.
 
     for v in 0.1 0.2.0.post2 0.3.0.post1 0.4.0 ... 0.9.1; do pip download --no-deps verl==$v; done
     python benchmarks/tools/verl_keys.py FOLDER-OF-WHEELS
@@ -19,8 +19,8 @@ from zipfile import ZipFile
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grposweep.frameworks.base import parse_release
-from grposweep.frameworks.parsing.yaml_text import flatten
+from grporecipe.frameworks.base import parse_release
+from grporecipe.frameworks.parsing.yaml_text import flatten
 
 TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "verl" / "keys.json"
 CONFIG = "verl/trainer/config/"

@@ -19,13 +19,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from grposweep.errors import UserError
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.parsing.launch import FILE_OPTIONS, LaunchParser
-from grposweep.frameworks.parsing.load import Options, load_recipe, load_text
-from grposweep.frameworks.verl.source import CONFIG, find_main, read_source
-from grposweep.linting.linter import lint_recipe
-from grposweep.recipe import Recipe, VersionSource
+from grporecipe.errors import UserError
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.parsing.launch import FILE_OPTIONS, LaunchParser
+from grporecipe.frameworks.parsing.load import Options, load_recipe, load_text
+from grporecipe.frameworks.verl.source import CONFIG, find_main, read_source
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.recipe import Recipe, VersionSource
 
 KEY_RULES = ("GV401", "GV402", "GV407")
 

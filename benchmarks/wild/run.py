@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.linting.linter import lint_recipe
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.linting.linter import lint_recipe
 
 RUNS = ("no_error", "false_alarm")  # verdicts of files that their own code accepts
 BROKEN = ("true_error", "has_other_errors", "miss")

@@ -16,16 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import run_command
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
-from grposweep.frameworks.trl.keys import parse_version, releases
-from grposweep.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
-from grposweep.linting.output import place_of
-from grposweep.memory.catalog import memory_of
-from grposweep.process import die_with
-from grposweep.recipe import Recipe
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
+from grporecipe.frameworks.trl.keys import parse_version, releases
+from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
+from grporecipe.linting.output import place_of
+from grporecipe.memory.catalog import memory_of
+from grporecipe.recipe import Recipe
+from grposweep.process import die_with, run_command
 
 if TYPE_CHECKING:
     from grposweep.report.frames import LoadedSweep

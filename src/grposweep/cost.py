@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grposweep import planning
-from grposweep.files import as_number
-from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.files import as_number
+from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
+from grporecipe.setting import Setting
 
 HOUR = 3600.0
 

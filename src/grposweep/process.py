@@ -24,10 +24,19 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds grposweep
+SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds the packages
+OWN_PACKAGES = ("grporecipe", "grposweep")
+PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
+CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 # Slurm sends them to all processes of a step.
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def run_command() -> list[str]:
+    """Return the command that runs an experiment or a sweep, without its overrides."""
+    script = PROJECT / "src" / "run.py"
+    return [str(script)] if script.is_file() else ["-m", "grposweep", "run"]
 
 
 def die_with(parent: int) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from threading import Thread
 from typing import IO, Any, TextIO, cast
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.process import STEP_SIGNALS, signals_blocked
 
 SHOWN = "***"

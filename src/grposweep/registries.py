@@ -1,4 +1,4 @@
-"""Registries of everything that is chosen by name: frameworks, tasks, trackers, launchers, samplers, stopping policies.
+"""Registries of everything that is chosen by name: external trainers, tasks, trackers, launchers, samplers, stopping policies.
 
 The values are imported when they are first used. So configuration checks and command-line choices read the names without
 importing torch or Optuna, and a lower package may know the names of entries in upper ones.
@@ -6,39 +6,10 @@ importing torch or Optuna, and a lower package may know the names of entries in 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Lazy:
-    """A function or class of this package, written ``module:name`` and imported at its first use."""
-
-    target: str
-
-    def load(self) -> Any:
-        """Return the function or class."""
-        module, _, name = self.target.partition(":")
-        return getattr(import_module(f"grposweep.{module}"), name)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self.load()(*arguments, **named)
-
-
-def load(entry: Any) -> Any:
-    """Return a registered function or class, imported if it is `Lazy`."""
-    return entry.load() if isinstance(entry, Lazy) else entry
-
-
-FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
-    "trl": "grposweep.frameworks.trl",
-    "open-r1": "grposweep.frameworks.open_r1",
-    "unsloth": "grposweep.frameworks.unsloth",
-    "ms-swift": "grposweep.frameworks.ms_swift",
-    "easyr1": "grposweep.frameworks.easyr1",
-    "verl": "grposweep.frameworks.verl",
-    "openrlhf": "grposweep.frameworks.openrlhf",
-}
+from grporecipe.registries import Lazy
+from grposweep.external import ExternalTrainer
 
 
 @dataclass(frozen=True)
@@ -61,20 +32,20 @@ class Sampler:
 SAMPLERS: dict[str, Sampler] = {
     "grid": Sampler(lists_points=True, several_objectives=True),
     "one_factor": Sampler(lists_points=True),
-    "tpe": Sampler(Lazy("search.sampler:build_tpe"), several_objectives=True),
-    "random": Sampler(Lazy("search.sampler:build_random"), several_objectives=True),
+    "tpe": Sampler(Lazy("grposweep.search.sampler:build_tpe"), several_objectives=True),
+    "random": Sampler(Lazy("grposweep.search.sampler:build_random"), several_objectives=True),
     "gp": Sampler(
-        Lazy("search.sampler:build_gp"), draws=2, imports_torch=True
+        Lazy("grposweep.search.sampler:build_gp"), draws=2, imports_torch=True
     ),  # it proposes the same optimum repeatedly
 }
 
 # search.stopping (``auto`` chooses one): a class that follows search.early_stopping.StoppingPolicy
 POLICIES: dict[str, Callable[..., Any]] = {
-    "none": Lazy("search.early_stopping:NoStopping"),
-    "median": Lazy("search.early_stopping.optuna_pruners:MedianPolicy"),
-    "asha": Lazy("search.early_stopping.optuna_pruners:AshaPolicy"),
-    "hyperband": Lazy("search.early_stopping.optuna_pruners:HyperbandPolicy"),
-    "rank": Lazy("search.early_stopping.rank:RankPolicy"),
+    "none": Lazy("grposweep.search.early_stopping:NoStopping"),
+    "median": Lazy("grposweep.search.early_stopping.optuna_pruners:MedianPolicy"),
+    "asha": Lazy("grposweep.search.early_stopping.optuna_pruners:AshaPolicy"),
+    "hyperband": Lazy("grposweep.search.early_stopping.optuna_pruners:HyperbandPolicy"),
+    "rank": Lazy("grposweep.search.early_stopping.rank:RankPolicy"),
 }
 
 
@@ -88,24 +59,37 @@ def suggest_search_key(key: str, value: object) -> str:
 
 # task.kind: a function from schema.Task to training and held-out rows
 TASKS: dict[str, Callable[..., Any]] = {
-    "arithmetic": Lazy("train.tasks.arithmetic:load"),
-    "gsm8k": Lazy("train.tasks.files:load_gsm8k"),
-    "jsonl": Lazy("train.tasks.files:load_jsonl"),
+    "arithmetic": Lazy("grposweep.train.tasks.arithmetic:load"),
+    "gsm8k": Lazy("grposweep.train.tasks.files:load_gsm8k"),
+    "jsonl": Lazy("grposweep.train.tasks.files:load_jsonl"),
 }
 
 # tracker.kind: a class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker
 TRACKERS: dict[str, Callable[..., Any]] = {
-    "none": Lazy("train.tracker:Tracker"),
-    "wandb": Lazy("train.tracker:WandbTracker"),
-    "tensorboard": Lazy("train.tracker:ReportTo"),
-    "trackio": Lazy("train.tracker:ReportTo"),
-    "swanlab": Lazy("train.tracker:ReportTo"),
-    "mlflow": Lazy("train.tracker:ReportTo"),
+    "none": Lazy("grposweep.train.tracker:Tracker"),
+    "wandb": Lazy("grposweep.train.tracker:WandbTracker"),
+    "tensorboard": Lazy("grposweep.train.tracker:ReportTo"),
+    "trackio": Lazy("grposweep.train.tracker:ReportTo"),
+    "swanlab": Lazy("grposweep.train.tracker:ReportTo"),
+    "mlflow": Lazy("grposweep.train.tracker:ReportTo"),
+}
+
+# trainer.kind: the programs that train beside TRL's trainer and the fake one
+EXTERNAL = {
+    "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build"), needs_script=True),
+    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build"), needs_script=True),
+    "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build")),
+    "easyr1": ExternalTrainer(
+        "easyr1", Lazy("grposweep.external.ray:build_easyr1"), output="trainer.save_checkpoint_path", ray_cpus=3
+    ),
+    "verl": ExternalTrainer(
+        "verl", Lazy("grposweep.external.ray:build_verl"), output="trainer.default_local_dir", ray_cpus=4
+    ),
 }
 
 # cluster.kind: a subclass of launchers.base.Launcher
 LAUNCHERS: dict[str, Any] = {
-    "local": Lazy("launchers.local:Local"),
-    "slurm": Lazy("launchers.slurm.launcher:Slurm"),
-    "dry_run": Lazy("launchers.dry_run:DryRun"),
+    "local": Lazy("grposweep.launchers.local:Local"),
+    "slurm": Lazy("grposweep.launchers.slurm.launcher:Slurm"),
+    "dry_run": Lazy("grposweep.launchers.dry_run:DryRun"),
 }

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options
 from grposweep.cli.hydra_app import copy_conf
 from grposweep.cli.plan import show_fit, show_plan, show_space, training_processes
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options
 from support import PROJECT, Ended, environment
 from support import grposweep as run_grposweep
 

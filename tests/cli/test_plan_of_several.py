@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.frameworks.parsing.load import Options
 from grposweep.cli.plan import show_plan
-from grposweep.frameworks.parsing.load import Options
 
 TRL = """\
 num_generations: 8

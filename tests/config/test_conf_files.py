@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from grposweep.config.compose import to_experiment
 from grposweep.config.points import Points
 from grposweep.config.validate import check_words
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grposweep.architecture import Architecture
+from grporecipe.architecture import Architecture
+from grporecipe.errors import UserError
 from grposweep.config.compose import (
     known_keys,
     load_experiment,
@@ -29,7 +30,6 @@ from grposweep.config.validate import (
     check_words,
     choices,
 )
-from grposweep.errors import UserError
 from grposweep.schema import NEWER, Experiment, Trainer
 
 Compose = Callable[[list[str]], DictConfig]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import open_session
 from grposweep.config.metric_names import check_metrics, known_names
 from grposweep.config.points import Points
-from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from in_process import sweeps_in
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from grposweep.check import check
+from grporecipe.check import check
+from grporecipe.errors import UserError
+from grporecipe.frameworks.trl.keys import known
+from grporecipe.setting import TRL
 from grposweep.config.compose import Session, open_session
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
 from grposweep.config.points import Points
 from grposweep.config.to_setting import ARGS, read_setting
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
-from grposweep.files import PROJECT
-from grposweep.frameworks.trl.keys import known
+from grposweep.process import PROJECT
 from grposweep.schema import UNSET, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator
-from grposweep.setting import TRL
 
 OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
 

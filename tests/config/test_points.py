@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
+from grporecipe.errors import UserError
+from grporecipe.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import KEYS, read_setting
-from grposweep.errors import UserError
 from grposweep.schema import Experiment
-from grposweep.setting import Setting
 
 Compose = Callable[[list[str]], DictConfig]
 

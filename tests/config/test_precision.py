@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.identity import experiment_id, is_same_point, learning
 from grposweep.config.precision import Precision, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
 from grposweep.schema import Experiment
 
 LORA = "model.lora.enabled=true"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import to_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference

@@ -4,12 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from grposweep import frameworks
-from grposweep.check import check, errors
-from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.frameworks.trl.keys import parse_version
-from grposweep.linting.linter import LintResult, lint_recipe, select_rules
-from grposweep.recipe import Recipe
+from grporecipe import frameworks
+from grporecipe.check import check, errors
+from grporecipe.frameworks.parsing.load import Options, build_recipe
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.recipe import Recipe
 from support import executed_lines, known_recipes
 
 TRL = [row for row in known_recipes("trl", "open-r1") if "trl_batch_errors" in row["expected"]]

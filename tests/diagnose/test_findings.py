@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from grposweep.diagnose.findings import Diagnosis, diagnose
-from grposweep.diagnose.log import Log
+from grporecipe.diagnose.findings import Diagnosis, diagnose
+from grporecipe.diagnose.log import Log
 from support import PROJECT, lines
 
 from .made import Row, run

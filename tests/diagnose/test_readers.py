@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.diagnose.log import Log
-from grposweep.diagnose.readers import read_log
-from grposweep.errors import UserError
+from grporecipe.diagnose.log import Log
+from grporecipe.diagnose.readers import read_log
+from grporecipe.errors import UserError
 
 from .made import TEXTS, console, events, run, state, wandb, write
 

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from grposweep import planning, registries
+from grporecipe import planning
+from grporecipe.errors import UserError
+from grporecipe.files import read_json
+from grporecipe.frameworks import FRAMEWORKS, read, write
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.linting.apply_fixes import fix_file
+from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
+from grporecipe.rules.registry import choose as choose_rules
+from grporecipe.translate import read_back, translate
+from grposweep import registries
 from grposweep.config.compose import render_experiment, to_experiment
-from grposweep.errors import UserError
-from grposweep.files import read_json
-from grposweep.frameworks import FRAMEWORKS, read, write
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.linter import LintResult, lint_recipe, select_rules
 from grposweep.registries import Lazy
-from grposweep.rules.registry import RECIPE_RULES, REGISTRY
-from grposweep.rules.registry import choose as choose_rules
 from grposweep.schema import Experiment
-from grposweep.translate import read_back, translate
 from in_process import sweeps_in
 from support import PROJECT, lines, trials, wait_for
 
@@ -100,7 +101,7 @@ def test_the_rule_finds_its_problem_and_a_fix(examples: Path) -> None:
     """In a recipe of TRL, and not in a good one."""
     recipe = "per_device_train_batch_size: 8\nnum_generations: {}\nbeta: 0.04\n"
     assert "GB901" not in {found.code for found in judged(examples, "before.yaml", recipe.format(2)).diagnostics}
-    import_module("grposweep.rules.house")
+    import_module("grporecipe.rules.house")
     found = {finding.code: finding for finding in judged(examples, "small.yaml", recipe.format(2)).diagnostics}
     assert found["GB901"].message.startswith("num_generations=2: the mean of so few rewards is a noisy baseline.")
     assert found["GB901"].fixes[0].change == {"num_generations": 4}
@@ -134,7 +135,7 @@ def test_the_policy_stops_a_trial_of_a_sweep(tmp_path: Path, monkeypatch: pytest
 
 def test_the_framework_is_linted_fixed_planned_and_translated(examples: Path) -> None:
     """A recipe with a mistake in a size, and one with a mistake in a key."""
-    import_module("grposweep.frameworks.toyrl.rules")
+    import_module("grporecipe.frameworks.toyrl.rules")
     recipe = "rollout_prompts: 64  # prompts\nstep_prompts: 24\ngroup: 8\niterations: 100\ngpus: 4\n"
     verdict = judged(examples, "wrong.yaml", recipe)
     assert [found.code for found in verdict.diagnostics if found.severity == "error"] == ["GB902"]

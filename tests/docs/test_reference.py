@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.storage import paths
 from support import PROJECT
 

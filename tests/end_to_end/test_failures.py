@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.files import write_json
+from grporecipe.files import write_json
 from support import Ended, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.frameworks.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.external import NodeContext, Trial
-from grposweep.files import PROJECT
-from grposweep.frameworks.ms_swift import NAME, MsSwiftLogTail, build
+from grposweep.process import PROJECT
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
 from support import Ended

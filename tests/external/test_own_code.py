@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.files import write_text
+from grporecipe.files import write_text
 from support import PROJECT, Ended, read, trials
 
 pytestmark = pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
+from grporecipe.errors import UserError
 from grposweep.config.native_keys import check_reach, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
 from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.external import RayCluster
 from grposweep.process import MARK, start_guard
 from grposweep.train import ray_cluster

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from grporecipe.files import write_json
 from grposweep.external import Trial
 from grposweep.external.script import build
-from grposweep.files import write_json
 from grposweep.schema import Trainer
 from grposweep.train import external
 from grposweep.train.attempt import Attempt

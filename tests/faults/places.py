@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from grposweep.errors import ExitCode
-from grposweep.files import read_json
+from grporecipe.errors import ExitCode
+from grporecipe.files import read_json
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.process import die_with
 from support import is_running

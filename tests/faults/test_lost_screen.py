@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from grporecipe.terminal import Screen, printable
 from grposweep.cli.run import command
 from grposweep.sweep import interrupts
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
-from grposweep.terminal import Screen, printable
 from support import RUN, environment, read, trials, wait_for
 
 FAKE = ("trainer=fake", "name=s", "trainer.fake.step_seconds=0.02", "-m", "lr=1e-3,2e-3")

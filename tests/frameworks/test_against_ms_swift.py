@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from grposweep.files import PROJECT
-from grposweep.linting.linter import lint_recipe
+from grporecipe.linting.linter import lint_recipe
+from grposweep.process import PROJECT
 from real_ms_swift import LATE, MUTATIONS, agrees, build_recipe, codes_of, compare, is_broken
 
 VERDICTS = Path(__file__).parent / "ms_swift_verdicts.jsonl"

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.frameworks import read
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.parsing.yaml_text import parse_yaml
-from grposweep.frameworks.trl import keys
-from grposweep.linting.linter import lint_recipe, select_rules
-from grposweep.setting import TRL
+from grporecipe.frameworks import read
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.parsing.yaml_text import parse_yaml
+from grporecipe.frameworks.trl import keys
+from grporecipe.linting.linter import lint_recipe, select_rules
+from grporecipe.setting import TRL
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from grposweep import planning
-from grposweep.errors import UserError
-from grposweep.frameworks import detect, read
-from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipe
-from grposweep.frameworks.parsing.yaml_text import parse_nested, parse_override, resolve
-from grposweep.linting.linter import build_plan, lint_recipe
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.errors import UserError
+from grporecipe.frameworks import detect, read
+from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipe
+from grporecipe.frameworks.parsing.yaml_text import parse_nested, parse_override, resolve
+from grporecipe.linting.linter import build_plan, lint_recipe
+from grporecipe.setting import Setting
 
 ACTOR = "actor_rollout_ref.actor"
 NESTED = """\

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.parsing.shell.bash import parse_script
-from grposweep.linting.linter import lint_recipe
-from grposweep.recipe import Recipe
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.parsing.shell.bash import parse_script
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.recipe import Recipe
 
 
 @pytest.fixture

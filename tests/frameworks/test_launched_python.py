@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.recipe import KeySpec, LaunchedCode
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.recipe import KeySpec, LaunchedCode
 
 SCRIPT = """\
 from dataclasses import dataclass, field

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from grposweep import frameworks, planning
-from grposweep.errors import UserError
-from grposweep.frameworks.ms_swift import keys as ms_swift
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.linting.linter import LintResult, lint_recipe
-from grposweep.recipe import Recipe, VersionSource
-from grposweep.setting import Setting, Version
+from grporecipe import frameworks, planning
+from grporecipe.errors import UserError
+from grporecipe.frameworks.ms_swift import keys as ms_swift
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.linting.linter import LintResult, lint_recipe
+from grporecipe.recipe import Recipe, VersionSource
+from grporecipe.setting import Setting, Version
 
 
 def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:

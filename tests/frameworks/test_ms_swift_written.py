@@ -5,11 +5,11 @@ from random import Random
 import pytest
 import yaml
 
-from grposweep import frameworks, planning
-from grposweep.frameworks.ms_swift import keys as ms_swift
-from grposweep.linting.linter import lint_recipe
-from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grporecipe import frameworks, planning
+from grporecipe.frameworks.ms_swift import keys as ms_swift
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.recipe import Recipe
+from grporecipe.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe
 
 KEPT = (

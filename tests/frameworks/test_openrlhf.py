@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import planning
-from grposweep.frameworks import read
-from grposweep.frameworks.openrlhf import FIELDS, RENAMED, known, releases
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.linter import LintResult, lint_recipe, select_rules
-from grposweep.recipe import Recipe
-from grposweep.translate import translate
+from grporecipe import planning
+from grporecipe.frameworks import read
+from grporecipe.frameworks.openrlhf import FIELDS, RENAMED, known, releases
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.linting.apply_fixes import fix_file
+from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.recipe import Recipe
+from grporecipe.translate import translate
 
 FLAT = """#!/bin/bash
 set -x
@@ -167,7 +167,7 @@ def test_other_trainings_of_openrlhf_are_refused(tmp_path: Path) -> None:
 
 def test_keys_as_json_are_told_by_their_names() -> None:
     """A program may ask without a script."""
-    from grposweep.frameworks.parsing.load import build_recipe
+    from grporecipe.frameworks.parsing.load import build_recipe
 
     line = json.loads('{"rollout.n_samples_per_prompt": 8, "rollout.batch_size": 64, "train.batch_size": 512}')
     assert build_recipe(line, Options()).framework == "openrlhf"

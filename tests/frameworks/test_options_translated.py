@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep import frameworks
-from grposweep.frameworks.parsing.load import Options, build_recipe
-from grposweep.frameworks.parsing.yaml_text import flatten
-from grposweep.setting import Setting
-from grposweep.translate import translate
+from grporecipe import frameworks
+from grporecipe.frameworks.parsing.load import Options, build_recipe
+from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.setting import Setting
+from grporecipe.translate import translate
 
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_steps": 10, "per_device_train_batch_size": 8}
 SAPO = {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}

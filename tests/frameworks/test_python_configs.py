@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes
+from grporecipe.frameworks.parsing.python.configs import hard_coded
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.recipe import Recipe, VersionSource
 from grposweep.config.validate import check_script
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipe, load_recipes
-from grposweep.frameworks.parsing.python.configs import hard_coded
-from grposweep.linting.linter import lint_recipe
-from grposweep.recipe import Recipe, VersionSource
 
 HEAD = "from trl import GRPOConfig, GRPOTrainer\n"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import frameworks
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.linting.linter import lint_recipe
-from grposweep.recipe import Recipe
+from grporecipe import frameworks
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.recipe import Recipe
 
 
 def load(folder: Path, script: str) -> list[Recipe]:

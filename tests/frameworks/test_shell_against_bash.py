@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.frameworks.parsing.shell.bash import parse_script
+from grporecipe.frameworks.parsing.shell.bash import parse_script
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash here")

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import ExitCode, NotARecipe
-from grposweep.frameworks import detect, recognise
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.signs import SIGNATURES, imported
-from grposweep.linting.command import LintOptions, lint_files
-from grposweep.linting.linter import RuleSelection
-from grposweep.translate import translate_file
+from grporecipe.errors import ExitCode, NotARecipe
+from grporecipe.frameworks import detect, recognise
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.signs import SIGNATURES, imported
+from grporecipe.linting.command import LintOptions, lint_files
+from grporecipe.linting.linter import RuleSelection
+from grporecipe.translate import translate_file
 
 YAML = {  # our own words in the style of each framework
     "NeMo-RL": "grpo:\n  num_prompts_per_step: 32\n  num_generations_per_prompt: 16\npolicy:\n  model_name: a/b\n",

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import planning, registries
-from grposweep.frameworks import FRAMEWORKS, detect, read, write
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.linter import lint_recipe, select_rules
-from grposweep.rules.registry import RECIPE_RULES, REGISTRY
-from grposweep.rules.registry import choose as choose_rules
-from grposweep.translate import read_back, translate
+from grporecipe import planning
+from grporecipe.frameworks import FRAMEWORKS, detect, read, write
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.linting.apply_fixes import fix_file
+from grporecipe.linting.linter import lint_recipe, select_rules
+from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
+from grporecipe.rules.registry import choose as choose_rules
+from grporecipe.translate import read_back, translate
+from grposweep import registries
 
 SCRIPT = """#!/bin/bash
 export NPROC_PER_NODE=4

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from grposweep import frameworks
+from grporecipe import frameworks
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.parsing.load import Options, build_recipe, parse_recipe
+from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.setting import Setting
+from grporecipe.translate import native_keys, read_back, translate, translate_file
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
-from grposweep.frameworks import FRAMEWORKS
-from grposweep.frameworks.parsing.load import Options, build_recipe, parse_recipe
-from grposweep.frameworks.parsing.yaml_text import flatten
-from grposweep.setting import Setting
-from grposweep.translate import native_keys, read_back, translate, translate_file
 
 Compose = Callable[[list[str]], DictConfig]
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "max_steps": 10}

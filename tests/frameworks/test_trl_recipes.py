@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.frameworks import ParsedRecipe, detect, native, read
-from grposweep.frameworks.parsing.yaml_text import convert, parse_yaml
-from grposweep.frameworks.trl import keys
-from grposweep.recipe import Recipe
-from grposweep.setting import Setting
+from grporecipe.errors import UserError
+from grporecipe.frameworks import ParsedRecipe, detect, native, read
+from grporecipe.frameworks.parsing.yaml_text import convert, parse_yaml
+from grporecipe.frameworks.trl import keys
+from grporecipe.recipe import Recipe
+from grporecipe.setting import Setting
 
 
 def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> ParsedRecipe:

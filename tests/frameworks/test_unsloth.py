@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks import FRAMEWORKS, read
-from grposweep.frameworks.parsing.load import Options, build_recipe, load_recipes
-from grposweep.frameworks.reading import release_defaults
-from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.linter import LintResult, lint_recipe, select_rules
-from grposweep.linting.output import describe_version
-from grposweep.translate import translate
+from grporecipe.frameworks import FRAMEWORKS, read
+from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
+from grporecipe.frameworks.reading import release_defaults
+from grporecipe.linting.apply_fixes import fix_file
+from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.linting.output import describe_version
+from grporecipe.translate import translate
 
 SCRIPT = """
 from unsloth import FastLanguageModel

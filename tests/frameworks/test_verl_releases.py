@@ -11,18 +11,18 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from grposweep import frameworks
-from grposweep.errors import UserError
-from grposweep.frameworks.base import KeyTable, parse_release
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.parsing.yaml_text import flatten, parse_override
-from grposweep.frameworks.verl import keys as verl
-from grposweep.frameworks.verl.keys import refusals, spec_of
-from grposweep.frameworks.verl.source import Composer, read_source
-from grposweep.linting.linter import lint_recipe
-from grposweep.linting.output import Diagnostic
-from grposweep.recipe import LaunchContext, Recipe, VersionSource
-from grposweep.setting import Version
+from grporecipe import frameworks
+from grporecipe.errors import UserError
+from grporecipe.frameworks.base import KeyTable, parse_release
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.parsing.yaml_text import flatten, parse_override
+from grporecipe.frameworks.verl import keys as verl
+from grporecipe.frameworks.verl.keys import refusals, spec_of
+from grporecipe.frameworks.verl.source import Composer, read_source
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.linting.output import Diagnostic
+from grporecipe.recipe import LaunchContext, Recipe, VersionSource
+from grporecipe.setting import Version
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 RECIPE = {

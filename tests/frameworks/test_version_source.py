@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.parsing.repository import find_pins
-from grposweep.linting.linter import LintResult, judge_text, lint_recipe, select_rules
-from grposweep.recipe import Recipe
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.parsing.repository import find_pins
+from grporecipe.linting.linter import LintResult, judge_text, lint_recipe, select_rules
+from grporecipe.recipe import Recipe
 
 Tree = Callable[..., Path]
 RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"

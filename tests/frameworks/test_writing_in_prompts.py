@@ -8,12 +8,12 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grposweep import planning
-from grposweep.frameworks import FRAMEWORKS, read, write
-from grposweep.frameworks.base import TranslatedRecipe
-from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grposweep.linting.linter import LintResult, build_plan, lint_recipe
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.frameworks import FRAMEWORKS, read, write
+from grporecipe.frameworks.base import TranslatedRecipe
+from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grporecipe.linting.linter import LintResult, build_plan, lint_recipe
+from grporecipe.setting import Setting
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")

@@ -17,12 +17,12 @@ from typing import Any
 from unittest.mock import patch
 
 from faults.sweeps import EASY, Remembered
+from grporecipe.errors import ExitCode, LeaseLostError
+from grporecipe.files import append_line, write_json
 from grposweep.cli import results, sweeps
 from grposweep.cli.app import answer
 from grposweep.cli.run import _composer
 from grposweep.config.compose import open_session
-from grposweep.errors import ExitCode, LeaseLostError
-from grposweep.files import append_line, write_json
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space

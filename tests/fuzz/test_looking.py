@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from rich.console import Console
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.hang import hang_sentence
 from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.launchers.base import LauncherBusy
 from grposweep.launchers.slurm import commands as queue
 from grposweep.schema import Cluster

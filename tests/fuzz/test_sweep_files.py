@@ -11,8 +11,8 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from grposweep.errors import UserError
-from grposweep.files import as_number, read_json
+from grporecipe.errors import UserError
+from grporecipe.files import as_number, read_json
 from grposweep.launchers.base import End
 from grposweep.schema import Experiment, Search
 from grposweep.search.space import Space, read_space

@@ -12,8 +12,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import to_experiment
-from grposweep.errors import UserError
 from grposweep.launchers.local import Local
 from support import Ended, lines, trials
 

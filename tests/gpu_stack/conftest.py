@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.files import append_line, read_lines
 from grposweep.config.compose import load_experiment
-from grposweep.files import append_line, read_lines
 from grposweep.launchers.base import Job
 from grposweep.launchers.local import TRAINING, TRL, Local
 from grposweep.process import ForkServer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from train.conftest import MakeTrial, control, metrics_of, result_of
 
 from .conftest import Ranks, log_of, wrapped

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.train.trl_config import deepspeed_config
 from train.conftest import MakeTrial, metrics_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.train.vllm import LIMIT
 from train.conftest import MakeTrial, metrics_of, result_of
 

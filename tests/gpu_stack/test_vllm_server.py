@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.launchers.base import Job
 from grposweep.launchers.local import Local
 from grposweep.launchers.slurm.script import render_script

@@ -7,10 +7,10 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
 from grposweep.config.validate import check_words
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import append_line, read_json, write_json
 from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, check_slurm_keys, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import append_line, read_json
 from grposweep.config.compose import load_experiment, render_experiment
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import append_line, read_json
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
 from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, choose_gpus, gpu_order, visible_gpus
 from grposweep.process import SOURCE, ForkServer, SpawnedProcesses

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError
 from grposweep.launchers.base import End, EndState, Job, Launcher, SweepJob
 from grposweep.process import inherited
 from grposweep.schema import Experiment

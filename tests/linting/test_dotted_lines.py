@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.frameworks import FRAMEWORKS, easyr1, openrlhf
-from grposweep.frameworks.parsing.load import Options
-from grposweep.frameworks.verl import keys as verl
-from grposweep.linting.command import lint_lines
-from grposweep.linting.linter import select_rules
+from grporecipe.frameworks import FRAMEWORKS, easyr1, openrlhf
+from grporecipe.frameworks.parsing.load import Options
+from grporecipe.frameworks.verl import keys as verl
+from grporecipe.linting.command import lint_lines
+from grporecipe.linting.linter import select_rules
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grposweep.linting.apply_fixes import edit
+from grporecipe.linting.apply_fixes import edit
 from support import Ended
 
 TEXT = """\

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.cli.recipes import LintFormat, lint
-from grposweep.errors import UserError
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

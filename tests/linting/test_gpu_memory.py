@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.errors import UserError
+from grporecipe.frameworks.parsing.load import Options
 from grposweep.cli.plan import show_fit
-from grposweep.errors import UserError
-from grposweep.frameworks.parsing.load import Options
 from support import Ended
 
 Lint = Callable[..., Ended]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.frameworks.parsing.load import Options
+from grporecipe.linting.apply_fixes import fix_file
+from grporecipe.linting.linter import JudgedText, judge_text, select_rules
 from grposweep.cli.recipes import lint
-from grposweep.frameworks.parsing.load import Options
-from grposweep.linting.apply_fixes import fix_file
-from grposweep.linting.linter import JudgedText, judge_text, select_rules
 
 Write = Callable[..., Path]
 SIZES = "num_generations: 7{}\nper_device_train_batch_size: 8{}\n"

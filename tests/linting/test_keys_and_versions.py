@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from grposweep.frameworks.parsing.load import Options, load_recipe
-from grposweep.frameworks.trl.keys import parse_version
-from grposweep.linting.linter import Diagnostic, lint_recipe, select_rules
-from grposweep.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
+from grporecipe.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
 
 GV = select_rules(["GV"])
 

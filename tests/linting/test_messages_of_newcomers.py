@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.frameworks.parsing.load import Options, parse_recipe
+from grporecipe.linting.linter import LintResult, lint_recipe
+from grporecipe.linting.output import render_fix
 from grposweep import lint
-from grposweep.frameworks.parsing.load import Options, parse_recipe
-from grposweep.linting.linter import LintResult, lint_recipe
-from grposweep.linting.output import render_fix
 from support import grposweep
 
 VERL = """#!/bin/bash

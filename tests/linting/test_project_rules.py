@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
+from grporecipe.linting.linter import select_for, select_rules
 from grposweep.cli.recipes import lint
-from grposweep.errors import UserError
-from grposweep.linting.linter import select_for, select_rules
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

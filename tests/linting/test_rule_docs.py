@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from grposweep import planning
-from grposweep.linting import rule_docs as document
-from grposweep.rules import rollout_batch
-from grposweep.setting import Setting
+from grporecipe import planning
+from grporecipe.linting import rule_docs as document
+from grporecipe.rules import rollout_batch
+from grporecipe.setting import Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 

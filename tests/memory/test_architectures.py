@@ -44,7 +44,7 @@ def test_float32_weights_under_autocast_save_what_torch_counts(name: str) -> Non
     """What TRL does with a recipe that names no dtype; copies of the weights among it."""
     import architectures
 
-    from grposweep.memory.estimate import find_activations
+    from grporecipe.memory.estimate import find_activations
 
     a = replace(architectures.architecture(name), layers=2, parameters=0)
     need = replace(architectures.build_need(a, checkpoints=False), width=4, compute=2)
@@ -73,8 +73,8 @@ def test_adapters_under_autocast_save_no_more_than_estimated(name: str, targets:
     """And at least nine tenths of it, whether the frozen weights are float32 (copied then) or bfloat16."""
     import architectures
 
-    from grposweep.memory.estimate import find_activations
-    from grposweep.memory.parts import Lora
+    from grporecipe.memory.estimate import find_activations
+    from grporecipe.memory.parts import Lora
 
     a = replace(architectures.architecture(name), layers=2, parameters=0, vocabulary=1000)
     need = replace(
@@ -90,7 +90,7 @@ def test_a_tokens_draw_takes_what_transformers_takes(temperature: float, top_k: 
     """The bytes a word of the vocabulary at the peak of its own logits processors, counted by torch."""
     from transformers.generation import logits_process
 
-    from grposweep.memory.estimate import sampled_bytes
+    from grporecipe.memory.estimate import sampled_bytes
 
     steps: list[Callable[[Any, Any], Any]] = []
     steps += [logits_process.TemperatureLogitsWarper(temperature)] if temperature != 1 else []

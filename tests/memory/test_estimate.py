@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grposweep import frameworks
-from grposweep.architecture import Architecture
-from grposweep.errors import UserError
-from grposweep.frameworks.memory import describe
-from grposweep.memory.catalog import find_model, known_models, memory_of
-from grposweep.memory.estimate import (
+from grporecipe import frameworks
+from grporecipe.architecture import Architecture
+from grporecipe.errors import UserError
+from grporecipe.frameworks.memory import describe
+from grporecipe.memory.catalog import find_model, known_models, memory_of
+from grporecipe.memory.estimate import (
     ASLEEP,
     COMMUNICATION,
     FRAGMENTATION,
@@ -21,10 +21,10 @@ from grposweep.memory.estimate import (
     estimate,
     memory_gib,
 )
-from grposweep.memory.fit import fit, fit_gpus
-from grposweep.recipe import Recipe
+from grporecipe.memory.fit import fit, fit_gpus
+from grporecipe.recipe import Recipe
+from grporecipe.setting import Setting
 from grposweep.report.plan import memory_bars
-from grposweep.setting import Setting
 
 MODELS = known_models()
 QWEN = MODELS["qwen2.5-1.5b"]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from grposweep import frameworks
+from grporecipe import frameworks
+from grporecipe.errors import UserError
+from grporecipe.frameworks.memory import describe
+from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.memory.catalog import find_bits, find_model
+from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.memory.host import find_host_memory
+from grporecipe.setting import Setting
 from grposweep.cli.plan import show_fit
-from grposweep.errors import UserError
-from grposweep.frameworks.memory import describe
-from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.memory.catalog import find_bits, find_model
-from grposweep.memory.estimate import GIB, Memory, estimate
-from grposweep.memory.host import find_host_memory
-from grposweep.setting import Setting
 
 ACTOR = "actor_rollout_ref.actor"
 VERL = {

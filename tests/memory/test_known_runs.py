@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from grposweep.check import check
-from grposweep.memory.catalog import find_model
-from grposweep.memory.engine import find_engine
-from grposweep.memory.estimate import GIB, Memory, estimate
-from grposweep.setting import Setting
+from grporecipe.check import check
+from grporecipe.memory.catalog import find_model
+from grporecipe.memory.engine import find_engine
+from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.setting import Setting
 
 COLOCATED = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3}
 SERVED = {"use_vllm": True, "vllm_mode": "server"}

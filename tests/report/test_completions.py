@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.files import append_line
+from grporecipe.files import append_line
 from grposweep.report.advice import advise
 from grposweep.report.completions import Signs
 from grposweep.report.html_page import page_data, render_report

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from grposweep import frameworks
+from grporecipe import frameworks
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.translate import differences
 from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import read_setting
-from grposweep.frameworks.parsing.load import Options, load_recipe
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
 from grposweep.report.compare import differences as compared
 from grposweep.report.tables import at, overlay
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
-from grposweep.translate import differences
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
 from support import grposweep as run_grposweep

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep import load_sweep
-from grposweep.errors import UserError
 from made import CLIPS, LENGTHS, Made, make_sweep
 
 from .conftest import Commands

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.export import write_winner
 from grposweep.report.html_page import page_data, render_report, script_json, thin, write_report
 from grposweep.report.trial_view import CurvePoint

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.serve import HOST, ReportServer
 from grposweep.report.view import SweepReader
 from made import Made, make_sweep

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.status import status_screen, sweeps_table
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State, TrialView, read_trial

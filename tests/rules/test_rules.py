@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 
 from drawn import NAMES, draw_settings
-from grposweep.architecture import Architecture
-from grposweep.check import REGISTRY, Problem, check, errors
+from grporecipe.architecture import Architecture
+from grporecipe.check import REGISTRY, Problem, check, errors
+from grporecipe.fixes import find_fixes, render_problem
+from grporecipe.rules import registry as registry_module
+from grporecipe.setting import TRL_FRAMEWORK, Runtime, Setting
 from grposweep.config.to_setting import KEYS
-from grposweep.fixes import find_fixes, render_problem
-from grposweep.rules import registry as registry_module
-from grposweep.setting import TRL_FRAMEWORK, Runtime, Setting
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from grposweep.check import REGISTRY
-from grposweep.setting import TRL
+from grporecipe.check import REGISTRY
+from grporecipe.setting import TRL
 from real_trl import CHECKED, compare, draw_setting, fixed
 
 ASKED = int(os.environ.get("GRPOSWEEP_ASKED_SETTINGS", "1500"))  # `make thorough`: 5,000
@@ -27,7 +27,7 @@ def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     """Otherwise agreement would say little; each has settings with a fix that are asked about as well."""
     from random import Random
 
-    from grposweep.check import check, errors
+    from grporecipe.check import check, errors
 
     random = Random(0)
     settings = [draw_setting(random, TRL) for _ in range(2000)]

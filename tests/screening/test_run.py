@@ -7,9 +7,9 @@ from typing import Any, Self
 import pytest
 from rich.console import Console
 
+from grporecipe.errors import ExitCode, UserError
 from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.points import Points
-from grposweep.errors import ExitCode, UserError
 from grposweep.launchers.base import End, Job, Launcher, LauncherBusy
 from grposweep.registries import LAUNCHERS
 from grposweep.schema import Experiment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from grposweep.files import read_lines
+from grporecipe.files import read_lines
 from grposweep.screening.summary import Screen, findings, missed_answers, recommend
 from grposweep.screening.text import as_json, print_screen, write_kept
 from grposweep.storage.screens import ScreenRequest, read_samples

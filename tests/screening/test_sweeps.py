@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from grposweep.check import check, errors
+from grporecipe.check import check, errors
+from grporecipe.errors import UserError
 from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.identity import experiment_id, prepared_key, screen_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
 from grposweep.schema import Experiment
 from grposweep.screening.run import (
     choose_pass_rates,

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.config.points import Compose, Points
-from grposweep.errors import UserError
 from grposweep.search.analysis import Effect, compare_effects
 from grposweep.search.grid import validate_one_factor
 from grposweep.search.parse import parse_space

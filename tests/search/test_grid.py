@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from grposweep.check import check, errors
+from grporecipe.check import check, errors
+from grporecipe.errors import UserError
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import UserError
 from grposweep.search.grid import evaluate_grid
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator

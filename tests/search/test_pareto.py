@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import split_objectives
-from grposweep.errors import UserError
 from grposweep.schema import Search
 from grposweep.search.analysis import pareto_front
 from grposweep.search.sampler import ValidPoints

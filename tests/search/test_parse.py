@@ -12,9 +12,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import register
-from grposweep.errors import UserError
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 from grposweep.search.parse import override_text, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.search.prior import POINTS, check_prior, prior_points
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
 from in_process import sweeps_in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 from grposweep.search.sampler import ValidPoints, choose_sampler
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy

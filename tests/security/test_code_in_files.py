@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.files import PROJECT
+from grposweep.process import PROJECT
 
 RUNS = {
     "pickle.load", "pickle.loads", "pickle.Unpickler", "cPickle.load", "dill.load", "joblib.load", "shelve.open", "marshal.loads",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.files import append_line, write_text
+from grporecipe.files import append_line, write_text
 from grposweep.storage.checkpoints import drop_best_models, drop_checkpoints
 from grposweep.storage.folders import TrialFolder
 from support import Ended

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.files import write_json
+from grporecipe.errors import UserError
+from grporecipe.files import write_json
 from grposweep.schema import Experiment, Model, Task
 from grposweep.storage import paths
 from grposweep.storage.inputs import SAMPLED, WHOLE_BYTES, Inputs, TrialInputs, digest_of, find_inputs

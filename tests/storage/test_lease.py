@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import LeaseLostError, UserError
-from grposweep.files import read_json, write_json
+from grporecipe.errors import LeaseLostError, UserError
+from grporecipe.files import read_json, write_json
 from grposweep.process import birth
 from grposweep.storage import lease as module
 from grposweep.storage.lease import Lease

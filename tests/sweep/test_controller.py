@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from optuna.trial import TrialState
 
-from grposweep.errors import LeaseLostError, UserError
-from grposweep.files import write_json, write_text
+from grporecipe.errors import LeaseLostError, UserError
+from grporecipe.files import write_json, write_text
 from grposweep.launchers.base import End
 from grposweep.report.view import SweepReader
 from grposweep.schema import Cluster

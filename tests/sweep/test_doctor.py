@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.files import append_line, write_json
+from grporecipe.errors import UserError
+from grporecipe.files import append_line, write_json
 from grposweep.storage import lease as lease_module
 from grposweep.storage.lease import Lease
 from grposweep.sweep.doctor import run_checks

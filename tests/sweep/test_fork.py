@@ -8,10 +8,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from grporecipe.errors import ExitCode, UserError
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import ExitCode, UserError
 from grposweep.report.status import status_screen
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.launchers.local import least_used
 from in_process import sweeps_in
 from support import lines, read, trials

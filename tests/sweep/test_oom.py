@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from grporecipe.files import append_line
+from grporecipe.memory.calibration import LARGEST, SMALLEST, VARIABLE, calibrate
+from grporecipe.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
-from grposweep.files import append_line
-from grposweep.memory.calibration import LARGEST, SMALLEST, VARIABLE, calibrate
-from grposweep.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.oom import corrections, known_oom, record_peak
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from grposweep.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.interrupts import SignalCounter

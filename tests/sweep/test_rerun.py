@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grporecipe.errors import UserError
+from grporecipe.files import text_sha256
 from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import apply_values
-from grposweep.errors import UserError
-from grposweep.files import text_sha256
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
 from grposweep.storage.folders import TrialFolder

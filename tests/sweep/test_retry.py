@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.files import append_line
+from grporecipe.errors import UserError
+from grporecipe.files import append_line
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.inputs import TrialInputs, digest_of
 from grposweep.storage.records import read_attempts

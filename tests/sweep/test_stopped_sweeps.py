@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES

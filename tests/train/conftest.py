@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from grporecipe.files import append_line, read_json, read_lines, write_text
 from grposweep.config.compose import to_experiment
-from grposweep.files import append_line, read_json, read_lines, write_text
 from grposweep.schema import Experiment
 
 SMALL = [

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.frameworks.trl.keys import known
+from grporecipe.setting import TRL
+from grporecipe.translate import native_keys, translate
 from grposweep.config.to_setting import read_setting
-from grposweep.frameworks.trl.keys import known
-from grposweep.setting import TRL
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
 from grposweep.train.trl_config import grpo_arguments
-from grposweep.translate import native_keys, translate
 
 from .conftest import MakeTrial
 

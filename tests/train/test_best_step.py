@@ -5,8 +5,8 @@ from statistics import fmean
 
 import pytest
 
-from grposweep.errors import ExitCode
-from grposweep.files import append_line
+from grporecipe.errors import ExitCode
+from grporecipe.files import append_line
 from grposweep.schema import Search
 from grposweep.train.attempt import run_attempt
 from grposweep.train.records import optimism, summarise

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import ExitCode
-from grposweep.files import append_line, read_json
+from grporecipe.errors import ExitCode
+from grporecipe.files import append_line, read_json
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
 from grposweep.train.attempt import run_attempt
 

@@ -10,7 +10,7 @@ import huggingface_hub
 import huggingface_hub.constants
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Model
 from grposweep.train import hub
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from trl import GRPOConfig
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import models
 from grposweep.train.attempt import load_attempt

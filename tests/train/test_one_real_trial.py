@@ -2,9 +2,9 @@
 
 import pytest
 
+from grporecipe.errors import ExitCode
 from grposweep.config.compose import load_experiment
 from grposweep.config.metric_names import known_names
-from grposweep.errors import ExitCode
 from grposweep.storage.provenance import TIMES
 
 from .conftest import MakeTrial, metrics_of, result_of

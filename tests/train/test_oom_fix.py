@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.sweep.oom import SPLITTABLE
 from grposweep.train.attempt import run_attempt
 

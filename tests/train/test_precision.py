@@ -7,7 +7,7 @@ import pytest
 import torch
 from trl import GRPOConfig
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Lora, Model
 from grposweep.train import trl
 from grposweep.train.trl_config import deepspeed_config, precision_arguments

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
-from grposweep.files import read_json, write_json, write_text
 from grposweep.storage.inputs import find_inputs
 from grposweep.train.prepare import prepare_sweep
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.files import read_json
+from grporecipe.errors import UserError
+from grporecipe.files import read_json
 from grposweep.schema import Search
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, summarise
 

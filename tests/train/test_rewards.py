@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.train.rewards import RewardError, exact, format, load_reward, load_rewards, math
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from grposweep.planning import boundary_steps
-from grposweep.setting import Setting
+from grporecipe.planning import boundary_steps
+from grporecipe.setting import Setting
 from grposweep.train.records import build_rollout_schedule
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from grporecipe.errors import ExitCode
+from grporecipe.files import append_line, write_text
 from grposweep.config.identity import screen_key
-from grposweep.errors import ExitCode
-from grposweep.files import append_line, write_text
 from grposweep.screening.run import screening_experiment
 from grposweep.screening.summary import Screen
 from grposweep.storage import paths

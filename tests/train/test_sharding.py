@@ -11,8 +11,8 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from transformers.integrations import deepspeed as transformers_deepspeed
 from trl import GRPOConfig
 
-from grposweep.errors import UserError
-from grposweep.memory.parts import BUCKET
+from grporecipe.errors import UserError
+from grporecipe.memory.parts import BUCKET
 from grposweep.train.trl_config import check_sharding, deepspeed_config, sharding_options
 
 from .conftest import build_experiment

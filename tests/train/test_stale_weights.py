@@ -2,7 +2,7 @@
 
 import pytest
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.sweep.failures import Evidence, Failure, classify, same_words
 from grposweep.train.vllm import DIFFERENCE, StaleWeightsGuard
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train import hub
 from grposweep.train.tasks import load_data

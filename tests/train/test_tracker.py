@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import write_json
 from grposweep import schema
 from grposweep.config.validate import check_tracker
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import write_json
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from grposweep.train import tracker
 from grposweep.train.attempt import load_attempt, run_attempt

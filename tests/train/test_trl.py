@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import append_line
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo

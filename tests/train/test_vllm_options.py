@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Experiment, Generation, Model
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded

@@ -6,7 +6,7 @@ nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
 
 from typing import TYPE_CHECKING
 
-from grposweep.errors import one_line_on_interrupt
+from grporecipe.errors import one_line_on_interrupt
 
 if TYPE_CHECKING:
     from typer import Typer

@@ -10,10 +10,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.terminal import discard, printable
 from grposweep import __version__
-from grposweep.errors import ExitCode, UserError
 from grposweep.storage import paths
-from grposweep.terminal import discard, printable
 
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",

@@ -8,9 +8,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
+from grporecipe.errors import UserError
 from grposweep.cli.run import command, run_single
-from grposweep.errors import UserError
-from grposweep.files import CONF
+from grposweep.process import CONF
 
 STARTER = "my_study"
 STUDY = """# @package _global_

@@ -10,21 +10,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from grposweep import frameworks
-from grposweep.check import UNSTATED, check
+from grporecipe import frameworks
+from grporecipe.check import UNSTATED, check
+from grporecipe.errors import UserError
+from grporecipe.fixes import render_problem
+from grporecipe.frameworks.base import text
+from grporecipe.frameworks.memory import describe
+from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.linting.linter import build_plan
+from grporecipe.linting.output import place_of
+from grporecipe.memory.calibration import calibrate
+from grporecipe.memory.estimate import estimate, memory_gib
+from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
+from grporecipe.memory.host import find_host_memory
+from grporecipe.planning import evaluation_share, total_steps
+from grporecipe.setting import TRL, Setting
+from grporecipe.terminal import say
 from grposweep.cost import HOUR, Rates, find_work
-from grposweep.errors import UserError
-from grposweep.fixes import render_problem
-from grposweep.frameworks.base import text
-from grposweep.frameworks.memory import describe
-from grposweep.frameworks.parsing.load import Options, load_recipes
-from grposweep.linting.linter import build_plan
-from grposweep.linting.output import place_of
-from grposweep.memory.calibration import calibrate
-from grposweep.memory.estimate import estimate, memory_gib
-from grposweep.memory.fit import VERDICTS, find_savings, fit, fit_gpus
-from grposweep.memory.host import find_host_memory
-from grposweep.planning import evaluation_share, total_steps
 from grposweep.report.plan import (
     SYMBOLS,
     fit_table,
@@ -37,8 +39,6 @@ from grposweep.report.plan import (
     savings_line,
 )
 from grposweep.report.tables import RIGHT, build_console, build_table
-from grposweep.setting import TRL, Setting
-from grposweep.terminal import say
 
 
 def show_plan(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from grporecipe.errors import UserError
+from grporecipe.registries import FRAMEWORKS
+from grporecipe.terminal import say
 from grposweep.cli.app import ConfigDir, choices, command
-from grposweep.errors import UserError
-from grposweep.registries import FRAMEWORKS
-from grposweep.terminal import say
 
 if TYPE_CHECKING:  # their members are only known when the registry is read
     Framework: TypeAlias = str
@@ -114,8 +114,8 @@ def lint(
 
     Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
     """
-    from grposweep.frameworks.parsing.load import Options
-    from grposweep.linting.linter import select_rules
+    from grporecipe.frameworks.parsing.load import Options
+    from grporecipe.linting.linter import select_rules
 
     gib = _gpu(gpu, gpu_memory_gib)
     trl = _version(trl_version)
@@ -130,14 +130,14 @@ def lint(
     if statistics and format not in (LintFormat.text, LintFormat.json):
         raise UserError(f"--statistics cannot be written as --format {format}. Use text or json.")
     if stdin_jsonl:
-        from grposweep.linting.command import lint_lines
+        from grporecipe.linting.command import lint_lines
 
         if files or fix or diff or statistics:
             raise UserError(
                 "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics cannot be combined with it."
             )
         return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
-    from grposweep.linting.command import LintOptions, lint_files
+    from grporecipe.linting.command import LintOptions, lint_files
 
     if not files:
         raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
@@ -151,7 +151,7 @@ def rules(
     code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
 ) -> None:
     """List the rules, or explain one."""
-    from grposweep.linting.rule_docs import explain_rules
+    from grporecipe.linting.rule_docs import explain_rules
 
     explain_rules(code, sys.stdout)
 
@@ -182,8 +182,8 @@ def plan(
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
+    from grporecipe.frameworks.parsing.load import Options
     from grposweep.cli.plan import show_plan, training_processes
-    from grposweep.frameworks.parsing.load import Options
 
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
@@ -239,8 +239,8 @@ def fit(
 
     Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
+    from grporecipe.frameworks.parsing.load import Options
     from grposweep.cli.plan import show_fit
-    from grposweep.frameworks.parsing.load import Options
 
     options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
@@ -269,26 +269,32 @@ def translate(
 
     Exit code: 0 success, 1 if its plan could not be kept or the recipe has errors, 2 unusable input.
     """
+    from grporecipe.frameworks.parsing.load import Options
+    from grporecipe.translate import Translator, translate_file
     from grposweep.cli.plan import training_processes
-    from grposweep.frameworks.parsing.load import Options
-    from grposweep.translate import translate_file
+
+    translator: Translator | None = None
+    if to == "grposweep":
+        from grposweep.config.from_setting import translate_own  # Hydra, which other targets do not need
+
+        translator = translate_own
 
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
-    return translate_file(file, str(to), options, output)
+    return translate_file(file, str(to), options, output, translator)
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:
     """Return the memory of the named GPU in GiB; a number takes precedence."""
-    from grposweep.memory.catalog import memory_of
+    from grporecipe.memory.catalog import memory_of
 
     return gib if gib is not None or name is None else memory_of(name, "--gpu")
 
 
 def _version(wanted: str | None) -> str | None:
     """Return the TRL release to judge by. One that is newer than the table is judged as its newest, which is printed."""
-    from grposweep.frameworks.base import text
-    from grposweep.frameworks.trl.keys import parse_version, releases
+    from grporecipe.frameworks.base import text
+    from grporecipe.frameworks.trl.keys import parse_version, releases
 
     version = None if wanted is None else parse_version(wanted)
     if version is not None and version > releases()[-1]:

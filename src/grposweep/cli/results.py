@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from grporecipe.errors import UserError
+from grporecipe.registries import FRAMEWORKS
+from grporecipe.terminal import say, write_data
 from grposweep.cli.app import ConfigDir, Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
-from grposweep.errors import UserError
-from grposweep.registries import FRAMEWORKS
-from grposweep.terminal import say, write_data
 
 HYDRA = {
     "ignore_unknown_options": True,
@@ -192,7 +192,7 @@ def export(
 
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
-    from grposweep.files import write_text
+    from grporecipe.files import write_text
     from grposweep.report.export import render_history, render_rows
     from grposweep.report.view import open_sweep
 

@@ -15,13 +15,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from grporecipe.errors import ExitCode, LeaseLostError, UserError
+from grporecipe.terminal import keep_screens, printable, say
 from grposweep.config.compose import check_groups, is_conf, message, override_name, register
 from grposweep.config.points import Compose, Points
-from grposweep.errors import ExitCode, LeaseLostError, UserError
 from grposweep.schema import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
 from grposweep.search.space import Space
-from grposweep.terminal import keep_screens, printable, say
 
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")

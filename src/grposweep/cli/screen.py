@@ -3,10 +3,10 @@
 import json
 from collections.abc import Sequence
 
+from grporecipe.errors import ExitCode
 from grposweep.config.compose import open_session
 from grposweep.config.points import Points
 from grposweep.config.validate import check_words
-from grposweep.errors import ExitCode
 from grposweep.report.tables import SCREEN_COLUMNS, build_console
 from grposweep.screening.run import prompts_by_group, run_screen
 from grposweep.screening.summary import recommend

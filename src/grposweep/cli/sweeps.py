@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from grporecipe.errors import UserError
 from grposweep.cli.app import OUTPUTS, ConfigDir, Named, Outputs, Sweep, Trial, command
-from grposweep.errors import UserError
 
 
 @command(
@@ -93,7 +93,7 @@ def diagnose(
 
     Exit code: 0 success, 1 if a finding of --fail-on is present, 2 unusable input.
     """
-    from grposweep.diagnose.command import diagnose_once, parse_fail_on, watch_log
+    from grporecipe.diagnose.command import diagnose_once, parse_fail_on, watch_log
     from grposweep.report.tables import LOG_COLUMNS, build_console
 
     names = parse_fail_on(fail_on)
@@ -156,7 +156,7 @@ def report(
 
     It opens from disk, needs no network, and may be written while the sweep runs.
     """
-    from grposweep.labels import count
+    from grporecipe.labels import count
     from grposweep.report.html_page import write_report
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import open_sweep

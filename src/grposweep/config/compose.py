@@ -36,8 +36,9 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from grposweep.errors import UserError
-from grposweep.files import CONF, bounded_yaml, read_text
+from grporecipe.errors import UserError
+from grporecipe.files import bounded_yaml, read_text
+from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
 from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from grposweep.config.validate import choices
-from grposweep.files import CONF
+from grposweep.process import CONF
 from grposweep.schema import Experiment
 
 COMMAND = "python -m grposweep.config.docs"

@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grposweep import planning
+from grporecipe import planning
+from grporecipe.files import file_digest
+from grporecipe.setting import Setting
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import KEYS
-from grposweep.files import file_digest
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
-from grposweep.setting import Setting
 from grposweep.storage.inputs import find_inputs
 
 

@@ -11,8 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from grposweep.errors import UserError
-from grposweep.files import read_text
+from grporecipe.errors import UserError
+from grporecipe.files import read_text
 from grposweep.schema import GPU_HOURS, OWN_TRAINERS, Experiment, Trainer
 from grposweep.storage.inputs import code_files
 

@@ -15,25 +15,26 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from grposweep import frameworks
+from grporecipe import frameworks
+from grporecipe.errors import UserError
+from grporecipe.files import read_json, write_json, write_text
+from grporecipe.frameworks import FRAMEWORKS, Framework
+from grporecipe.frameworks.base import closest_keys, parse_release, text
+from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grporecipe.frameworks.parsing.yaml_text import convert
+from grporecipe.frameworks.reading import read_rows, values_of
+from grporecipe.frameworks.trl.keys import HABITS, known, parse_version, table
+from grporecipe.frameworks.writing import in_completions, render_keys
+from grporecipe.planning import micro_steps_per_generation
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.rules.helpers import show
+from grporecipe.setting import TRL, Setting, Version
 from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.to_setting import FROM_RECIPE, KEYS, NUMBERS, own_values, read_setting
-from grposweep.errors import UserError
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.files import read_json, write_json, write_text
-from grposweep.frameworks import FRAMEWORKS, build_program, external_trainers
-from grposweep.frameworks.base import closest_keys, parse_release, text
-from grposweep.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grposweep.frameworks.parsing.yaml_text import convert
-from grposweep.frameworks.reading import read_rows, values_of
-from grposweep.frameworks.trl.keys import HABITS, known, parse_version, table
-from grposweep.frameworks.writing import in_completions, render_keys
-from grposweep.planning import micro_steps_per_generation
-from grposweep.recipe import KeySpec, Recipe
 from grposweep.redaction import refuse_secrets
-from grposweep.rules.helpers import show
+from grposweep.registries import EXTERNAL
 from grposweep.schema import ALIASES, Experiment, Trainer, is_external, value_at
-from grposweep.setting import TRL, Setting, Version
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
@@ -139,13 +140,18 @@ def reaches(key: str) -> bool:
     return key not in {KEYS[name] for name in FROM_RECIPE}
 
 
+def framework_of(trainer: Trainer) -> Framework:
+    """Return the framework of an external trainer's recipes."""
+    return FRAMEWORKS[EXTERNAL[trainer.kind].framework]
+
+
 def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
     """Raise UserError for a key that an external trainer does not read, and name the nearest key that it reads."""
     for name in names if is_external(trainer.kind) else ():
         if reaches(name):
             continue
         theirs = THEIRS.get(name, name.rpartition(".")[2])
-        follows_trl = external_trainers()[trainer.kind].traits.follows_trl
+        follows_trl = framework_of(trainer).traits.follows_trl
         if name in SHARDING:
             advice = "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
         elif name == "task.max_completion_length":
@@ -194,7 +200,7 @@ def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Expe
 
 @lru_cache(maxsize=16)
 def _declared(script: Path) -> Mapping[str, KeySpec]:
-    from grposweep.frameworks.parsing.python.launched import read_launched  # only a script needs it
+    from grporecipe.frameworks.parsing.python.launched import read_launched  # only a script needs it
 
     found = read_launched(script.name, script)
     return {} if found is None else found.declares
@@ -208,7 +214,7 @@ def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
 
 def _check_own_key(trainer: Trainer, name: str, value: Any, what: str) -> None:
     """Raise UserError for a key of a script's recipe that grposweep sets, that nothing reads, or whose value does not fit."""
-    if not external_trainers()[trainer.kind].traits.follows_trl:
+    if not framework_of(trainer).traits.follows_trl:
         raise UserError(f"{what}: trainer={trainer.kind} has other keys. Set it in trainer.recipe.")
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
@@ -266,7 +272,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
     Raises UserError if it cannot be read.
     """
-    framework = external_trainers()[trainer.kind].name
+    framework = EXTERNAL[trainer.kind].framework
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
         return Recipe(framework, version, dict(trainer.args), processes)
@@ -349,7 +355,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """Read the recipe in a trial's folder, as it was when the trial was written."""
-    framework = external_trainers()[experiment.trainer.kind].name
+    framework = EXTERNAL[experiment.trainer.kind].framework
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_release(noted["version"]) if "version" in noted else None
     options = Options(framework, version, experiment.cluster.processes, experiment.task.train_prompts)
@@ -369,20 +375,19 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)
-    framework = external_trainers()[trainer.kind]
-    assert framework.trainer is not None  # true for every external trainer
-    nodes = cluster.nodes if framework.trainer.ray_cpus else 1
+    external = EXTERNAL[trainer.kind]
+    nodes = cluster.nodes if external.ray_cpus else 1
     place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
     trial = Trial(trainer, folder.resolve(), {}, place)
-    recipe, changed = point_recipe(base, unchanged(experiment), setting, framework.trainer.output, trial.output)
-    write_text(trial.file, render_keys(framework, recipe))
+    recipe, changed = point_recipe(base, unchanged(experiment), setting, external.output, trial.output)
+    write_text(trial.file, render_keys(framework_of(trainer), recipe))
     noted = {
         "version": text(base.version),
         "processes": experiment.cluster.processes,
         "keys": {**changed, **trainer.args},
     }
     write_json(folder / paths.CHANGED, noted)
-    program = build_program(Trial(trainer, trial.folder, recipe, trial.place))
+    program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
     lines = [
         f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()
     ]

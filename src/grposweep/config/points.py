@@ -16,12 +16,13 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from grporecipe.errors import UserError
+from grporecipe.files import parse_yaml, read_text
 from grposweep.config.compose import Session, explain, resolved, to_experiment, typed
 from grposweep.config.native_keys import base_of
 from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.config.validate import check_choice
-from grposweep.errors import UserError
-from grposweep.files import CONF, parse_yaml, read_text
+from grposweep.process import CONF
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
 
 OPTION = "recipe"  # the name of these options, and of the group that chooses all of them

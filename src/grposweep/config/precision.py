@@ -6,8 +6,8 @@ the weights that are trained: torch refuses to unscale their gradients (torch am
 
 from dataclasses import dataclass
 
-from grposweep.errors import UserError
-from grposweep.memory.catalog import has_bfloat16
+from grporecipe.errors import UserError
+from grporecipe.memory.catalog import has_bfloat16
 from grposweep.schema import AUTO, Cluster, Experiment, Model
 
 # by type of weights, if mixed precision is not set

@@ -11,17 +11,17 @@ from dataclasses import is_dataclass
 from math import inf
 from typing import Any, get_args, get_type_hints
 
-from grposweep.architecture import Architecture
+from grporecipe.architecture import Architecture
+from grporecipe.files import parse_json
+from grporecipe.frameworks.writing import in_prompts
+from grporecipe.memory.catalog import find_model, memory_of
+from grporecipe.planning import micro_steps_per_generation, realise
+from grporecipe.setting import OF_TRL, TRL, UNSET, Runtime, Setting
 from grposweep.config.precision import read_precision
-from grposweep.files import parse_json
-from grposweep.frameworks.writing import in_prompts
-from grposweep.memory.catalog import find_model, memory_of
-from grposweep.planning import micro_steps_per_generation, realise
 from grposweep.schema import (
     ALIASES,
     AUTO,
     AUTO_SIZES,
-    UNSET,
     Cluster,
     Experiment,
     Shape,
@@ -29,7 +29,6 @@ from grposweep.schema import (
     is_external,
     value_at,
 )
-from grposweep.setting import OF_TRL, TRL, Runtime, Setting
 
 # A field of the setting -> the place of its value in an Experiment.
 PATHS = {
@@ -408,7 +407,7 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
 
 def _option(s: Setting, name: str) -> dict[str, Any]:
     """Return an option of the loss or of generation if it is not TRL's default and has an effect."""
-    from grposweep.frameworks.trl.keys import known  # a table that only translation needs
+    from grporecipe.frameworks.trl.keys import known  # a table that only translation needs
 
     value = getattr(s, name)
     if value == known(TRL)[name].default or (name.startswith("vllm_") and not s.use_vllm):

@@ -7,14 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_bytes
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.registries import load
 from grposweep.config.native_keys import check_args
 from grposweep.config.precision import check_types
 from grposweep.config.to_setting import read_gpu
-from grposweep.errors import UserError
-from grposweep.files import parse_json, read_bytes
-from grposweep.frameworks import external_trainers
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, load, suggest_search_key
+from grposweep.registries import EXTERNAL, LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, suggest_search_key
 from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -40,7 +41,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # Keys whose choices are registries, so registered names are choices at once.
 REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "task.kind": lambda: TASKS,
-    "trainer.kind": lambda: (*OWN_TRAINERS, *external_trainers()),
+    "trainer.kind": lambda: (*OWN_TRAINERS, *EXTERNAL),
     "cluster.kind": lambda: LAUNCHERS,
     "search.sampler": lambda: (AUTO, *SAMPLERS),
     "search.stopping": lambda: (AUTO, *POLICIES),
@@ -380,10 +381,10 @@ def check_deepspeed_file(trainer: Trainer) -> None:
 
 def check_program(trainer: Trainer, cluster: Cluster) -> None:
     """Raise UserError if a program lacks its script, or if files that it needs do not exist."""
-    framework = external_trainers().get(trainer.kind)
-    if framework is None or framework.trainer is None:
+    external = EXTERNAL.get(trainer.kind)
+    if external is None:
         return
-    if framework.trainer.needs_script and trainer.script is None:
+    if external.needs_script and trainer.script is None:
         raise UserError(
             f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
@@ -392,21 +393,21 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
-    if framework.trainer.ray_cpus:
-        check_ray(trainer, cluster, framework.trainer.ray_cpus)
+    if external.ray_cpus:
+        check_ray(trainer, cluster, external.ray_cpus)
     folder = Path(trainer.workdir or ".")
     if not folder.is_dir():
         raise UserError(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
             raise UserError(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
-    if framework.traits.follows_trl and trainer.script is not None:
+    if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
         check_script(trainer.script, folder / trainer.script)
 
 
 def check_script(name: str, path: Path) -> None:
     """Raise UserError if a script builds its GRPOConfig from constants, so that no trial could change it."""
-    from grposweep.frameworks.parsing.python.configs import hard_coded  # only a script needs it
+    from grporecipe.frameworks.parsing.python.configs import hard_coded  # only a script needs it
 
     line = hard_coded(path)
     if line is not None:

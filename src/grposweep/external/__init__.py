@@ -1,7 +1,7 @@
 """The contract of external trainers: the command that starts one, where it runs, and how its log is read.
 
-Nothing runs here, so a command can be shown without submitting anything; ``train/external.py`` runs it. A framework's folder
-holds its external trainer, and `grposweep.frameworks.external_trainers` finds them all.
+Nothing runs here, so a command can be shown without submitting anything; ``train/external.py`` runs it. An external trainer is
+a file of this package and a line in ``grposweep.registries.EXTERNAL``.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grposweep.files import read_json
+from grporecipe.files import read_json
 
 if TYPE_CHECKING:  # lint loads every framework and needs no schema
     from grposweep.schema import Cluster, Trainer
@@ -140,15 +140,15 @@ class ExternalProgram:
 
 @dataclass(frozen=True)
 class ExternalTrainer:
-    """Builds the program of one ``trainer.kind``.
+    """Builds the program of one ``trainer.kind``, which reads recipes of ``framework``.
 
-    An empty ``kind`` means the framework's name. ``output`` is the recipe's key for the program's output folder.
+    ``output`` is the recipe's key for the program's output folder.
     ``needs_script``: it runs ``trainer.script``. ``ray_cpus``: the CPUs per GPU that it reserves in a Ray cluster; with fewer it
     would wait forever (0: it does not use Ray).
     """
 
+    framework: str
     build: Callable[[Trial], ExternalProgram]
-    kind: str = ""
     output: str = "output_dir"
     needs_script: bool = False
     ray_cpus: int = 0

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
 from grposweep.schema import AUTO, Trainer
 

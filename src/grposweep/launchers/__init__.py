@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from grposweep.errors import UserError
-from grposweep.labels import count
+from grporecipe.errors import UserError
+from grporecipe.labels import count
+from grporecipe.registries import load
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
-from grposweep.registries import LAUNCHERS, load
+from grposweep.registries import LAUNCHERS
 from grposweep.schema import Cluster, Experiment, default_of, is_external
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.lease import Lease

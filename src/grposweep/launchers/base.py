@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage.folders import TrialFolder

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from grposweep.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grposweep.files import as_number
-from grposweep.labels import count, label_text, short, short_names
+from grporecipe.files import as_number
+from grporecipe.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
 from grposweep.report.corners import unexplored_corner

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from grposweep.errors import UserError
-from grposweep.files import read_json
-from grposweep.frameworks.parsing.yaml_text import flatten
-from grposweep.labels import count, label_text, short
+from grporecipe.errors import UserError
+from grporecipe.files import read_json
+from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.labels import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay

@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from grposweep.files import finite_or_none
-from grposweep.labels import count
+from grporecipe.files import finite_or_none
+from grporecipe.labels import count
+from grporecipe.terminal import one_line
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
-from grposweep.terminal import one_line
 
 SHOWN = 3  # completions of one trial on a terminal
 TEXT = 400  # characters of each

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice, product
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.importance import FEWEST
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView

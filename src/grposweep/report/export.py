@@ -13,9 +13,10 @@ from typing import Any
 
 from rich.text import Text
 
-from grposweep.errors import UserError
-from grposweep.files import write_text
-from grposweep.labels import count, short
+from grporecipe.errors import UserError
+from grporecipe.files import write_text
+from grporecipe.labels import count, short
+from grporecipe.terminal import say, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
@@ -25,7 +26,6 @@ from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
-from grposweep.terminal import say, write_data
 
 AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -206,7 +206,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
 
     from grposweep.config.compose import load_experiment, register
     from grposweep.config.points import follow
-    from grposweep.files import run_command
+    from grposweep.process import run_command
 
     if file.stem == "config":
         raise UserError(
@@ -240,14 +240,15 @@ def winner_texts(view: SweepView) -> dict[str, str]:
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) -> str:
     """Return a framework's recipe. Comments name what it cannot express."""
-    from grposweep import frameworks
+    from grporecipe import frameworks
+    from grporecipe.frameworks.parsing.load import Options, load_recipe
+    from grporecipe.translate import render, translate
     from grposweep.config.compose import load_experiment
+    from grposweep.config.from_setting import native_keys
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.external import RECIPE
-    from grposweep.frameworks.parsing.load import Options, load_recipe
     from grposweep.schema import is_external
-    from grposweep.translate import native_keys, render, translate
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))

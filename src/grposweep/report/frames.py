@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.export import history_rows, row, trial_rows
 from grposweep.report.view import SweepView, open_sweep
 

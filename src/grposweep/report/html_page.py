@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grposweep.errors import UserError
-from grposweep.files import as_number, write_text
-from grposweep.labels import count, label_text, short, short_names
+from grporecipe.errors import UserError
+from grporecipe.files import as_number, write_text
+from grporecipe.labels import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
-from grposweep import planning
-from grposweep.memory.estimate import GIB, Memory
-from grposweep.memory.fit import Fit, Saving
-from grposweep.memory.host import HostMemory
-from grposweep.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
+from grporecipe import planning
+from grporecipe.memory.estimate import GIB, Memory
+from grporecipe.memory.fit import Fit, Saving
+from grporecipe.memory.host import HostMemory
+from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
+from grporecipe.setting import Setting
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
-from grposweep.setting import Setting
 
 
 @dataclass(frozen=True)

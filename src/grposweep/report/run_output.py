@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.files import as_number, write_json
-from grposweep.labels import count, label_text, short, short_names
+from grporecipe.files import as_number, write_json
+from grporecipe.labels import count, label_text, short, short_names
 from grposweep.report.advice import parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left

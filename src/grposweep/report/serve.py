@@ -7,7 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.report.html_page import render_report
 from grposweep.report.view import SweepReader, SweepView
 

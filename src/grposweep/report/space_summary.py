@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grporecipe.labels import count, short
+from grporecipe.rules.registry import Problem
 from grposweep.config.precision import read_precision
-from grposweep.labels import count, short
 from grposweep.report.tables import FOLD, build_table
-from grposweep.rules.registry import Problem
 from grposweep.schema import Experiment
 from grposweep.search.validity import SpaceValidity
 

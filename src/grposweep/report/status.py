@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from grporecipe.errors import UserError
+from grporecipe.labels import count, short
 from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
-from grposweep.errors import UserError
-from grposweep.labels import count, short
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning
 from grposweep.report.hang import hang_sentence

@@ -11,7 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from grposweep.labels import count, label_text, short_names
+from grporecipe.labels import count, label_text, short_names
+from grporecipe.terminal import printable
 from grposweep.report.importance import Importance
 from grposweep.report.ranking import NORMAL
 from grposweep.report.trial_view import State, TrialView
@@ -19,7 +20,6 @@ from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect
 from grposweep.search.replication import Estimate, on_fresh_seeds
 from grposweep.search.space import Choice, Interval
-from grposweep.terminal import printable
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set

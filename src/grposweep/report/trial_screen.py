@@ -8,8 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grposweep.errors import ExitCode
-from grposweep.labels import count, label_text, short
+from grporecipe.errors import ExitCode
+from grporecipe.labels import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
 from grposweep.report.hang import hang_sentence
@@ -117,11 +117,11 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """Return the rules' findings on its configuration; none if that cannot be read here."""
-    from grposweep.check import check
+    from grporecipe.check import check
+    from grporecipe.fixes import render_problem
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
-    from grposweep.fixes import render_problem
     from grposweep.schema import is_external
 
     try:

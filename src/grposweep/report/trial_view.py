@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grposweep.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
+from grporecipe.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
 from grposweep.search.replication import CONFIRM
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
-from grposweep.files import as_number, read_json, read_lines, whole_or_none
+from grporecipe.errors import UserError
+from grporecipe.files import as_number, read_json, read_lines, whole_or_none
 from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.registries import LAUNCHERS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from grporecipe.setting import UNSET
 from grposweep.schema.learning import (
     AUTO,
     Batch,
@@ -28,18 +29,6 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
-# Options of TRL that null (or an empty mapping) leaves at TRL's value.
-UNSET = {
-    "loss": (
-        "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
-        "entropy_target", "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos",
-        "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
-    ),
-    "generation": (
-        "min_p", "repetition_penalty", "generation_kwargs", "vllm_enable_sleep_mode", "vllm_importance_sampling_correction",
-        "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max",
-    ),
-}  # fmt: skip
 # Keys that are newer than some recorded sweeps. Their defaults mean the earlier behaviour, so identities and config.yaml omit
 # them when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
 NEWER = (

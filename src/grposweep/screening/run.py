@@ -10,18 +10,18 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import Progress
 
-from grposweep.check import check, errors
+from grporecipe.check import check, errors
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import write_text
+from grporecipe.planning import completions_per_step
+from grporecipe.setting import Setting
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key, screen_key
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import write_text
 from grposweep.launchers import build_launcher
 from grposweep.launchers.base import End, Job, Launcher, LauncherBusy
-from grposweep.planning import completions_per_step
 from grposweep.schema import Batch, Experiment, Kl, Loss, Schedule, Tracker
 from grposweep.screening.summary import GROUPS, Screen
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.lease import Lease

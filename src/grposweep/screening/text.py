@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from grposweep.files import write_text
+from grporecipe.files import write_text
 from grposweep.report.tables import NUMBER, build_table
 from grposweep.screening.signal import Share
 from grposweep.screening.summary import Advice, Screen, findings, missed_answers

@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from grposweep.files import as_number
+from grporecipe.files import as_number
 from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, estimate, student_quantile
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 

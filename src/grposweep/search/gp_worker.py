@@ -13,7 +13,7 @@ import optuna
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
-from grposweep.files import parse_json
+from grporecipe.files import parse_json
 from grposweep.search.journal import Direction
 from grposweep.search.sampler import SamplerRequest, candidates
 from grposweep.search.space import Point, Space, read_space

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from grposweep.check import errors
-from grposweep.errors import UserError
-from grposweep.fixes import render_problem
-from grposweep.rules.registry import Rule, choose
+from grporecipe.check import errors
+from grporecipe.errors import UserError
+from grporecipe.fixes import render_problem
+from grporecipe.rules.registry import Rule, choose
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import ValidationResult, Validator
 

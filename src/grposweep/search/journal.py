@@ -22,8 +22,8 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock  # the documented base class, exported nowhere else
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.errors import UserError
-from grposweep.files import LARGEST, age_seconds, parse_json, read_bytes, set_aside
+from grporecipe.errors import UserError
+from grporecipe.files import LARGEST, age_seconds, parse_json, read_bytes, set_aside
 
 Direction = Literal["maximize", "minimize"]
 

@@ -17,8 +17,8 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import malformed
-from grposweep.errors import UserError
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from statistics import NormalDist
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.search.sampler import lists_points
 from grposweep.search.space import Interval, Parameter, Point, Space
 

@@ -11,17 +11,17 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
-from grposweep.check import REGISTRY, Problem, check, errors
+from grporecipe.check import REGISTRY, Problem, check, errors
+from grporecipe.errors import UserError
+from grporecipe.fixes import find_fixes
+from grporecipe.planning import RESIZED
+from grporecipe.setting import FrameworkTraits, Setting
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import SOURCES, base_setting, read_fields, resolve_auto
 from grposweep.config.validate import check_words
-from grposweep.errors import UserError
-from grposweep.fixes import find_fixes
-from grposweep.planning import RESIZED
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
-from grposweep.setting import FrameworkTraits, Setting
 
 REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
 REALISED_FROM = (

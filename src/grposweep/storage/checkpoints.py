@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from grposweep.files import parse_json, read_bytes
+from grporecipe.files import parse_json, read_bytes
 
 # transformers' rotation counts, and deletes, all folders that match `checkpoint-*`.
 BROKEN = "broken-"

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.files import VERSION, finite_or_none, read_lines, text_or, whole_or_none, write_text
+from grporecipe.files import VERSION, finite_or_none, read_lines, text_or, whole_or_none, write_text
 from grposweep.storage import paths
 
 EVALUATION_BYTES = 32 * 1024  # of one evaluation

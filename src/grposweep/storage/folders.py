@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
-from grposweep.files import delete_folder, parse_yaml, read_json, read_tail, read_text
+from grporecipe.errors import UserError
+from grporecipe.files import delete_folder, parse_yaml, read_json, read_tail, read_text
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (

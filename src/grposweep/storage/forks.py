@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import UserError
-from grposweep.files import read_json, text_or, whole_or_none, write_json
+from grporecipe.errors import UserError
+from grporecipe.files import read_json, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint
 

@@ -20,8 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import UserError
-from grposweep.files import parse_yaml, read_json, read_text, write_json
+from grporecipe.errors import UserError
+from grporecipe.files import parse_yaml, read_json, read_text, write_json
+from grposweep.process import OWN_PACKAGES
 from grposweep.schema import Experiment, Task, Trainer
 from grposweep.storage import paths
 
@@ -204,7 +205,7 @@ def _imports(path: Path) -> set[str]:
 def _module_files(module: str, roots: Sequence[Path]) -> list[Path]:
     """Return the project's files of a module; all files of a package, because it may import them by name."""
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top == "grposweep":
+    if top in sys.stdlib_module_names or top in OWN_PACKAGES:
         return []
     for root in roots:
         if (root / f"{top}.py").is_file():

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from grposweep.errors import LeaseLostError, UserError
-from grposweep.files import read_json, write_json
+from grporecipe.errors import LeaseLostError, UserError
+from grporecipe.files import read_json, write_json
+from grporecipe.terminal import say
 from grposweep.process import birth, exists, is_hidden, pid_namespace
-from grposweep.terminal import say
 
 BEAT_SECONDS = 1.0
 # After so long without a move, a holder on another machine counts as dead. NFS shows a file's changes within acdirmax

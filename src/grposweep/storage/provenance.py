@@ -18,9 +18,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grporecipe.files import append_line, file_digest
 from grposweep import __version__
-from grposweep.files import PROJECT, append_line, file_digest
-from grposweep.process import SOURCE
+from grposweep.process import OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
@@ -171,10 +171,10 @@ def is_present_code(snapshot: Path) -> bool:
 
 
 def _source() -> tuple[list[Path], str]:
-    """Return the package's files, and a short hash of their names and contents."""
-    source = SOURCE / "grposweep"
-    files = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".new"))
+    """Return the packages' files, and a short hash of their names and contents."""
+    every = (path for package in OWN_PACKAGES for path in (SOURCE / package).rglob("*"))
+    files = sorted(path for path in every if path.is_file() and path.suffix not in (".pyc", ".new"))
     digest = hashlib.sha256()
     for path in files:
-        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + path.read_bytes() + b"\0")
+        digest.update(os.fsencode(path.relative_to(SOURCE)) + b"\0" + path.read_bytes() + b"\0")
     return files, digest.hexdigest()[:12]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.files import (
+from grporecipe.files import (
     append_line,
     as_number,
     count_or_none,

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import ExitCode
-from grposweep.files import (
+from grporecipe.errors import ExitCode
+from grporecipe.files import (
     append_line,
     as_number,
     count_or_none,

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from grposweep.errors import UserError
-from grposweep.files import append_line, as_number, read_json, read_lines, text_or, whole_or_none, write_json
+from grporecipe.errors import UserError
+from grporecipe.files import append_line, as_number, read_json, read_lines, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 
 DEPTH = 3  # levels of folders below the outputs that are searched for pass rates: names of sweeps may contain slashes

@@ -9,22 +9,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from grporecipe.errors import UserError
+from grporecipe.files import text_sha256, write_json, write_text
+from grporecipe.memory.estimate import memory_gib
+from grporecipe.planning import build_plan
+from grporecipe.setting import Setting
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program
 from grposweep.cost import find_work
-from grposweep.errors import UserError
-from grposweep.files import run_command, text_sha256, write_json, write_text
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
-from grposweep.memory.estimate import memory_gib
-from grposweep.planning import build_plan
+from grposweep.process import run_command
 from grposweep.redaction import redact
 from grposweep.schema import is_external
 from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics

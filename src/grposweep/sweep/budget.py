@@ -11,13 +11,13 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial, TrialState
 
+from grporecipe.labels import count
+from grporecipe.planning import build_plan
+from grporecipe.setting import Setting
 from grposweep.cost import HOUR, Work, find_work, fit_rates
-from grposweep.labels import count
-from grposweep.planning import build_plan
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
-from grposweep.setting import Setting
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import run_cost
 from grposweep.sweep.attempts import RunningAttempt

@@ -10,9 +10,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from grposweep.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.planning import boundary_steps
 from grposweep.launchers.base import End, Launcher, LauncherBusy
-from grposweep.planning import boundary_steps
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease

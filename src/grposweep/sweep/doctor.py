@@ -7,7 +7,8 @@ from typing import TextIO
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
+from grporecipe.terminal import say
 from grposweep.launchers import RunningJobs
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder, find_sweep
@@ -26,7 +27,6 @@ from grposweep.sweep.doctor_checks import (
     end_attempt,
     read_sweep,
 )
-from grposweep.terminal import say
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid
 

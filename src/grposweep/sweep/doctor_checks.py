@@ -11,8 +11,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.errors import UserError
-from grposweep.files import (
+from grporecipe.errors import UserError
+from grporecipe.files import (
     age_seconds,
     is_draft,
     parse_json,

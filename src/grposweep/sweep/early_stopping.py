@@ -15,9 +15,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grposweep.files import LARGEST, as_number, objects, open_file, read_json
+from grporecipe import guards
+from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
-from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy, guards
+from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point

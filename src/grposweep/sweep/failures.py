@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import ExitCode
-from grposweep.files import open_file, read_lines
+from grporecipe.errors import ExitCode
+from grporecipe.files import open_file, read_lines
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, EndState
 from grposweep.registries import LAUNCHERS

@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
-from grposweep.errors import ExitCode, UserError
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
@@ -28,7 +29,6 @@ from grposweep.storage.provenance import repeated_by
 from grposweep.storage.records import apply_oom_fix
 from grposweep.sweep.rerun import code_copy, compare_metrics, go_to, not_as_recorded, overrides_of, recorded_by
 from grposweep.sweep.run import run_sweep
-from grposweep.terminal import say
 
 SEEDS = 3  # of each child: the fewest whose interval says something
 # Options of the sweep, which change no training.

@@ -6,9 +6,9 @@ from itertools import islice
 
 from rich.console import Console
 
+from grporecipe.errors import UserError
+from grporecipe.memory.estimate import GIB, estimate
 from grposweep.config.to_setting import read_gpu
-from grposweep.errors import UserError
-from grposweep.memory.estimate import GIB, estimate
 from grposweep.schema import AUTO, Experiment
 from grposweep.sweep.start import ValidatedSpace
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from grposweep.terminal import say
+from grporecipe.terminal import say
 
 LOOK_SECONDS = 1.0  # between two looks for requests that the kernel keeps for the main thread
 ANSWER_SECONDS = 2.0  # after which a request that the main thread has not taken is answered

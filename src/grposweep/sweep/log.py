@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grposweep.files import set_aside
+from grporecipe.files import set_aside
 from grposweep.redaction import redact
 from grposweep.storage import paths
 

@@ -12,15 +12,15 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from grposweep import planning
-from grposweep.check import check, errors
-from grposweep.files import append_line, read_lines
-from grposweep.memory.calibration import SHAPE, find_factors, find_trial_too_large, peak_line, share
-from grposweep.memory.estimate import CONTEXT, GIB, estimate
-from grposweep.planning import build_plan
+from grporecipe import planning
+from grporecipe.check import check, errors
+from grporecipe.files import append_line, read_lines
+from grporecipe.memory.calibration import SHAPE, find_factors, find_trial_too_large, peak_line, share
+from grporecipe.memory.estimate import CONTEXT, GIB, estimate
+from grporecipe.planning import build_plan
+from grporecipe.setting import Setting
 from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import apply_oom_fix, read_metrics

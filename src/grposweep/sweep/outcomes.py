@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import TrialState
 
-from grposweep.errors import ExitCode, UnknownMetricError
+from grporecipe.errors import ExitCode, UnknownMetricError
 from grposweep.launchers.base import End, EndState
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy

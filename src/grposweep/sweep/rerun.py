@@ -10,12 +10,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
+from grporecipe.terminal import say
 from grposweep.config.compose import load_experiment, open_session, register
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS
@@ -30,7 +31,6 @@ from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
-from grposweep.terminal import say
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:

@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from grporecipe.errors import UserError
+from grporecipe.files import read_json, read_lines
+from grporecipe.labels import count
+from grporecipe.terminal import say
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import experiment_id
-from grposweep.errors import UserError
-from grposweep.files import read_json, read_lines
-from grposweep.labels import count
 from grposweep.report.view import open_sweep
 from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult, Validator
@@ -30,7 +31,6 @@ from grposweep.storage.provenance import difference
 from grposweep.storage.records import AttemptEventKind
 from grposweep.storage.results import Failure, TrialStatus
 from grposweep.sweep.resume import renew_inputs
-from grposweep.terminal import say
 
 BY_CODE = (Failure.REWARD, Failure.BAD_CONFIGURATION, Failure.CRASH)  # classes that a correction can cure
 NAMED = "GRPOSWEEP_RETRY"  # the variable with the folder names of trials to try again

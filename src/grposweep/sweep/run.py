@@ -20,21 +20,21 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.rules.registry import Problem
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.native_keys import check_reach, check_switches
 from grposweep.config.points import Points
 from grposweep.config.validate import check_installed, check_tracker, check_words
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import run_command
 from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
+from grposweep.process import run_command
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
-from grposweep.rules.registry import Problem
 from grposweep.schema import Search
 from grposweep.search.journal import Direction, RdbMirror
 from grposweep.search.space import Space

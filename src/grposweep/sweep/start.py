@@ -12,14 +12,14 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.progress import Progress
 
-from grposweep.check import errors
+from grporecipe.check import errors
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import VERSION, read_json, write_json, write_text
+from grporecipe.fixes import render_problem
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import VERSION, read_json, write_json, write_text
-from grposweep.fixes import render_problem
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import Experiment

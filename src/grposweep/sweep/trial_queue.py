@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from grposweep.check import errors
+from grporecipe.check import errors
+from grporecipe.errors import UserError
+from grporecipe.fixes import render_problem
 from grposweep.config.identity import experiment_id
-from grposweep.errors import UserError
-from grposweep.fixes import render_problem
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
 from grposweep.search.sampler import ValidPoints, lists_points

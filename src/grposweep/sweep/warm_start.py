@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from grporecipe.errors import UserError
+from grporecipe.files import read_json, set_aside, write_json
+from grporecipe.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import UserError
-from grposweep.files import read_json, set_aside, write_json
 from grposweep.schema import GROUPS, Experiment, Search, Task
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 

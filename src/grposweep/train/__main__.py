@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from grposweep.errors import ExitCode
+from grporecipe.errors import ExitCode
 from grposweep.redaction import guard_output
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"

@@ -15,16 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from grporecipe.errors import ExitCode, ProgramFailed, UserError
+from grporecipe.files import read_json
+from grporecipe.planning import Plan, build_plan
+from grporecipe.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import ExitCode, ProgramFailed, UserError
-from grposweep.files import read_json
-from grposweep.planning import Plan, build_plan
 from grposweep.redaction import redact
 from grposweep.schema import GPU_HOURS, Experiment, Task, is_external
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grposweep.errors import UserError
-from grposweep.files import read_json
+from grporecipe.errors import UserError
+from grporecipe.files import read_json
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule

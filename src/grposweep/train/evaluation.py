@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grposweep.files import finite_or_none
+from grporecipe.files import finite_or_none
 from grposweep.storage.completions import KeptCompletion, keep_completions
 from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, choose, measure

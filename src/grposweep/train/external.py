@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import grposweep
+from grporecipe.errors import ProgramFailed, UserError
+from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
-from grposweep.errors import ProgramFailed, UserError
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
-from grposweep.files import read_json, write_json
-from grposweep.frameworks import build_program
-from grposweep.process import MARK, kill_group, signals_blocked, start_guard
+from grposweep.process import MARK, OWN_PACKAGES, SOURCE, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
+from grposweep.registries import EXTERNAL
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import newest_checkpoint, set_aside
 from grposweep.storage.inputs import original_path
@@ -57,7 +56,7 @@ def train(attempt: Attempt) -> Outcome:
     Raises ProgramFailed if it ends with an error.
     """
     trial = _trial(attempt)
-    program = build_program(trial)
+    program = EXTERNAL[trial.trainer.kind].build(trial)
     if program.ray is not None:
         return _train_on_ray(attempt, trial, program, program.ray)
     with _marked() as mark:
@@ -180,19 +179,19 @@ def _start(
 
 
 def _package(folder: Path) -> Path:
-    """Return a folder that holds only this package, because packages of this environment must not leak into another."""
+    """Return a folder that holds only these packages, because packages of this environment must not leak into another."""
     path = folder / "package"
     path.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (path / "grposweep").symlink_to(Path(grposweep.__file__).resolve().parent)
+    for package in OWN_PACKAGES:
+        with contextlib.suppress(FileExistsError):
+            (path / package).symlink_to(SOURCE / package)
     return path
 
 
 def _foreign_path() -> list[str]:
     """Return the user's PYTHONPATH without the entry of this package."""
-    ours = Path(grposweep.__file__).resolve().parents[1]
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [part for part in given if part and Path(part).resolve() != ours]
+    return [part for part in given if part and Path(part).resolve() != SOURCE]
 
 
 @dataclass

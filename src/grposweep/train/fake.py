@@ -10,7 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
-from grposweep.files import write_json
+from grporecipe.files import write_json
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome

@@ -13,8 +13,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from threading import Event, Thread
 
-from grposweep.errors import UserError
-from grposweep.files import parse_json, read_bytes
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_bytes
 from grposweep.schema import Model
 
 Progress = Callable[[str, int, int], None]  # what is downloaded, bytes so far, bytes in all

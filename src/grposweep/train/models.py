@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_bytes, write_text
 from grposweep.config.precision import check_precision, read_precision
-from grposweep.errors import UserError
-from grposweep.files import parse_json, read_bytes, write_text
 from grposweep.schema import Model
 from grposweep.train import hub
 from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder

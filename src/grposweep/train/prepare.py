@@ -17,9 +17,9 @@ from typing import Any
 from datasets import Dataset
 from filelock import FileLock
 
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import load_experiment
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import read_json, write_json, write_text
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.schema import Experiment

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_json, write_json
 from grposweep.external import RayCluster
-from grposweep.files import parse_json, read_json, write_json
 from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
 

@@ -13,11 +13,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UnknownMetricError
-from grposweep.files import append_line, as_number, read_lines, write_text
-from grposweep.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
+from grporecipe.errors import UnknownMetricError
+from grporecipe.files import append_line, as_number, read_lines, write_text
+from grporecipe.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
+from grporecipe.setting import Setting
 from grposweep.schema import GPU_HOURS, Search
-from grposweep.setting import Setting
 from grposweep.storage import paths
 from grposweep.storage.provenance import TIMES
 from grposweep.storage.records import ControlRequest

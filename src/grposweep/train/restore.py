@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 
 REFERENCE = "reference_model.pt"  # in a checkpoint, with kl.sync_ref_model
 WHOLE = ("none", "zero1", "zero2")  # ways of sharding that leave a whole reference model on each rank

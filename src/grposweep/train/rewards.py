@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.storage.inputs import original_path
 
 Function = Callable[..., Sequence[float | None]]

@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grporecipe.files import read_lines
+from grporecipe.labels import short_names
+from grporecipe.planning import Plan
 from grposweep import schema
 from grposweep.config.validate import check_choice
-from grposweep.files import read_lines
-from grposweep.labels import short_names
-from grposweep.planning import Plan
 from grposweep.registries import TRACKERS
 from grposweep.storage import paths
 from grposweep.storage.completions import KeptCompletion, read_completions

@@ -20,10 +20,10 @@ import transformers
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
+from grporecipe.errors import UserError
+from grporecipe.planning import build_plan
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
-from grposweep.errors import UserError
-from grposweep.planning import build_plan
 from grposweep.schema import Model
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import (

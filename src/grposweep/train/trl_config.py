@@ -15,12 +15,13 @@ import torch
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, GRPOTrainer
 
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_bytes
+from grporecipe.memory.parts import BUCKET, ZERO
+from grporecipe.setting import UNSET
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import loads_once
-from grposweep.errors import UserError
-from grposweep.files import parse_json, read_bytes
-from grposweep.memory.parts import BUCKET, ZERO
-from grposweep.schema import UNSET, Experiment, Model, value_at
+from grposweep.schema import Experiment, Model, value_at
 from grposweep.train.attempt import Attempt
 from grposweep.train.models import Loaded, loading_options
 from grposweep.train.vllm import server_address

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
-from grposweep.errors import UserError
 from grposweep.process import end_children_with
 from grposweep.redaction import redact_own_output
 from grposweep.schema import Experiment, Generation

@@ -17,7 +17,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from grposweep.files import parse_json
+from grporecipe.files import parse_json
 from grposweep.process import die_with, end_session
 
 

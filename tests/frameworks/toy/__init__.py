@@ -2,9 +2,9 @@
 
 import re
 
-from grposweep.frameworks.base import Command, Field, Framework, KeyTable
-from grposweep.recipe import KeySpec
-from grposweep.setting import FrameworkTraits
+from grporecipe.frameworks.base import Command, Field, Framework, KeyTable
+from grporecipe.recipe import KeySpec
+from grporecipe.setting import FrameworkTraits
 
 FIELDS = (
     Field("prompts_per_rollout", "rollout_prompts", "int", 64),

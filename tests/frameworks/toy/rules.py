@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from frameworks.toy import KEYS
-from grposweep.frameworks.base import closest_keys
-from grposweep.recipe import Recipe
-from grposweep.rules.registry import Violation, recipe_rule, rule
-from grposweep.setting import Setting
+from grporecipe.frameworks.base import closest_keys
+from grporecipe.recipe import Recipe
+from grporecipe.rules.registry import Violation, recipe_rule, rule
+from grporecipe.setting import Setting
 
 TOY = frozenset({"toy"})
 

@@ -12,7 +12,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from grposweep.config.compose import to_experiment
-from grposweep.files import PROJECT
 from grposweep.launchers.base import Job
 from grposweep.launchers.dry_run import DryRun
 from grposweep.launchers.slurm.script import (
@@ -23,6 +22,7 @@ from grposweep.launchers.slurm.script import (
     submit_environment,
 )
 from grposweep.launchers.slurm.sweep_jobs import write_controller
+from grposweep.process import PROJECT
 from grposweep.schema import Cluster, Experiment, Generation
 from support import shellcheck
 

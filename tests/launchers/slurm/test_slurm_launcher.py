@@ -8,8 +8,8 @@ from pathlib import Path
 import fake_slurm
 import pytest
 
-from grposweep.errors import UserError
-from grposweep.files import append_line, write_json
+from grporecipe.errors import UserError
+from grporecipe.files import append_line, write_json
 from grposweep.launchers import cancel_sweep
 from grposweep.launchers.base import End, Job, LauncherBusy
 from grposweep.launchers.slurm import launcher

@@ -2,8 +2,8 @@
 
 import pytest
 
+from grporecipe.guards import check, one_template
 from grposweep.search.early_stopping import Curve, State
-from grposweep.search.early_stopping.guards import check, one_template
 
 
 def curve(held_out: list[float], start: float | None = 0.4, **signals: list[float | None]) -> Curve:

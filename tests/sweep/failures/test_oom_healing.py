@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grposweep import planning
-from grposweep.check import check, errors
+from grporecipe import planning
+from grporecipe.check import check, errors
+from grporecipe.setting import Setting
 from grposweep.config.to_setting import KEYS, read_setting
 from grposweep.schema import Experiment
-from grposweep.setting import Setting
 from grposweep.storage.records import OomFix, apply_oom_fix
 from grposweep.sweep.oom import SPLITTABLE, heal
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from grposweep.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError
 from grposweep.launchers.base import End, EndState, LauncherBusy, LauncherUnreachable
 from grposweep.launchers.slurm.script import submit_command, submit_environment
 from grposweep.process import die_with

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
+from grporecipe.labels import count
 from grposweep.external.script import check_launcher
-from grposweep.labels import count
 from grposweep.launchers.base import (
     End,
     Job,

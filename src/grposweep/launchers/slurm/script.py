@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import ExitCode
-from grposweep.files import write_text
+from grporecipe.errors import ExitCode
+from grporecipe.files import write_text
 from grposweep.launchers.base import Job
 from grposweep.process import inherited
 from grposweep.schema import Cluster

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from grposweep.errors import ExitCode, UserError
-from grposweep.files import write_text
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import write_text
 from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.script import (

@@ -13,8 +13,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from grposweep.errors import UserError
-from grposweep.files import parse_json
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts

@@ -2,7 +2,7 @@
 
 import random
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import Row
 

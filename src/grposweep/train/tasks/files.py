@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from grposweep.errors import UserError
+from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
 from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, shuffled, take_column

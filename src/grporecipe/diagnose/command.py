@@ -1,0 +1,135 @@
+"""The command ``grposweep diagnose``: print a diagnosis as text or JSON, once or while the log grows."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.text import Text
+
+from grporecipe.diagnose.checks import Level
+from grporecipe.diagnose.findings import NAMES_TO_FAIL, Diagnosis, Finding, diagnose
+from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
+from grporecipe.errors import ExitCode, UserError
+
+STYLES = {Level.PROBLEM: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold"}
+
+
+def parse_fail_on(text: str | None) -> frozenset[str]:
+    """Return the names in ``--fail-on``.
+
+    Raises UserError for a name that no finding has.
+    """
+    names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
+    if unknown := sorted(names - NAMES_TO_FAIL):
+        raise UserError(
+            f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {', '.join(sorted(NAMES_TO_FAIL))}."
+        )
+    return names
+
+
+def diagnose_once(path: Path, console: Console, as_json: bool, fail_on: frozenset[str]) -> ExitCode:
+    """Print the diagnosis of a log, and return the exit code."""
+    found = diagnose(read_log(path))
+    if as_json:
+        print(json.dumps(diagnosis_json(found)))
+    else:
+        console.print(screen(found))
+    return ExitCode.FAILED if found.fails(fail_on) else ExitCode.FINISHED
+
+
+def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float) -> ExitCode:
+    """Diagnose a log each time it grows, until Ctrl-C, the training's last step, or a finding in ``fail_on``.
+
+    A terminal shows one screen. Without a terminal, a diagnosis is printed each time its findings change.
+    """
+    live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
+    shown: list[str] | None = None
+    try:
+        with live or nullcontext():
+            for found in _diagnoses(path, interval):
+                names = [finding.name for finding in found.findings]
+                if live:
+                    live.update(screen(found), refresh=True)
+                elif as_json and names != shown:
+                    print(json.dumps(diagnosis_json(found)), flush=True)
+                elif names != shown:
+                    console.print(screen(found))
+                shown = names
+                if found.fails(fail_on):
+                    return ExitCode.FAILED
+                if found.log.total and found.log.end >= found.log.total:
+                    break
+    except KeyboardInterrupt:
+        pass  # the usual end
+    return ExitCode.FINISHED
+
+
+def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
+    """Yield a diagnosis each time the log has changed. Wait if it has no metrics yet; a missing log is an error."""
+    seen: tuple[str, int, int] | None = None
+    while True:
+        file = find_log(path)
+        now = (str(file), file.stat().st_size, file.stat().st_mtime_ns) if file.exists() else None
+        if now is None or now != seen:
+            with suppress(NoMetricsYet):  # the training has not logged yet
+                yield diagnose(read_log(file))
+            seen = now
+        time.sleep(interval)
+
+
+def screen(found: Diagnosis) -> Group:
+    """Return a diagnosis as text for the terminal."""
+    log = found.log
+    of = f" of {log.total:,}" if log.total else ""
+    numbered = ", lines numbered" if log.counted else ""
+    skipped = f", {log.skipped} damaged lines skipped" if log.skipped else ""
+    head = f"{log.format}, {len(log.steps):,} logged steps to {log.end:,}{of}{numbered}{skipped}"
+    parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head)]
+    if found.healthy:
+        parts.append(Text("no problem found", "bold green"))
+    parts += [part for finding in found.findings for part in _paragraph(finding)]
+    if found.not_judged:
+        parts.append(Text(f"not judged: {_missing(found)}", "dim"))
+    return Group(*parts)
+
+
+def _paragraph(finding: Finding) -> Iterator[RenderableType]:
+    first, last = finding.steps
+    yield Text.assemble((f"{finding.level}", STYLES[finding.level]), f" {finding.name}: ", (finding.text, "bold"))
+    yield Padding(Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), (0, 0, 0, 2), expand=False)
+    yield Padding(Text(finding.advice), (0, 0, 0, 2), expand=False)
+
+
+def _missing(found: Diagnosis) -> str:
+    """Return the checks that did not run, grouped by what they lack."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in found.not_judged.items():
+        by_reason.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(names)} (missing: {reason})" for reason, names in by_reason.items())
+
+
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as JSON for scripts."""
+    log = found.log
+    return {
+        "v": 1,
+        "log": log.path,
+        "format": log.format,
+        "steps": [log.steps[0], log.end] if log.steps else None,
+        "total": log.total,
+        "healthy": found.healthy,
+        "findings": [
+            {
+                "name": finding.name, "level": finding.level.value, "text": finding.text, "evidence": finding.evidence,
+                "advice": finding.advice, "steps": list(finding.steps), "numbers": dict(finding.numbers),
+            }
+            for finding in found.findings
+        ],
+        "not_judged": found.not_judged,
+    }  # fmt: skip  # an entry a line reads best

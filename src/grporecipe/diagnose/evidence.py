@@ -1,0 +1,192 @@
+"""Values that checks derive from a log: means over windows of steps, the reward's curve for the guards, and its trend."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import fmean, median, stdev
+
+from grporecipe.curve import Curve, State
+from grporecipe.diagnose.log import Log
+from grporecipe.guards import has_risen
+
+WINDOWS = 10  # of a log without evaluations
+FEWEST_IN_WINDOW = 3  # logged steps
+FEWEST_EVALUATIONS = 3  # after the start; with fewer, the training reward is used
+FEWEST_TREND = 6  # points of a trend
+_SIGNALS = ("kl", "entropy", "grad_norm", "zero_std", "truncated", "update_size")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive logged values of a metric: first and last step, mean, and the mean's standard error."""
+
+    first: int
+    last: int
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line fitted to the reward: its change from the first to the last point, with the 95 % interval."""
+
+    name: str  # of the reward: of evaluations or of training
+    change: float
+    low: float
+    high: float
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A log, and the values that checks derive from it."""
+
+    log: Log
+
+    def windows(self, name: str) -> list[Window]:
+        """Split a metric into at most ``WINDOWS`` windows with equally many logged values. Empty for fewer than six values."""
+        values = self.signal(name)
+        count = min(WINDOWS, len(values) // FEWEST_IN_WINDOW)
+        if count < 2:
+            return []
+        bounds = [round(i * len(values) / count) for i in range(count + 1)]
+        return [_window(values[a:b]) for a, b in pairwise(bounds)]
+
+    def signal(self, name: str) -> list[tuple[int, float]]:
+        """Return a metric by step.
+
+        If the share of groups without variance is missing, it is 1 in steps whose rewards are all equal, and 0 in others.
+        """
+        values = self.log.series(name)
+        if name != "zero_std" or values:
+            return values
+        if spread := self.log.series("reward_std"):
+            return [(step, float(value <= 1e-9)) for step, value in spread]
+        least = dict(self.log.series("reward_min"))
+        return [(step, float(most == least[step])) for step, most in self.log.series("reward_max") if step in least]
+
+    @cached_property
+    def evaluations(self) -> list[tuple[int, float]]:
+        """Return the evaluations after the start."""
+        begun = self.log.steps[0] if self.log.steps else 0
+        return [(step, value) for step, value in self.log.series("eval_reward") if step > 0 and step >= begun]
+
+    @cached_property
+    def start(self) -> float | None:
+        """Return the evaluation before training."""
+        begun = self.log.steps[0] if self.log.steps else 1
+        return next((value for step, value in self.log.series("eval_reward") if step == 0 or step < begun), None)
+
+    @property
+    def held_out(self) -> bool:
+        """Return whether the reward comes from evaluations. Otherwise it is the mean of training steps."""
+        return len(self.evaluations) >= FEWEST_EVALUATIONS
+
+    @property
+    def reward_name(self) -> str:
+        """Return the reward's name for sentences."""
+        return "held-out reward" if self.held_out else "training reward"
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        """Return the reward as the curve that the sweep's guards read, or None if the log is too short."""
+        if self.held_out:
+            steps = [step for step, _ in self.evaluations]
+            values = [value for _, value in self.evaluations]
+            errors = dict(self.log.series("eval_se"))
+            found = [errors.get(step, self._scatter(values)) for step in steps]
+            start = self.start
+        else:
+            parts = self.windows("reward")
+            if len(parts) < FEWEST_EVALUATIONS:
+                return None
+            steps, values = [part.last for part in parts], [part.mean for part in parts]
+            found, start = [part.error for part in parts], parts[0].mean
+        signals = {name: self._between(name, steps) for name in _SIGNALS}
+        total = float(max(self.log.total or 0, self.log.end, 1))
+        return Curve(0, {}, State.RUNNING, total, [float(s) for s in steps], values, start, found, signals)
+
+    @cached_property
+    def stops(self) -> list[int]:
+        """Return the steps of the curve's points."""
+        return [int(step) for step in self.curve.completions] if self.curve else []
+
+    @cached_property
+    def risen(self) -> bool:
+        """Return whether the reward has risen by more than noise, as the sweep's guards define it."""
+        return self.curve is not None and has_risen(self.curve)
+
+    @cached_property
+    def scale(self) -> float | None:
+        """Return the size of a large reward difference: the median standard deviation in a group, or a substitute."""
+        spread = [value for _, value in self.log.series("reward_std") if value > 0]
+        if spread:
+            return median(spread)
+        least = dict(self.log.series("reward_min"))
+        ranges = [most - least[step] for step, most in self.log.series("reward_max") if step in least]
+        return median(ranges) / 4 or None if ranges else None
+
+    @cached_property
+    def trend(self) -> Trend | None:
+        """Fit a line to the evaluations by least squares. With few evaluations, fit windows of the training reward.
+
+        None if there are too few points.
+        """
+        points: list[tuple[int, float]] = self.evaluations
+        if len(points) < FEWEST_TREND:
+            points = [(window.last, window.mean) for window in self.windows("reward")]
+        if len(points) < FEWEST_TREND:
+            return None
+        from scipy.special import stdtrit  # Student's t; 0.25 s that only a long log costs
+
+        xs, ys = [float(step) for step, _ in points], [value for _, value in points]
+        count, x, y = len(xs), fmean(xs), fmean(ys)
+        across = sum((a - x) ** 2 for a in xs)
+        slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / across
+        rest = sum((b - y - slope * (a - x)) ** 2 for a, b in zip(xs, ys, strict=True))
+        free = count - 2
+        half = float(stdtrit(free, 0.975)) * math.sqrt(rest / free / across) * (xs[-1] - xs[0])
+        change = slope * (xs[-1] - xs[0])
+        if points is self.evaluations:
+            return Trend("held-out reward", change, change - half, change + half, points[0][0], points[-1][0])
+        return Trend("training reward", change, change - half, change + half, self.log.steps[0], points[-1][0])
+
+    def early_gain(self) -> float:
+        """Return the upper end (95 %) of the training reward's gain over its first twentieth; 0 if evaluations are used."""
+        values = self.log.series("reward")
+        if len(self.evaluations) >= FEWEST_TREND or len(values) < WINDOWS:
+            return 0.0
+        begun = max(len(values) // 20, 5)
+        first, rest = _window(values[:begun]), _window(values[begun:])
+        return rest.mean - first.mean + 2 * math.hypot(first.error, rest.error)
+
+    def share(self, name: str, is_true: Callable[[float], bool]) -> float:
+        """Return the share of a metric's values for which ``is_true`` holds; 0 without values."""
+        values = self.log.series(name)
+        return sum(is_true(value) for _, value in values) / len(values) if values else 0.0
+
+    def _between(self, name: str, stops: Sequence[int]) -> list[float | None]:
+        """Return the means of a signal between the points of the curve."""
+        values, found, at = self.signal(name), [], 0
+        for stop in stops:
+            part = []
+            while at < len(values) and values[at][0] <= stop:
+                part.append(values[at][1])
+                at += 1
+            found.append(fmean(part) if part else None)
+        return found
+
+    @staticmethod
+    def _scatter(values: Sequence[float]) -> float:
+        """Estimate the standard error of an evaluation from the differences of neighbours (von Neumann 1941)."""
+        steps = [(b - a) ** 2 for a, b in pairwise(values)]
+        return math.sqrt(median(steps) / 2) if steps else 0.0
+
+
+def _window(values: Sequence[tuple[int, float]]) -> Window:
+    numbers = [value for _, value in values]
+    error = stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
+    return Window(values[0][0], values[-1][0], fmean(numbers), error)

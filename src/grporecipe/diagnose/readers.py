@@ -1,0 +1,292 @@
+"""Read a training log of any framework. The content shows the format. Damaged lines are skipped and counted."""
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grporecipe.diagnose import binary
+from grporecipe.diagnose.log import Log, translate
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
+
+METRICS, PLAN, CONFIG = "metrics.jsonl", "plan.json", "config.yaml"  # in the folder of a sweep's trial
+MOST_BYTES = 256 << 20
+MOST_LINES = 5_000_000
+LONGEST_LINE = 1 << 20  # characters; longer lines are skipped
+MOST_NESTED = 8  # levels of a JSON object that are flattened
+
+Line = dict[str, Any]
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RAY = re.compile(r"\s*\(\w[^)]{0,200}\)\s?")  # "(TaskRunner pid=123, ip=10.0.0.1) "
+_DICT = re.compile(r"\{['\"][^{}]*\}")
+_PAIR = re.compile(r"""['"]([^'"]+)['"]\s*:\s*(?:'([^']*)'|"([^"]*)"|(?:np\.\w+\()?([-+\w.]+))""")
+_PROGRESS = re.compile(r"(\d{1,9})/(\d{1,9}) \[[^\]]{0,80}(?:it/s|s/it)")
+_STEPS = re.compile(r"Total optimization steps = ([\d,]{1,15})")
+_HISTORY = re.compile(r"\{[^{}]*\}")
+_VERL = re.compile(r"\bstep:(\d+) - ")
+_NUMPY = re.compile(r"np\.\w+\((.*)\)")
+_EASYR1 = re.compile(r"Step (\d+)\s*")
+_YAML = re.compile(r"( *)([\w@./-]+):(?: (\S+))?\s*")
+
+
+class TextFormat(NamedTuple):
+    """A text format: its name, and the function that reads a file's metrics."""
+
+    name: str
+    read: Callable[[Iterable[str]], Iterator[Line]]
+
+
+class NoMetricsYet(UserError):
+    """The file has no metrics: it is no log, or the training has not logged yet."""
+
+
+def read_log(path: Path) -> Log:
+    """Read a log file, or the log in a folder.
+
+    Raises UserError if there is no log, if it is too large, or if it has no rewards.
+    """
+    file = find_log(path)
+    data = _bytes(file)
+    if data.startswith(binary.WANDB):
+        log = Log.build(str(file), "W&B offline run", binary.wandb_lines(data))
+    elif binary.is_events(data):
+        log = Log.build(str(file), "TensorBoard events", binary.event_lines(data))
+    else:
+        log = _read_text(file, data.decode("utf-8", errors="replace"))
+    if not log.rows:
+        raise NoMetricsYet(f"{file}: no line has metrics of a training. Name {_READ}.")
+    if not log.is_grpo:
+        raise UserError(f"{file}: it has no reward, so it is not the log of a GRPO training. Name {_READ}.")
+    if file.name == METRICS:  # a trial of this project: its folder has more
+        log.weights = _weights(file)
+        plan = file.parent / PLAN
+        log.total = whole_or_none((read_json(plan) or {}).get("total_steps")) if plan.is_file() else None
+    return log
+
+
+_READ = (
+    "trainer_state.json, the output of TRL, verl, EasyR1 or ms-swift, logging.jsonl, metrics.jsonl, a W&B run or its CSV, "
+    "or a file of TensorBoard events"
+)
+# The first pattern that matches in a folder is used; of several matches, the newest file.
+_FOLDER = (
+    METRICS, "logging.jsonl", "experiment_log.jsonl", "trainer_state.json", "checkpoint-*/trainer_state.json",
+    "*.wandb", "files/*.wandb", "run-*/*.wandb", "offline-run-*/*.wandb", "events.out.tfevents.*",
+    "runs/*/events.out.tfevents.*", "*/logging.jsonl",
+)  # fmt: skip
+
+
+def find_log(path: Path) -> Path:
+    """Return the log file at a path: the file itself, or the log in a folder.
+
+    Raises UserError if a folder has none.
+    """
+    if not path.is_dir():
+        return path
+    for pattern in _FOLDER:
+        found = [file for file in path.glob(pattern) if file.is_file()]
+        if found:
+            return max(found, key=lambda file: file.stat().st_mtime)
+    raise UserError(f"{path}: no training log in this folder. Name {_READ}.")
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if not file.is_file():
+            raise UserError(f"{file}: it is not a file. Name {_READ}.")
+        if size > MOST_BYTES:
+            raise UserError(
+                f"{file}: {size / 2**20:,.0f} MiB, and at most {MOST_BYTES >> 20} are read. Cut it: tail -c 200M LOG > end.log."
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: it cannot be read ({error.strerror}). Name {_READ}.") from error
+
+
+def _read_text(file: Path, text: str) -> Log:
+    """Read a text log in the format that yields the most metrics."""
+    start = text.lstrip()[:1]
+    if start in ("{", "[") and (whole := _whole(text)) is not None:
+        return _from_json(file, whole)
+    if start == "{" and '"log_history"' in text:  # an incomplete checkpoint: its writer was killed
+        rest = text.partition('"log_history"')[2]
+        found = (_whole(match[0]) for match in _HISTORY.finditer(rest))
+        log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
+        log.skipped = 1
+        return log
+    if text.count("\n") + text.count("\r") > MOST_LINES:
+        raise UserError(f"{file}: more than {MOST_LINES:,} lines. Cut it: tail -n {MOST_LINES // 2} LOG > end.log.")
+    lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
+    logs = [Log.build(str(file), format.name, format.read(lines)) for format in TEXT_FORMATS]
+    best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
+    best.skipped = _damaged(lines) if best.rows and best.format == "JSON lines" else 0
+    best.total = best.total or next((log.total for log in logs if log.total), None)
+    return best
+
+
+def _whole(text: str) -> Any:
+    """Return a text's JSON value, or None if it is not exactly one value (such as JSON lines)."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
+
+
+def _from_json(file: Path, value: Any) -> Log:
+    """Read trainer_state.json, a list of logged lines, or a single line."""
+    if isinstance(value, dict) and isinstance(value.get("log_history"), list):
+        total = value.get("max_steps")
+        lines = [line for line in value["log_history"] if isinstance(line, dict)]
+        known = total if isinstance(total, int) and total > 0 else None
+        return Log.build(str(file), "trainer_state.json", lines, known)
+    found = value if isinstance(value, list) else [value]
+    return Log.build(str(file), "JSON", [flatten(line) for line in found if isinstance(line, dict)])
+
+
+def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
+    """Flatten nested objects with keys joined by "/" (EasyR1 nests its metrics; verl puts them into "data")."""
+    flat: Line = {}
+    for key, value in line.items():
+        name = key if not prefix else f"{prefix}/{key}"
+        if isinstance(value, dict):
+            inner = "" if key == "data" and not prefix else name
+            flat.update(flatten(value, inner, depth - 1) if depth else {})
+        else:
+            flat[name] = value
+    return flat
+
+
+def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
+    for line in lines:
+        if not (line.lstrip().startswith("{") and line.rstrip().endswith("}")):
+            continue
+        value = _whole(line)
+        if isinstance(value, dict):
+            yield flatten(value)
+
+
+def _damaged(lines: list[str]) -> int:
+    """Count the lines that begin like a JSON object but are invalid."""
+    return sum(line.startswith("{") and _whole(line) is None for line in lines)
+
+
+def _dicts(lines: Iterable[str]) -> Iterator[Line]:
+    """Read the console of transformers: one dict per logged step, after a progress bar with the step.
+
+    Progress bars go to another stream and may be late. The dicts of a finished training are then spread evenly over its steps.
+    """
+    found: list[tuple[Line, int | None]] = []
+    step = total = planned = None
+    finished = False
+    for line in lines:
+        if "Total optimization" in line and (said := _STEPS.search(line)):
+            planned = int(said[1].replace(",", "") or 0)
+        at = 0
+        for match in _DICT.finditer(line) if "{" in line else ():
+            step, total = _progress(line[at : match.start()], step, total, planned)
+            at = match.end()
+            pairs = {p[0]: p[1] or p[2] or p[3] for p in _PAIR.findall(match[0])}
+            finished = finished or "train_runtime" in pairs
+            if translate(pairs):
+                found.append((pairs, step))
+        step, total = _progress(line[at:], step, total, planned)
+    yield from _numbered(found, total, planned if finished else None)
+
+
+def _numbered(found: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
+    """Number the dicts: by the progress bars if these give each its own step, else evenly over a finished training."""
+    steps = [step for pairs, step in found if "reward" in translate(pairs)]
+    known = [step for step in steps if step is not None]
+    if total and len(known) == len(steps) and known == sorted(set(known)):
+        yield from ({"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in found)
+    elif whole and steps and whole % len(steps) == 0:
+        done = 0
+        for pairs, _ in found:
+            done += "reward" in translate(pairs)
+            yield {"global_step/max_steps": f"{done * whole // len(steps)}/{whole}", **pairs}
+    else:
+        yield from (pairs for pairs, _ in found)
+
+
+def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:
+    """Return the last step and the length of the training's progress bar in a text.
+
+    The bar is the one of the planned length. If none is planned, it is the longest one.
+    """
+    if "it/s" not in text and "s/it" not in text:
+        return step, total
+    for done, of in _PROGRESS.findall(text):
+        if int(of) == planned if planned else total is None or int(of) >= total:
+            step, total = int(done), int(of)
+    return step, total
+
+
+def _verl(lines: Iterable[str]) -> Iterator[Line]:
+    """Read verl's console: ``step:12 - actor/pg_loss:0.01 - ...``."""
+    for line in lines:
+        if "step:" in line and (start := _VERL.search(plain := _COLOUR.sub("", line))):
+            pairs = (part.strip().rpartition(":") for part in plain[start.end() :].split(" - "))
+            yield {"step": int(start[1]), **{name: _NUMPY.sub(r"\1", value) for name, _, value in pairs}}
+
+
+def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
+    """Read EasyR1's console: ``Step 12``, then its metrics as nested YAML."""
+    block: Line | None = None
+    stack: list[tuple[int, str]] = []
+    for line in lines:
+        if block is None and "Step " not in line:
+            continue
+        plain = _COLOUR.sub("", line)
+        plain = plain[worker.end() :] if (worker := _RAY.match(plain)) else plain
+        if start := _EASYR1.fullmatch(plain):
+            if block:
+                yield block
+            block, stack = {"step": int(start[1])}, []
+        elif block is not None and (pair := _YAML.fullmatch(plain)):
+            indent = len(pair[1])
+            stack = [entry for entry in stack if entry[0] < indent]
+            name = "/".join([*(key for _, key in stack), pair[2]])
+            if pair[3] is None and len(stack) < MOST_NESTED:
+                stack.append((indent, pair[2]))
+            elif pair[3] is not None:
+                block[name] = pair[3]
+    if block:
+        yield block
+
+
+def _table(lines: Iterable[str]) -> Iterator[Line]:
+    """Read a W&B history as CSV. A chart's export has columns "RUN - METRIC", and bounds, which are left out."""
+    rows = csv.reader(line.replace("\0", "") for line in lines if line)
+    try:
+        names = [name.split(" - ", 1)[-1] for name in next(rows, [])]
+        if not translate(dict.fromkeys(names, "0")):
+            return
+        for row in rows:
+            yield {n: v for n, v in zip(names, row, strict=False) if v and not n.endswith(("__MIN", "__MAX"))}
+    except csv.Error:
+        return
+
+
+TEXT_FORMATS = (
+    TextFormat("JSON lines", _json_lines),
+    TextFormat("console of transformers", _dicts),
+    TextFormat("console of verl", _verl),
+    TextFormat("console of EasyR1", _easyr1),
+    TextFormat("CSV", _table),
+)
+
+
+def _weights(file: Path) -> str | None:
+    """Return the type of the trained weights if the log belongs to a trial of this project."""
+    config = file.parent / CONFIG
+    if not config.is_file() or config.stat().st_size > 1 << 20:
+        return None
+    try:
+        value = parse_yaml(read_text(config))
+        dtype = value["model"]["dtype"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dtype if isinstance(dtype, str) and dtype != "auto" else None

@@ -1,0 +1,327 @@
+"""Read and write files safely: writes are atomic, lines are appended in one call, content is never trusted.
+
+`read_text`, `parse_json` and `parse_yaml` enforce limits, so callers can walk and print what they return.
+"""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from types import UnionType
+from typing import Any, BinaryIO
+
+VERSION = 1  # of every line and object on disk, as "v"
+_DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
+
+
+LARGEST = 1 << 28  # bytes of a file that is read as a whole
+STALE_TRIES = 5  # to read a file that is replaced meanwhile
+DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
+MOST_YAML_VALUES = 1_000_000  # counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
+LONGEST_NUMBER = 4000  # characters of an integer: Python writes no longer ones
+_NO_BRACKET = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"?+|[^][{}"]++', re.DOTALL
+)  # a JSON string, and what stands between brackets
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises FileNotFoundError if it does not exist, and ValueError for a folder, a pipe or a device.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer would block forever
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENXIO):  # below a file, a link to itself, a socket
+            raise FileNotFoundError(*error.args) from None
+        raise
+    try:
+        is_regular = stat.S_ISREG(os.fstat(handle).st_mode)
+    except OSError:  # replaced meanwhile, see _read
+        os.close(handle)
+        raise
+    if not is_regular:
+        os.close(handle)
+        raise ValueError("it is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content. Raises as `open_file`, and ValueError for more than LARGEST bytes."""
+    return _read(path, None)
+
+
+def read_tail(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file, such as a log of any size; empty if there is no such file."""
+    try:
+        return _read(path, most)
+    except (FileNotFoundError, ValueError):
+        return b""
+
+
+def _read(path: Path, most: int | None) -> bytes:
+    """Return the last bytes of a file, or all. On NFS one that is replaced meanwhile is stale, and is opened again."""
+    for left in reversed(range(STALE_TRIES)):
+        try:
+            with open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if most is None and size > LARGEST:
+                    raise ValueError(f"it has {size:,} bytes, more than {LARGEST:,}")
+                file.seek(0 if most is None else max(size - most, 0))
+                return file.read()
+        except OSError as error:
+            if error.errno != errno.ESTALE or not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an unreadable file, or what is in its place, to an unused path; return that path."""
+    target, number = path.with_name(f"{path.name}.damaged"), 1
+    while os.path.lexists(target):
+        number += 1
+        target = path.with_name(f"{path.name}.damaged.{number}")
+    path.rename(target)
+    return target
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return a file's text. Raises as `read_bytes`, and ValueError if it is not UTF-8 (``errors`` as in `bytes.decode`)."""
+    return read_bytes(path).decode("utf-8", errors)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text of at most DEEPEST levels. A lone surrogate becomes "?", because no stream accepts it.
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    if text.count("[") + text.count("{") > DEEPEST:
+        brackets = _NO_BRACKET.sub("", text)
+        if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text, of safe types, within the limits of `bounded_yaml`.
+
+    Raises ValueError for anything else.
+    """
+    import yaml  # not needed for --help
+
+    try:
+        return yaml.load(bounded_yaml(text), yaml_loader())
+    except (yaml.YAMLError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def bounded_yaml(text: str) -> str:
+    """Return the text if it has at most DEEPEST levels and MOST_YAML_VALUES values.
+
+    Raises ValueError otherwise, and if it is not YAML.
+    """
+    import yaml
+
+    if is_deep_yaml(text):
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if "*" in text:
+        try:
+            count = count_yaml_values(yaml.compose(text, yaml_loader()), {})
+        except yaml.YAMLError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+        if count > MOST_YAML_VALUES:
+            raise ValueError(f"it has more than {MOST_YAML_VALUES:,} values")
+    return text
+
+
+def is_deep_yaml(text: str) -> bool:
+    """Return whether a YAML text has more than DEEPEST levels.
+
+    libyaml's reader recurses at each level, so a text nested 100,000 levels deep would crash the process.
+    """
+    import yaml
+
+    indent = max(map(len, re.findall(r"^ +", text, re.MULTILINE)), default=0)
+    if indent + sum(text.count(sign) for sign in "[{-?") <= DEEPEST:
+        return False
+    depth = 0
+    try:
+        for event in yaml.parse(text, yaml_loader()):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                return True
+    except yaml.YAMLError:  # the parser reports the error
+        return False
+    return False
+
+
+def count_yaml_values(node: Any, known: dict[int, int]) -> int:
+    """Count a node and those below it, with aliases expanded; ``known`` are counts by node id.
+
+    Raises ValueError for a number that is too long, such as one of many digits in base 60.
+    """
+    import yaml
+
+    if node is None or isinstance(node, yaml.ScalarNode):
+        if node is not None and node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(node.value):,} characters")
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 1  # a node may contain itself
+        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(count_yaml_values(part, known) for part in below)
+    return known[id(node)]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` atomically (fsync, then rename): a reader sees the old or the new content."""
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:  # with the permissions that the user's umask allows
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = str(path)  # instead of the draft's name; a failed write names no file
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def delete_folder(path: Path, within: Path) -> None:
+    """Delete a folder below ``within`` as far as possible, without following links."""
+    if path.parent.resolve() == within.resolve() / path.parent.relative_to(within):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def is_draft(name: str) -> bool:
+    """Return whether this is the name of a temporary file that a killed writer leaves behind."""
+    return _DRAFT.fullmatch(name) is not None
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace ``path`` by one JSON object that includes the format's version."""
+    write_text(path, json.dumps({"v": VERSION, **value}, indent=1, sort_keys=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in ``path``, or None if it is missing or unreadable (``grposweep doctor`` tells these apart)."""
+    try:
+        value = parse_json(read_bytes(path))
+    except (FileNotFoundError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    """Append one JSON line that includes the format's version, in a single write. A torn last line is ended first."""
+    data = (json.dumps({"v": VERSION, **value}) + "\n").encode()
+    # training appends at every step, and an unbuffered write takes half the time
+    with path.open("ab+", buffering=0) as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            data = data if file.read(1) == b"\n" else b"\n" + data
+        while data:  # a full disk may take only a part: then the next write raises
+            data = data[file.write(data) :]
+
+
+def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, Any]]:
+    """Return the JSON lines of ``path``. A torn line (its writer was killed) is skipped; a missing file is empty.
+
+    ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are skipped.
+    """
+    try:
+        text = read_text(path, errors="replace")
+    except (FileNotFoundError, ValueError):
+        return
+    for value in objects(text.split("\n")):  # splitlines() would also cut at U+2028, which JSON strings may hold
+        if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
+            yield value
+
+
+def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among these lines; skip everything else."""
+    for line in lines:
+        try:
+            value = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def as_number(value: object) -> float | None:
+    """Return a JSON number as a float; None for anything else, and for numbers that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def text_or(value: Any, default: str = "") -> str:
+    """Return a JSON string, or the default for any other value."""
+    return value if isinstance(value, str) else default
+
+
+def whole_or_none(value: Any) -> int | None:
+    """Return a JSON integer; None for any other value."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def count_or_none(value: Any) -> int | None:
+    """Return a finite JSON number as an integer; None for any other value."""
+    number = finite_or_none(value)
+    return None if number is None else int(number)
+
+
+def finite_or_none(value: Any) -> float | None:
+    """Return a finite JSON number; None for any other value."""
+    number = as_number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def age_seconds(path: Path) -> float:
+    """Return the seconds since a file (or link) was written, compared with a new file in its folder, because clocks differ.
+
+    Raises FileNotFoundError if it does not exist.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
+        return max(os.fstat(now.fileno()).st_mtime - path.lstat().st_mtime, 0.0)
+
+
+def yaml_loader() -> Any:
+    """Return PyYAML's safe loader: the C version if it was built, which is ten times faster."""
+    import yaml  # not needed for --help
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def text_sha256(text: str) -> str:
+    """Return a hash that tells whether a file has changed since it was written."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file's content, or None if there is no such file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

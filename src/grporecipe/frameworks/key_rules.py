@@ -1,0 +1,309 @@
+"""GV, GM and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
+
+For dotted keys also types and choices of values, and KL keys without effect. A framework's own version of such a rule is a
+variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
+
+GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another version. Findings on keys are
+uncertain if the version is unknown, so they become one warning without a safe fix. Findings that are true for every
+release (`Violation.certain`) stay errors.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from grporecipe import frameworks
+from grporecipe.frameworks.base import text
+from grporecipe.frameworks.parsing.yaml_text import convert
+from grporecipe.memory.catalog import find_model
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.rules.helpers import NO_COUNT, cut, show
+from grporecipe.rules.registry import Change, RecipeRule, Rule, Violation, choose_for_recipes, recipe_rule
+from grporecipe.setting import DOTTED, EVERY, Version
+
+
+@recipe_rule("GV105", "warning", of=EVERY)
+def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
+    """A key that a file sets twice: the YAML reader silently takes the last one."""
+    for twice in recipe.duplicates:
+        what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
+        yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
+                        (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
+
+
+@recipe_rule("GV106", "warning", of=EVERY)
+def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
+    """A value that only a running shell knows: rules that depend on it are not judged, and plan numbers are null.
+
+    ``$@`` and other words that may add options are named too; the command is judged without them.
+    """
+    for key, value in recipe.unresolved.items():
+        if key not in (value, "num_processes", "config") and not _matters(recipe, key):
+            continue  # the name of a folder or a run: no rule reads it
+        if key != value and value in recipe.unresolved:
+            continue  # reported once, for the words that may contain it
+        why = "the script alone does not determine it, so nothing that depends on it was checked"
+        instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
+        if key == value:
+            why = "the script alone does not determine the options that it adds, so the rest was checked without them"
+            instead = "Write them into the command to have them checked."
+        if key == "config":
+            why, instead = (
+                "the recipe that the script names was not found, so its keys were not checked",
+                "Lint that recipe itself.",
+            )
+        yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))
+
+
+def _matters(recipe: Recipe, key: str) -> bool:
+    """Return whether a rule or the plan depends on a key."""
+    return frameworks.FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
+
+
+@recipe_rule("GV107", "error", of=EVERY)
+def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
+    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
+
+    bash joins lines at a backslash that is the last character; a comment runs to the end of its line, even after a
+    backslash. The options that follow run as a separate command, and the trainer uses its defaults for them.
+    """
+    if recipe.launch is not None and recipe.launch.cut_line is not None:
+        why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"
+        instead = "Move the comment above the command, and end each line but the last with a backslash."
+        yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
+
+
+@recipe_rule("GM203", "warning", of=EVERY)
+def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violation]:
+    """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be estimated are reported.
+
+    Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
+    (docs/explanation/memory.md), or be a local folder with a config.json.
+    """
+    if recipe.gpu_gib is None:
+        return
+    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", frameworks.read(recipe).setting
+    name, key = setting.model_name_or_path, setting.key("model_name_or_path")
+    if setting.architecture is not None:
+        return
+    if frameworks.FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
+        why = f"the memory of this recipe of {setting.trainer} is not estimated"
+        yield Violation(
+            what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
+        )
+    else:
+        why = f"the shape of {key}={name} is not known" if name else "no model is named"
+        instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
+        yield Violation(what, why, instead, (key,) if name else ())
+
+
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+
+
+def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
+    """Describe a key that does not exist, with the keys that it may mean."""
+    value = recipe.config[key]
+    other = found[0] if found else ""
+    advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
+    if other and other in recipe.config:
+        advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
+        changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
+    else:
+        changes = ({key: None, other: value},) if other else ()
+    harmless = frozenset(changes[0]) if changes and safe else frozenset()
+    return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
+
+
+@recipe_rule("GV303", "error", of=DOTTED, by_release=True)
+def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
+    """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.
+
+    EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
+    so it fails where the number is used.
+    """
+    yield from find_mistyped(recipe, frameworks.known_keys(recipe))
+
+
+def find_mistyped(
+    recipe: Recipe, takes: Mapping[str, KeySpec], adjust: Callable[[str, str], str] = lambda _, kind: kind
+) -> Iterator[Violation]:
+    """Find values that are not of their key's type. ``adjust`` returns the effective key and type for those of the table."""
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
+            continue
+        kind = adjust(key, takes[key].type.removeprefix("auto "))
+        found = convert(value, kind)
+        if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
+            changes = ({written: found.value},) if found.value is not None else ()
+            wanted = WANTED.get(kind.rstrip("?"), "another value")
+            yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
+
+
+@recipe_rule("GV305", "error", of=DOTTED, by_release=True)
+def words_are_known(_: Recipe) -> tuple[Violation, ...]:
+    """A value that is not among its key's choices: an estimator, a loss, a schedule, an engine.
+
+    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently treats an unknown ``loss_type``
+    as ``default``.
+    """
+    return ()  # only variants have lists of choices
+
+
+def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
+    """Find values that are not among the choices of their key."""
+    trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        allowed = words.get(key)
+        if (
+            allowed is None
+            or value is None
+            or written in recipe.unresolved
+            or str(value) in allowed
+            or "${" in str(value)
+        ):
+            continue
+        near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
+        why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
+        yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
+                        ({written: (near or list(allowed))[0]},))  # fmt: skip
+
+
+@recipe_rule("GK310", "warning", of=DOTTED)
+def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
+    """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
+
+    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
+    EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
+    and ``disable_kl`` switches all KL off.
+    """
+    return ()  # only variants have lists of KL keys
+
+
+def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
+    """Find keys that are set but have no effect."""
+    named = [key for key in dead if key in recipe.config]
+    if named:
+        words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
+        yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
+
+
+MOST_NAMED = 6  # keys in a message
+
+
+def find(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
+    """Return a rule's findings on a recipe, without those that depend on an unknown version."""
+    found = list(rule.judge(recipe))
+    return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
+
+
+def _is_open(recipe: Recipe, broken: Violation) -> bool:
+    """Return whether a finding depends on the version, and nothing states the version that trains."""
+    if broken.certain:
+        return False
+    if not recipe.version_source.known:
+        return True
+    return bool(recipe.version_source.conflict)  # the pinned release is not the one that trains
+
+
+def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
+    """Return a release that may be the one that trains and for which a rule on settings is satisfied, or None.
+
+    None if the version is known and takes the recipe's keys.
+    """
+    from grporecipe.frameworks.parsing.version_source import fitting_releases, releases_of  # it loads the frameworks
+
+    if recipe.version_source.known and not recipe.version_source.conflict:
+        return None
+    possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
+    for release in reversed(possible):
+        s = frameworks.read(replace(recipe, version=release)).setting
+        is_open = s.processes is None and rule.counts is not None
+        if (rule.counts(s) != NO_COUNT) if is_open and rule.counts else not rule.find(s):
+            return release
+    return None
+
+
+@recipe_rule("GV110", "warning", of=EVERY)
+def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
+    """The assumed release does not take some keys of the recipe, and nothing states the version that trains it.
+
+    Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
+    ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
+    releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
+    A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
+    version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
+    """
+    if recipe.version_source.known:
+        return
+    found = _held_back(recipe)
+    if found:
+        keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
+        why = f"{_label(recipe)} is assumed, because nothing states the version and no known release takes all keys"
+        instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
+        near = _near(found)
+        if len(found) == 1 and keys and _never_taken(keys[0], recipe):
+            trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+            why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
+        elif len(found) == 1:
+            why = f"{found[0].why}; {why}"
+        yield Violation(_named(keys, near) or found[0].what, why, instead, keys)
+
+
+@recipe_rule("GV111", "warning", of=EVERY)
+def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
+    """A repository pins one release, and a recipe has keys of another release. One of the two is out of date.
+
+    The recipe is judged by the newest release that takes all its keys, if there is one.
+    """
+    source = recipe.version_source
+    keys = tuple(key for key in source.conflict if key in recipe.config)
+    if keys:
+        pins = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}"
+        if source.kind == "pinned":
+            why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
+        else:
+            why = f"the newest release that takes all keys is {text(recipe.version)}"
+            advice = (
+                f"Change the pin or the keys. Judged by {text(recipe.version)}; --framework-version states another."
+            )
+        yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
+
+
+def _held_back(recipe: Recipe) -> list[Violation]:
+    """Return the findings of rules that depend on the release, as if the assumed version were known."""
+    rules = choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
+    return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
+
+
+def _never_taken(key: str, recipe: Recipe) -> bool:
+    """Return whether no release takes a key."""
+    from grporecipe.frameworks.parsing.version_source import misfits, releases_of  # it loads the frameworks
+
+    releases = releases_of(frameworks.FRAMEWORKS[recipe.framework])
+    return all(key in misfits(replace(recipe, version=release)) for release in releases)
+
+
+def _near(found: list[Violation]) -> dict[str, str]:
+    """Return a hint such as ``" (ppo_epochs?)"`` for each key whose fix is another spelling."""
+    near: dict[str, str] = {}
+    for broken in found:
+        for change in broken.suggestions:
+            new = [key for key, value in change.items() if value is not None]
+            if len(new) == 1 and len(broken.fields) == 1 and change.get(broken.fields[0], "") is None:
+                (old,) = broken.fields
+                section = old.rpartition(".")[0]
+                near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
+    return near
+
+
+def _label(recipe: Recipe) -> str:
+    return frameworks.FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))
+
+
+def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    hints = near if near and len(keys) > 1 else {}  # for a single key the reason has the hint
+    return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more

@@ -1,0 +1,48 @@
+"""ms-swift: the keys of its parser, and how its recipes are read and written.
+
+Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES and the like are variables).
+"""
+
+import re
+
+from grporecipe.frameworks.base import Command, Framework
+from grporecipe.frameworks.ms_swift import keys
+from grporecipe.frameworks.ms_swift.recipes import (
+    DERIVED,
+    FIELDS,
+    SPECIAL,
+    collect,
+    keys_of,
+    native_keys,
+    render,
+    unsaid,
+)
+from grporecipe.registries import Lazy
+
+FRAMEWORK = Framework(
+    traits=keys.TRAITS,
+    version=keys.VERSION,
+    fields=FIELDS,
+    takes=keys.known,
+    key_table=keys.keys_of_recipe,
+    releases=keys.releases,
+    keys=frozenset(
+        ["rlhf_type", "tuner_type", "train_type", "split_dataset_ratio", "external_plugins", "kl_in_reward"]
+    ),
+    programs=re.compile(r"swift rlhf|megatron rlhf|swift/cli/rlhf|ms[_-]swift"),
+    commands={
+        "swift": Command("rlhf", "swift rlhf", takes_file=True),
+        "megatron": Command("rlhf", "megatron rlhf", takes_file=True),
+    },
+    renamed={"warmup_ratio": "warmup_steps"},
+    collect=collect,
+    unsaid=unsaid,
+    keys_of=keys_of,
+    derived=DERIVED,
+    render=render,
+    native_keys=native_keys,
+    special=SPECIAL,
+    packages=("ms-swift",),
+    environment_key=keys.ENVIRONMENT,
+    memory=Lazy("grporecipe.frameworks.memory:read_ms_swift"),
+)

@@ -1,0 +1,204 @@
+"""GV and GB, ms-swift: keys that `swift rlhf` takes, values that it can read, and whole sizes of its Megatron back-end.
+
+Sources: ms-swift 4.6.0 cli/main.py parse_yaml_args, pipelines/base.py, arguments/; keys.json is its parser's
+own list of keys. megatron/arguments/megatron_args.py (resolve_generation_batch_size, validate_batch_dp_alignment, _init_grpo);
+Megatron's own count of micro-batches.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.base import closest_keys, text
+from grporecipe.frameworks.ms_swift.keys import (
+    ENVIRONMENT,
+    choices,
+    completions,
+    data_ranks,
+    is_megatron,
+    read_numbers,
+    read_value,
+    releases,
+    span,
+    spelled,
+)
+from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
+from grporecipe.frameworks.trl.keys import HABITS
+from grporecipe.frameworks.trl.recipe_rules import WANTED
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.rules.helpers import set_to, show
+from grporecipe.rules.registry import Violation, recipe_rule
+from grporecipe.setting import Version
+
+# Names of keys in older releases and in other libraries.
+RENAMES = {
+    "train_type": "tuner_type",
+    "sft_type": "tuner_type",
+    "lora_target_modules": "target_modules",
+    "vllm_max_model_length": "vllm_max_model_len",
+    "model_name_or_path": "model",
+    "model_id_or_path": "model",
+    "dataset_name": "dataset",
+    "use_peft": "tuner_type",
+    "dtype": "torch_dtype",
+    "max_prompt_length": "max_length",
+    "custom_register_path": "external_plugins",
+    "num_infer_workers": "vllm_tensor_parallel_size",
+    "vllm_server_url": "vllm_server_base_url",
+    "kl_coef": "beta",
+}
+OLDER = {"tuner_type": "train_type"}  # before 4.0
+SAME_VALUE = frozenset(["train_type", "tuner_type", "sft_type", "model_name_or_path", "model_id_or_path", "dataset_name", "dtype",
+                        "vllm_max_model_length", "custom_register_path"])  # fmt: skip
+GONE = {
+    "vllm_device": "vLLM shares the training GPUs (vllm_mode: colocate), or is a server of its own",
+    "tensor_parallel_size": "LMDeploy is no longer a back-end; vllm_tensor_parallel_size is vLLM's",
+    "num_infer_workers": "vLLM runs in every training process (vllm_mode: colocate), or is a server of its own",
+    "lmdeploy_device": "LMDeploy is no longer a back-end",
+    "use_lmdeploy": "LMDeploy is no longer a back-end",
+    "evaluation_strategy": "its name is now eval_strategy",
+}
+
+
+@recipe_rule("GV501", "error", of=MS_SWIFT, by_release=True)
+def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
+    """A key that `swift rlhf` does not take: a typo, another library's key, or a key of an older release.
+
+    pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']". With ``ignore_args_error`` it is only
+    logged. A unique prefix of a key is accepted (argparse's abbreviations).
+    """
+    if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
+        return
+    takes = FRAMEWORKS[recipe.framework].known_keys(recipe)
+    for key, value in recipe.config.items():
+        name = spelled(str(key), recipe.version)
+        if name in takes or name == ENVIRONMENT:
+            continue
+        near = _near(name, takes)
+        advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
+        why = f"ms-swift {text(recipe.version)} takes no such key{_life(name, recipe.version)}"
+        changes = tuple({str(key): None, new: value} for new in near[:1] if new not in recipe.config)
+        same = frozenset(changes[0]) if changes and name in SAME_VALUE else frozenset[str]()
+        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), changes, without_effect=same,
+                        certain=_is_typo(name, near))  # fmt: skip
+
+
+def _is_typo(name: str, near: list[str]) -> bool:
+    """Return whether no release has a key, and every release has one with a similar spelling."""
+    is_meant = name in RENAMES or name in HABITS  # another name, no typo
+    return span(name) is None and not is_meant and bool(near) and span(near[0]) == (releases()[0], None)
+
+
+def _life(name: str, version: Version) -> str:
+    """Say why a key is missing: its successor, or the releases that have it."""
+    if name in GONE:
+        return f": {GONE[name]}"
+    seen = span(name)
+    if seen is None:
+        return ""
+    first, last = seen
+    return f": it came with {text(first)}" if version < first else f": {text(last)} removed it" if last else ""
+
+
+def _near(name: str, takes: Mapping[str, KeySpec]) -> list[str]:
+    """Return the keys that an unknown one may mean."""
+    if name in GONE and name not in RENAMES:
+        return []
+    meant = RENAMES.get(name) or OLDER.get(name) or HABITS.get(name, "")
+    return [meant] if meant in takes else closest_keys(name, takes)
+
+
+@recipe_rule("GV502", "error", of=MS_SWIFT, by_release=True)
+def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
+    """A value that its key cannot hold. A YAML's values become words of a command line, so ``null`` becomes the text None.
+
+    argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
+    default. A number in quotes, or one that YAML reads as text (``1e-6``), is valid here.
+    """
+    takes = {} if is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
+    for key, value in recipe.config.items():
+        name = spelled(str(key), recipe.version)
+        if name not in takes or str(key) in recipe.unresolved:
+            continue
+        trouble = _trouble(name, value, takes[name].type, recipe.version)
+        if trouble:
+            why, changes = trouble
+            yield Violation(f"{key}={show(value)}", why, f"Leave {key} out for its default.", (str(key),), changes)
+
+
+def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, tuple[dict[str, Any], ...]] | None:
+    """Return why a value cannot be read, with its fixes."""
+    if value is None:
+        return "ms-swift gets null as the text None", ({name: None},)
+    if value == []:
+        return "ms-swift gets an empty list as a key without a value", ({name: None},)
+    found = read_value(value, kind)
+    if found.trouble:
+        whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
+        wanted = WANTED.get(kind.rstrip("?"), "one value")
+        return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
+    allowed = choices(name, version)
+    if allowed and str(found.value) not in allowed:
+        near = closest_keys(str(found.value), allowed)
+        return f"choices are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
+    return None
+
+
+@recipe_rule("GB503", "error", of=MS_SWIFT)
+def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
+    """A rollout is whole steps, a step is whole micro-batches of all data ranks, and a data rank has whole prompts.
+
+    "num_rollout_prompt (2) = generation_batch_size (16) // num_generations (8) must be divisible by dp_size (8)."; "Per-device
+    rollout prompt count (2) ... must be divisible by micro_batch_size (4)."; "generation_batch_size (24) must be divisible
+    by global_batch_size (16)". Data ranks are processes / (tensor x pipeline x context parallel sizes).
+    """
+    if not is_megatron(recipe):
+        return
+    v = read_numbers(recipe.config)
+    sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
+    if min(sizes) < 1:
+        why = "micro_batch_size, global_batch_size, num_generations and the completions per rollout must each be at least 1"
+        yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
+        return
+    ranks = data_ranks(v, recipe.processes)
+    for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
+        what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
+        yield Violation(what, why, "Choose sizes that divide.", fields)
+
+
+def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    rollout, step, steps = completions(v), v["global_batch_size"], v["steps_per_generation"]
+    if rollout % step:
+        yield ("generation_batch_size", "global_batch_size"), f"a rollout of {rollout} is not whole steps of {step}"
+    elif steps is not None and rollout != step * steps:
+        why = f"{steps} steps of {step} are not {rollout} completions"
+        yield ("generation_batch_size", "steps_per_generation"), why
+
+
+def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], completions(v) // v["num_generations"]
+    if step % (micro * ranks):
+        why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
+        yield ("global_batch_size", "micro_batch_size"), why
+    if prompts % ranks:
+        why = f"{prompts} prompts per rollout do not divide among {ranks} data ranks"
+        yield ("num_generations", "global_batch_size"), why
+    elif (prompts // ranks) % micro:
+        why = f"{prompts // ranks} prompts a data rank are not a multiple of the micro-batch"
+        yield ("micro_batch_size", "global_batch_size", "num_generations"), why
+
+
+@recipe_rule("GB504", "error", of=MS_SWIFT)
+def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
+    """This back-end has no ``num_iterations`` above 1, no ``sync_ref_model`` and no ``async_generate``: "... is not supported".
+
+    megatron/arguments/megatron_args.py _init_grpo.
+    """
+    if not is_megatron(recipe):
+        return
+    if read_numbers(recipe.config)["num_iterations"] > 1:
+        why = "Megatron GRPO uses each rollout once"
+        yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
+    for name in ("sync_ref_model", "async_generate"):
+        if recipe.config.get(name) in (True, "true", "True"):
+            yield Violation(f"{name}=true", "Megatron GRPO does not have it", "Leave it out.", (name,), ({name: None},))

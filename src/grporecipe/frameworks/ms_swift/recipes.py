@@ -1,0 +1,388 @@
+"""ms-swift's recipes (`swift rlhf --rlhf_type grpo`): the key of each field of a setting, reading and writing.
+
+A written recipe states every number that affects the training, including defaults. Sources: ms-swift 4.6.0
+arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, rlhf_trainers/args_mixin.py and arguments.py,
+dataset/dataset_meta.py, cli/main.py. docs/reference/frameworks.md compares its features.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from grporecipe.errors import UserError
+from grporecipe.frameworks.base import (
+    RELEASE,
+    UNSAID,
+    Field,
+    Framework,
+    KeyTable,
+    NativeChange,
+    TranslatedRecipe,
+    model_size,
+    read_mapping,
+)
+from grporecipe.frameworks.lora import PEFT_TARGETS, as_count, as_modules, one_name
+from grporecipe.frameworks.ms_swift.keys import (
+    ENVIRONMENT,
+    MEGATRON_KEYS,
+    TRAITS,
+    VERSION,
+    is_megatron,
+    known,
+    megatron_fields,
+    read_value,
+    spelled,
+)
+from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
+from grporecipe.frameworks.reading import Values, collect_converted, release_defaults
+from grporecipe.frameworks.trl.recipes import (
+    change_evaluates,
+    change_warmup,
+    evaluation,
+    length_and_rate,
+    read_split,
+    read_steps,
+    saving,
+)
+from grporecipe.frameworks.writing import in_completions, unwritten, write_release
+from grporecipe.recipe import Recipe
+from grporecipe.setting import Setting, Version
+
+FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
+BETA = 0.04  # rlhf_args.py _init_grpo
+SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
+RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read under their present names; GV501 reports them
+COMMAND = ("swift", "rlhf", "recipe.yaml")
+
+
+def _first(values: Any) -> Any:
+    """Return the first of several values; older releases take one."""
+    return next(iter(values), None) if isinstance(values, list) else values
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the values of a key that takes a single one in older releases."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
+ALWAYS = (
+    "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations",
+    "max_completion_length", "temperature", "top_p", "epsilon", "importance_sampling_level", "learning_rate",
+    "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "seed",
+)  # fmt: skip
+OPTIONAL = (
+    "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
+    "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
+    "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
+    "vllm_tensor_parallel_size",
+)  # fmt: skip
+WRITTEN_BELOW = ("eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
+                 "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")  # fmt: skip
+FIELDS = (
+    *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
+    *(Field(name, name, RELEASE) for name in OPTIONAL),
+    *(Field(name, name, RELEASE, plain=False) for name in WRITTEN_BELOW),
+    Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
+    # Fields whose key has another name, or whose value needs a conversion.
+    Field("processes", "NPROC_PER_NODE"),
+    Field("epochs", "num_train_epochs"),
+    Field("evaluates", "eval_strategy"),
+    Field("lora", "tuner_type", RELEASE, read=lambda tuner: tuner != "full", write=lambda is_on: "lora" if is_on else "full",
+          plain=False),
+    *(Field(name, name, RELEASE, fixable=False, judged=False, plain=False)
+      for name in ("lora_rank", "lora_alpha", "lora_dropout")),
+    Field("lora_targets", "target_modules", RELEASE, read=lambda names: as_modules(names) or ("all-linear",),
+          fixable=False, judged=False, plain=False),
+    Field("eval_dataset_name", "val_dataset", RELEASE, read=one_name, judged=False, plain=False),
+    Field("rewards", "reward_funcs", fixable=False),  # a recipe holds the list, a setting its length
+    Field("kl_placement", "kl_in_reward", write=lambda place: place == "reward"),
+    Field("kl_reward_coefficient", "beta"),
+    Field("model_name_or_path", "model", RELEASE, plain=False),
+    Field("dataset_name", "dataset"),
+    Field("parameters", "model", fixable=False,
+          derive=lambda found: model_size(str(found.said.get("model") or "")) or UNSAID),
+    Field("train_prompts", "dataset", fixable=False),
+    Field("eval_prompts", "val_dataset", fixable=False),
+    Field("split_batches", "accelerator_config.split_batches", derive=read_split),
+    Field("vllm_max_model_length", "vllm_max_model_len", RELEASE, plain=False),
+    Field("vllm_importance_sampling_mode", "rollout_importance_sampling_mode"),
+    Field("max_prompt_length", "max_length", RELEASE, plain=False),
+    Field("mask_truncated_completions", "overlong_filter", RELEASE, plain=False),
+    Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
+    Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),  # -1 is all of them
+    *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
+      for name in ("base_url", "host", "port")),
+    Field("vllm_enable_sleep_mode", "sleep_level", RELEASE, read=bool, write=int, judged=False),
+    Field("min_p", "min_p", RELEASE, read=lambda share: share or None, judged=False),
+    Field("repetition_penalty", "repetition_penalty", RELEASE, judged=False),
+    Field("top_entropy_quantile", "top_entropy_quantile", RELEASE, judged=False),
+    Field("off_policy_mask_threshold", "off_policy_sequence_mask_delta", RELEASE, judged=False),
+    Field("sapo_temperature_pos", "tau_pos", RELEASE, judged=False),
+    Field("sapo_temperature_neg", "tau_neg", RELEASE, judged=False),
+    # Derived below, from keys of the same name or (the parallel sizes) of Megatron's.
+    *(Field(name, name) for name in ("loss_type", "warmup_steps", "eval_strategy", "tensor_parallel_size",
+                                     "pipeline_parallel_size", "context_parallel_size")),
+)  # fmt: skip
+
+
+def collect(framework: Framework, recipe: Recipe) -> Values:
+    """Return the keys that ms-swift takes, with the types that it sees.
+
+    Raises UserError for trainings other than GRPO.
+    """
+    kind = recipe.config.get("rlhf_type", "dpo")
+    if kind != "grpo":
+        raise UserError(
+            f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
+        )
+    version = recipe.version
+    takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
+    found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
+    return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
+
+
+def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
+    """Return the values that ms-swift sets after parsing for keys that a recipe leaves out."""
+    return {
+        "gradient_accumulation_steps": 1,
+        "beta": BETA,
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "learning_rate": TUNER_RATE,
+        "lora": True,
+        "vllm_mode": "",
+        "use_bias_correction_kl": False,
+        "kl_estimator": "k3",
+        "dataloader_drop_last": True,  # rlhf_trainers/arguments.py sets it and ignores the recipe
+        "vllm_importance_sampling_correction": False,
+    }
+
+
+def keys_of(found: Values) -> dict[str, str]:
+    """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
+    if found.said.get("warmup_ratio"):
+        return {"warmup_steps": "warmup_ratio"}
+    return MEGATRON_KEYS if is_megatron(found.recipe) else {}
+
+
+def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the completion length, for which two older keys win, and whether a teacher gives the signal."""
+    said = found.said
+    length = said.get("response_length") or said.get("max_new_tokens")
+    teacher = said.get("teacher_model") or said.get("teacher_model_server")
+    return {**({"max_completion_length": length} if length else {}), **({"distils": True} if teacher else {})}
+
+
+def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
+    said = found.said
+    steps, epochs, most = read_steps(said.get("max_steps")), said.get("num_train_epochs", 3.0), said.get("max_epochs")
+    fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in said else epochs}
+    if most:
+        fields = {"epochs": float(most) if steps is not None else min(epochs, float(most)), "ends_with_epochs": True}
+    if "learning_rate" not in said:
+        fields["learning_rate"] = FULL_RATE if said.get("tuner_type") == "full" else TUNER_RATE
+    return fields | {"warmup_steps": said.get("warmup_steps") or said.get("warmup_ratio") or 0.0}
+
+
+def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
+    values = found.said
+    estimator = values.get("advantage_estimator", "grpo")
+    losses = _listed(values.get("loss_type")) or ["grpo"]
+    scaling = values.get("scale_rewards") or SCALES.get(estimator, "group")
+    if isinstance(values.get("scale_rewards"), bool):  # before 3.10
+        scaling = "group" if values["scale_rewards"] else "none"
+    in_reward = values.get("kl_in_reward", estimator != "grpo") and scaling != "gdpo"
+    beta = values.get("beta", BETA)
+    mode = values.get("rollout_importance_sampling_mode")
+    fields: dict[str, Any] = {
+        "loss_type": losses[0] if len(losses) == 1 else " ".join(map(str, losses)),
+        "scale_rewards": "none" if losses == ["real"] else scaling,
+        "kl_placement": "none" if beta == 0 else "reward" if in_reward else "loss",
+        "beta": 0.0 if in_reward else beta,
+        "kl_estimator": None if in_reward else "k3",
+        "kl_reward_coefficient": beta if in_reward else 0.0,
+        "kl_reward_estimator": "k1" if in_reward else None,
+        "loads_reference": beta != 0,
+        "rewards": len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model"))),
+        "vllm_importance_sampling_correction": mode is not None,
+    }
+    if mode is not None:
+        fields["vllm_importance_sampling_mode"] = mode
+        fields["vllm_importance_sampling_clip_max"] = values.get("rollout_importance_sampling_threshold", 2.0)
+    if values.get("reward_weights"):
+        fields["reward_weights"] = len(values["reward_weights"])
+    return fields
+
+
+def derive_data(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return data and evaluation. Without held-out data there is no evaluation, and a split share is not trained on.
+
+    The number of rows is the one given to the reader, or the samples that every data set names (``name#1000``).
+    """
+    values, recipe = found.said, found.recipe
+    strategy = values.get("eval_strategy") or fields["save_strategy"]
+    ratio = 0.0 if values.get("val_dataset") or values.get("streaming") else values.get("split_dataset_ratio", 0.0)
+    rows = recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))
+    evaluates = strategy != "no" and bool(ratio or values.get("val_dataset") or values.get("eval_dataset"))
+    held_out = samples(values.get("val_dataset"))
+    if rows is not None and ratio and strategy != "no" and 0 < ratio < 1:
+        held_out = max(int(rows * ratio), 1)
+        rows -= held_out
+    datasets = values.get("dataset") or []
+    return {
+        "eval_strategy": strategy if evaluates else "no",
+        "evaluates": evaluates,
+        "eval_steps": values.get("eval_steps", fields["save_steps"]) if evaluates and strategy == "steps" else None,
+        "save_steps": fields["save_steps"] if fields["save_strategy"] == "steps" else None,
+        "train_prompts": rows,
+        "eval_prompts": held_out if evaluates else None,
+        "dataset_name": str(datasets[0]) if len(datasets) == 1 else None,
+    }
+
+
+def samples(datasets: Any) -> int | None:
+    """Return the rows that ``name#1000`` samples over all data sets; None if one names no number."""
+    if not datasets:
+        return None
+    counts = [str(name).rpartition("#")[2] if "#" in str(name) else "" for name in datasets]
+    return sum(map(int, counts)) if all(count.isdigit() for count in counts) else None
+
+
+def processes_of(environment: Any) -> int | None:
+    """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None if it names neither."""
+    found = read_mapping(environment)
+    counts = [str(found.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
+    if not found.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
+        return None
+    return int(counts[0]) * int(counts[1])
+
+
+def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
+    recipe = found.recipe
+    processes = fields["processes"] if fields["processes"] is not None else processes_of(recipe.config.get(ENVIRONMENT))
+    megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
+    visible = recipe.launch.visible_gpus if recipe.launch else None
+    return {"processes": processes, "visible_gpus": visible, **megatron}
+
+
+DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_launch)
+
+SPECIAL: dict[str, NativeChange] = {
+    "evaluates": change_evaluates,
+    "split_batches": lambda value, *_: None if value else {"accelerator_config": None},
+    "warmup_steps": change_warmup,
+}
+
+
+def render(framework: Framework, s: Setting) -> TranslatedRecipe:
+    """Return a recipe for ms-swift 4.6.0, its launch command and its losses."""
+    sized, undivided = in_completions(s)
+    lost = (*undivided, *losses(sized))
+    text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(framework, sized)}, sort_keys=False, allow_unicode=True)
+    environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, environment, lost)
+
+
+def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values."""
+    written = write_release(framework, s, known(version), release_defaults(framework, version))
+    found = {
+        name: value for name, value in written.items() if value is not None
+    }  # ms-swift reads null as the word None
+    if s.steps_per_generation == s.gradient_accumulation_steps:
+        found.pop("steps_per_generation", None)
+    if found.get("num_generations_eval") == s.num_generations:
+        del found["num_generations_eval"]
+    return {**found, **_model(s), **_objective(s), **_schedule(s), **evaluation(s), **saving(s), **_generation(s)}
+
+
+def _model(s: Setting) -> dict[str, Any]:
+    named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
+    named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
+    found = {name: value for name, value in named.items() if value is not None}
+    if not s.lora:
+        return {**found, "tuner_type": "full"}
+    return {**found, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
+            "lora_dropout": s.lora_dropout, "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
+
+
+def _objective(s: Setting) -> dict[str, Any]:
+    """Return the loss, its scaling, and KL in one place only."""
+    in_reward = s.kl_placement == "reward"
+    found: dict[str, Any] = {
+        "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
+        "scale_rewards": s.scale_rewards,
+        "beta": s.beta or (s.kl_reward_coefficient if in_reward else 0.0),
+        "overlong_filter": s.mask_truncated_completions,
+    }
+    if found["beta"]:
+        found["kl_in_reward"] = in_reward
+    if s.sync_ref_model:
+        found["sync_ref_model"] = True
+    if s.importance_sampling_level not in LEVELS:
+        found["importance_sampling_level"] = "token"
+    return found
+
+
+def _schedule(s: Setting) -> dict[str, Any]:
+    """Return the run's length and its learning rate's schedule."""
+    if 0 < s.warmup_steps < 1:
+        return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
+    return {**length_and_rate(s), **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
+
+
+def _generation(s: Setting) -> dict[str, Any]:
+    """Return vLLM's mode, with the importance sampling correction if there is one."""
+    found: dict[str, Any] = {"top_k": s.top_k or -1}
+    if s.max_prompt_length is not None:
+        found["max_length"] = s.max_prompt_length
+    if not s.use_vllm:
+        return found
+    found["vllm_mode"] = s.vllm_mode or "colocate"
+    names = {"vllm_max_model_len": s.vllm_max_model_length}
+    lists = {name: getattr(s, name) for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")}
+    found |= {name: value for name, value in names.items() if value is not None}
+    found |= {name: [value] for name, value in lists.items() if value is not None and s.vllm_mode == "server"}
+    if s.vllm_importance_sampling_correction:
+        found["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
+        if s.vllm_importance_sampling_clip_max is not None:
+            found["rollout_importance_sampling_threshold"] = s.vllm_importance_sampling_clip_max
+    return found
+
+
+def losses(s: Setting) -> Iterator[str]:
+    """Yield the parts of a setting that ms-swift does not support or does differently."""
+    if s.loss_type not in LOSSES:
+        yield f"loss_type={s.loss_type}: ms-swift has {', '.join(LOSSES)}; dapo is written"
+    if s.beta and s.use_bias_correction_kl:
+        yield "use_bias_correction_kl: ms-swift's KL term is k3 without the importance ratio, another objective"
+    if s.kl_placement == "both":
+        yield "KL in the loss and in the reward: ms-swift has only one of them; the loss is kept"
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3"):
+        yield f"KL estimator {s.kl_estimator}: ms-swift's is k3 in the loss"
+    if s.kl_reward_coefficient and s.kl_placement == "reward" and s.kl_reward_estimator not in (None, "k1"):
+        yield f"KL estimator {s.kl_reward_estimator}: ms-swift's is k1, summed over a completion, in the reward"
+    if s.kl_controller != "fixed":
+        yield f"KL controller {s.kl_controller}: ms-swift's coefficient is fixed"
+    if s.advantage_estimator not in ("grpo", "rloo", "reinforce_plus_plus"):
+        yield f"advantage_estimator={s.advantage_estimator}: ms-swift has grpo, rloo and reinforce_plus_plus"
+    if s.dynamic_batching:
+        yield "dynamic batching fills micro-batches by tokens: ms-swift's are a fixed number of completions"
+    if s.prompts_per_generation:
+        yield "rollouts generated in portions: ms-swift generates each at once"
+    if s.tensor_parallel_size > 1 or s.pipeline_parallel_size > 1 or s.context_parallel_size > 1:
+        yield "tensor, pipeline and context parallelism: only ms-swift's Megatron back-end has them"
+    if s.vllm_importance_sampling_clip_min is not None and s.use_vllm:
+        yield "vllm_importance_sampling_clip_min: ms-swift has an upper bound only"
+    yield from unwritten("ms-swift", s, FIELDS)
+    if s.evaluates and s.eval_strategy != "no":
+        yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
+    yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
+    if s.framework != TRAITS:
+        yield "old log-probabilities are always computed again, and the advantages' deviation has 1e-4 added"

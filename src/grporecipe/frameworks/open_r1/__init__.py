@@ -1,0 +1,149 @@
+"""Open-R1: TRL 0.18.0 with its own keys and checks. Its grpo.py takes TRL's configuration.
+
+Its Slurm script, ``sbatch --nodes=N slurm/train.slurm --model M --task grpo --config C``, is read as the launch it makes.
+Sources: open-r1 slurm/train.slurm (8 GPUs per node; the last node is the vLLM server's if the recipe has use_vllm: true),
+src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_init__).
+"""
+
+import re
+import shlex
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+from grporecipe.frameworks.base import KeyTable
+from grporecipe.frameworks.parsing.shell import Word
+from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
+from grporecipe.frameworks.trl import keys as trl_keys
+from grporecipe.frameworks.trl.recipes import render
+from grporecipe.recipe import KeySpec
+from grporecipe.setting import FrameworkTraits, Version
+
+TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
+VERSION: Version = (0, 18, 0)  # of TRL, which Open-R1 pins
+# Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
+KEYS: dict[str, KeySpec] = {
+    "benchmarks": KeySpec("list", None),
+    "callbacks": KeySpec("list", None),
+    "chat_template": KeySpec("str?", None),
+    "system_prompt": KeySpec("str?", None),
+    "hub_model_revision": KeySpec("str?", "main"),
+    "num_completions_to_print": KeySpec("int", 0),
+    "overwrite_hub_revision": KeySpec("bool", False),
+    "push_to_hub_revision": KeySpec("bool", False),
+    "wandb_entity": KeySpec("str?", None),
+    "wandb_project": KeySpec("str?", None),
+    "wandb_run_group": KeySpec("str?", None),
+    "wandb_log_unique_prompts": KeySpec("bool", True),
+    "reward_funcs": KeySpec("list", ["accuracy", "format", "tag_count"]),
+    "cosine_min_value_wrong": KeySpec("float", 0.0),
+    "cosine_max_value_wrong": KeySpec("float", -0.5),
+    "cosine_min_value_correct": KeySpec("float", 0.5),
+    "cosine_max_value_correct": KeySpec("float", 1.0),
+    "cosine_max_len": KeySpec("int", 1000),
+    "repetition_n_grams": KeySpec("int", 3),
+    "repetition_max_penalty": KeySpec("float", -1.0),
+    "code_language": KeySpec("str", "python"),
+    "code_eval_test_batch_size": KeySpec("int", 1),
+    "code_eval_scoring_mode": KeySpec("str", "weighted_sum"),
+    "parallel_code_exec_per_proc": KeySpec("int", 2),
+    "dataset_name": KeySpec("str?", None),
+    "dataset_mixture": KeySpec("any", None),
+    "dataset_prompt_column": KeySpec("str", "prompt"),
+    "e2b_router_url": KeySpec("str?", None),
+    "morph_router_url": KeySpec("str?", None),
+    "code_provider": KeySpec("str?", "e2b"),
+    "ioi_provider": KeySpec("str?", "piston"),
+    "max_completion_len": KeySpec("int", 16384),
+    "soft_punish_cache": KeySpec("int", 4096),
+}
+# Keys that only Open-R1's recipes use; chat_template and the like appear in all recipes.
+ONLY = frozenset(
+    ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",
+     "dataset_prompt_column", "cosine_min_value_wrong", "cosine_max_value_wrong", "cosine_min_value_correct",
+     "cosine_max_value_correct", "cosine_max_len", "repetition_n_grams", "repetition_max_penalty", "e2b_router_url",
+     "morph_router_url", "code_eval_test_batch_size"]
+)  # fmt: skip
+
+
+@lru_cache(maxsize=128)
+def known(version: Version) -> KeyTable:
+    """Return every key that a recipe may set, on a release of TRL."""
+    return KeyTable({**trl_keys.known(version), **KEYS})
+
+
+def mixture_trouble(mixture: Any) -> str | None:
+    """Return the message of Open-R1's own checks of a ``dataset_mixture``, or None."""
+    if not isinstance(mixture, dict) or "datasets" not in mixture:
+        return "dataset_mixture is a mapping with a 'datasets' key"
+    datasets = mixture["datasets"]
+    if not isinstance(datasets, list):
+        return "'datasets' is a list of dataset configurations"
+    if not all(isinstance(entry, dict) and "id" in entry for entry in datasets):
+        return "each dataset of the mixture is a mapping with an 'id'"
+    columns = [frozenset(map(str, entry["columns"])) for entry in datasets if isinstance(entry.get("columns"), list)]
+    if len(set(columns)) > 1:
+        return "the columns are the same for all datasets of a mixture"
+    return None
+
+
+GPUS_PER_NODE = 8
+SCRIPT = "slurm/train.slurm"
+
+
+def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
+    """Return the words of the launch in Open-R1's script, and the number of GPUs that a vLLM server may take.
+
+    None for any other command, or if the number of nodes is unknown.
+    """
+    script = next((n for n, word in enumerate(words) if word.text.endswith(SCRIPT)), None)
+    if script is None or not any(word.text.endswith("sbatch") for word in words[:script]):
+        return None
+    before, after = _options(words[:script]), _options(words[script + 1 :])
+    nodes = before.get("nodes", before.get("N", Word("1", 0)))
+    if not nodes.text.isdigit() or not {"model", "config"} <= after.keys() or after.get("task", nodes).text != "grpo":
+        return None
+    line = words[script].line
+    recipe = Word(f"recipes/{after['model'].text}/grpo/config_{after['config'].text}.yaml", line,
+                  after["model"].unknown or after["config"].unknown)  # fmt: skip
+    launch = f"accelerate launch --num_processes={int(nodes.text) * GPUS_PER_NODE} src/open_r1/grpo.py --config"
+    extra = after["args"].text if "args" in after else ""
+    launched = [*(Word(text, line) for text in launch.split()), recipe, *(Word(text, line) for text in _split(extra))]
+    return launched, GPUS_PER_NODE
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an unclosed quote, with which the shell fails
+        return text.split()
+
+
+def _options(words: list[Word]) -> dict[str, Word]:
+    """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
+    found, name = {}, ""
+    for word in words:
+        if word.text.startswith("-") and name != "args":  # --args holds options of the training script
+            name, equals, value = word.text.lstrip("-").partition("=")
+            if equals:
+                found[name] = Word(value, word.line, word.unknown)
+        elif name:
+            found.setdefault(name, word)
+            name = ""
+    return found
+
+
+ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
+FRAMEWORK = replace(
+    TRL_FRAMEWORK,
+    traits=TRAITS,
+    vendor=None,  # TRL's source would not have Open-R1's own keys
+    version=VERSION,
+    takes=known,
+    key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),
+    keys=ONLY,
+    commands={},
+    programs=re.compile("open[_-]r1"),
+    expand=expand_sbatch,
+    render=partial(render, script=("src/open_r1/grpo.py",), options=ACCELERATE),
+)

@@ -1,0 +1,164 @@
+"""Read a project's settings: ``.grposweep.toml``, or ``[tool.grposweep]`` in pyproject.toml, in a file's folder or above.
+
+    [tool.grposweep]
+    framework = "trl"
+    framework-version = "0.18.0"        # or a table: framework-version = { trl = "0.18.0", verl = "0.5.0" }
+    processes = 8
+    select = ["GB", "GV"]
+    ignore = ["GA201"]
+
+    [tool.grposweep.per-file-overrides."recipes/old/*.yaml"]
+    framework-version = "0.14.0"
+
+Only the nearest file is used. Later overrides win over earlier ones, and all of them win over the general settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import BadSettings
+from grporecipe.registries import FRAMEWORKS
+
+OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
+LARGEST = 2**20  # bytes
+MOST_FOLDERS = 40  # upward
+OVERRIDES = ("per-file-overrides", "per-file")
+KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVERRIDES)
+
+
+@dataclass(frozen=True)
+class ProjectSettings:
+    """A project's settings for its recipes.
+
+    ``versions`` are by framework, ``""`` for any. ``file`` is the file with the settings, None if there are none.
+    """
+
+    file: Path | None = None
+    framework: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    processes: int | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, "ProjectSettings"], ...] = ()
+
+    def version_of(self, framework: str) -> str | None:
+        """Return the version that is set for a framework."""
+        return self.versions.get(framework, self.versions.get(""))
+
+
+NONE = ProjectSettings()
+
+
+def settings_for(path: Path) -> ProjectSettings:
+    """Return the settings for a file with its overrides applied.
+
+    Raises BadSettings for settings that cannot be read.
+    """
+    absolute = Path(path).absolute()
+    found = _nearest(absolute.parent)
+    if found.file is None:
+        return found
+    name = absolute.relative_to(found.file.parent).as_posix()
+    for pattern, changed in found.overrides:
+        if fnmatch(name, pattern) or fnmatch(absolute.name, pattern):
+            found = _merged(found, changed)
+    return found
+
+
+def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
+    return replace(
+        base,
+        framework=over.framework or base.framework,
+        versions={**({} if "" in over.versions else base.versions), **over.versions},
+        processes=base.processes if over.processes is None else over.processes,
+        select=over.select or base.select,
+        ignore=(*base.ignore, *over.ignore),
+    )
+
+
+def _nearest(folder: Path) -> ProjectSettings:
+    for above in (folder, *list(folder.parents)[:MOST_FOLDERS]):
+        for name in (OWN_FILE, SHARED_FILE):
+            try:
+                found = (above / name).stat()
+            except OSError:
+                continue
+            settings = _read(above / name, found.st_mtime_ns, found.st_size)
+            if settings is not None:
+                return settings
+    return NONE
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, _: int, size: int) -> ProjectSettings | None:
+    """Return the settings in a file, or None if it has none."""
+    is_own = file.name == OWN_FILE
+    try:
+        if size > LARGEST:
+            raise ValueError(f"it has more than {LARGEST // 2**20} MiB")
+        text = file.read_text(encoding="utf-8")
+        if not is_own and "tool.grposweep" not in text:
+            return None
+        import tomllib  # few projects have settings
+
+        table: Any = tomllib.loads(text)
+        if not is_own:
+            table = table.get("tool", {}).get("grposweep")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        if not is_own and not isinstance(error, ValueError):
+            return None
+        raise BadSettings(f"{file}: it cannot be read as TOML ({str(error)[:120]}).") from None
+    if table is None:
+        return None
+    if not isinstance(table, dict):
+        raise BadSettings(
+            f"{file}: [tool.grposweep] must be a table of settings. Write them below [tool.grposweep] as key = value."
+        )
+    return replace(_parse(table, str(file)), file=file)
+
+
+def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> ProjectSettings:
+    known = [key for key in KEYS if not (is_override and key in OVERRIDES)]
+    for key in table:
+        if key not in known:
+            raise BadSettings(f"{where}: there is no setting {str(key)[:60]!r}. The settings are {', '.join(known)}.")
+    framework, processes = table.get("framework"), table.get("processes")
+    if framework is not None and framework not in FRAMEWORKS:
+        raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+    if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
+        raise BadSettings(
+            f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set processes = 8, for example."
+        )
+    select, ignore = (_codes(table.get(key, []), key, where) for key in ("select", "ignore"))
+    overrides = []
+    for name in OVERRIDES:
+        entries = table.get(name, {})
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise BadSettings(f'{where}: {name} must hold a table for each pattern. Write [{name}."old/*.yaml"].')
+        overrides += [(glob, _parse(entry, f"{where}: {glob}", True)) for glob, entry in entries.items()]
+    versions = _versions(table.get("framework-version", {}), where)
+    return ProjectSettings(None, framework, versions, processes, select, ignore, tuple(overrides))
+
+
+def _codes(value: Any, key: str, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
+        raise BadSettings(f'{where}: {key} must be a list of rules or families. Write {key} = ["GB101", "GA"].')
+    return tuple(value)
+
+
+def _versions(value: Any, where: str) -> dict[str, str]:
+    versions = {"": value} if isinstance(value, str) else value
+    if not isinstance(versions, dict) or not all(isinstance(version, str) for version in versions.values()):
+        raise BadSettings(
+            f'{where}: framework-version must be text or a table of texts. Write "0.18.0", or {{ trl = "0.18.0" }}.'
+        )
+    unknown = [name for name in versions if name and name not in FRAMEWORKS]
+    if unknown:
+        raise BadSettings(
+            f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}."
+        )
+    return versions

@@ -1,0 +1,251 @@
+"""Read YAML texts and single values as the frameworks' parsers do, with the line of each key.
+
+Flat recipes are read by PyYAML's safe loader (YAML 1.1), because TRL uses it: ``no`` is false there, and ``3e-06`` is text,
+which argparse then converts to the key's type. Nested recipes are read as OmegaConf does, with dotted keys.
+Sources: trl scripts/utils.py TrlParser (a YAML's values become argparse defaults; argparse converts defaults that are
+strings), transformers hf_argparser.py string_to_bool; omegaconf 2.3 _utils.py (its YAML loader takes ``1e-6`` for a number),
+omegaconf.py from_dotlist; hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from grporecipe.errors import UserError
+from grporecipe.files import DEEPEST, count_yaml_values, is_deep_yaml, yaml_loader
+from grporecipe.recipe import Duplicate
+
+LOADER: Any = yaml_loader()
+MOST_VALUES = 20_000  # keys and values with aliases expanded; the longest recipes have hundreds
+
+
+class FlatConfig(NamedTuple):
+    """A mapping, the (last) line of each of its keys, and the keys that are set twice."""
+
+    config: dict[str, Any]
+    lines: dict[str, int]
+    duplicates: tuple[Duplicate, ...]
+
+
+def parse_yaml(text: str) -> FlatConfig:
+    """Parse a YAML text that is one mapping. Raises UserError for anything else."""
+    return parse_with(text, LOADER, _top_level)
+
+
+def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
+    """Parse a YAML text that is one mapping with a loader of this kind. ``read`` gets the loader and the node."""
+    text = text.removeprefix("\ufeff")
+    loader = kind(text)
+    try:
+        if is_deep_yaml(text):
+            raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+        node = loader.get_single_node()
+        if node is None:
+            raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
+        if not isinstance(node, yaml.MappingNode):
+            raise UserError(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
+        if count_yaml_values(node, {}) > MOST_VALUES:
+            raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
+        return read(loader, node)
+    except yaml.YAMLError as error:
+        raise UserError(_explain(error)) from None
+    except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
+        raise UserError(
+            f"it is not YAML that can be read: {' '.join(str(error).split())[:120] or 'nested too deep'}."
+        ) from None
+    finally:
+        loader.dispose()
+
+
+def _top_level(loader: Any, node: Any) -> FlatConfig:
+    """Return the keys of the top-level mapping."""
+    keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
+    config = loader.construct_document(node)
+    lines: dict[str, int] = {}
+    duplicates = []
+    for name, line in keys:
+        if name in lines and name != "<<":
+            duplicates.append(Duplicate(name, lines[name], line))
+        lines[name] = line
+    return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
+
+
+def _name(node: Any) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+
+def _kind(node: Any) -> str:
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+
+
+def _explain(error: yaml.YAMLError) -> str:
+    """Return the line and the reason of an error, without PyYAML's excerpt."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    where = f" (line {mark.line + 1})" if mark is not None else ""
+    return f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
+
+
+TRUE = frozenset({"yes", "true", "t", "y", "1"})
+FALSE = frozenset({"no", "false", "f", "n", "0"})
+LARGEST = 2**53  # a float is no exact whole number above it; no size or step count comes near
+PLAIN = {"int": int, "float": float, "bool": bool}
+
+
+class Value(NamedTuple):
+    """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type`` (unusable)."""
+
+    value: Any
+    trouble: str = ""
+
+
+def convert(value: Any, kind: str) -> Value:
+    """Convert a YAML or JSON value to a key's type; ``kind`` as in `KeySpec`."""
+    base = kind.rstrip("?")
+    if value is None:
+        return Value(None, "" if kind.endswith("?") or base not in PLAIN else "type")
+    if base not in PLAIN:
+        return Value(value)
+    if isinstance(value, str):
+        return _string(value.strip(), base)
+    if base == "bool":
+        return Value(bool(value), "" if isinstance(value, int) and value in (0, 1) else "type")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_usable(value):
+        return Value(None, "type")
+    if base == "int":
+        return Value(int(value), "" if isinstance(value, int) else "type")
+    return Value(value)  # argparse and TRL keep an int for a float
+
+
+def _string(text: str, base: str) -> Value:
+    if base == "bool":
+        word = text.lower()
+        return Value(word in TRUE, "string") if word in TRUE | FALSE else Value(None, "type")
+    try:
+        number = int(text) if base == "int" else float(text)
+    except ValueError:
+        return Value(None, "type")
+    return Value(number, "string") if _is_usable(number) else Value(None, "type")
+
+
+def _is_usable(number: float) -> bool:
+    """Return whether a number is finite and small enough for exact arithmetic."""
+    return abs(number) <= LARGEST if isinstance(number, int) else math.isfinite(number) and abs(number) <= LARGEST
+
+
+OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+MOST_REFERENCES = 10  # longest chain that is followed
+
+
+class Override(NamedTuple):
+    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no value."""
+
+    sign: str
+    key: str
+    value: Any
+
+
+class _Loader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
+    """PyYAML's safe loader with OmegaConf's definition of a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    start: [(tag, regexp) for tag, regexp in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    for start, pairs in LOADER.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+
+
+def parse_nested(text: str) -> FlatConfig:
+    """Parse a nested YAML into dotted keys, the line of each, and the keys that are set twice."""
+    return parse_with(text, _Loader, flatten_node)
+
+
+def flatten_node(loader: Any, node: Any) -> FlatConfig:
+    """Return the leaves below a mapping node. Lists, empty mappings and scalars are leaves."""
+    config: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    twice: list[Duplicate] = []
+    for key, line, value in _leaves(loader, node, ""):
+        if key in lines:
+            twice.append(Duplicate(key, lines[key], line))
+        config[key], lines[key] = value, line
+    return FlatConfig(config, lines, tuple(twice))
+
+
+def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _leaves(loader, value_node, f"{key}.")
+        else:
+            yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
+
+
+def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
+    """Return the leaves of a nested or dotted mapping by joined keys.
+
+    Raises UserError if it is nested deeper than any recipe.
+    """
+    if depth > DEEPEST:
+        raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            inner = flatten(value, separator, depth + 1)
+            found |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
+        else:
+            found[str(key)] = value
+    return found
+
+
+def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as a nested mapping."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return found
+
+
+def parse_override(word: str) -> Override | None:
+    """Parse ``a.b=c`` with its sign; None if a word is no override."""
+    match = OVERRIDE.fullmatch(word)
+    if match is None or (match[3] is None and match[1] != "~"):
+        return None
+    return Override(match[1] or "", match[2], None if match[3] is None else parse_value(match[3]))
+
+
+def parse_value(text: str) -> Any:
+    """Parse a value of a command line as YAML. Invalid YAML is text."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError):
+        return text
+    finally:
+        loader.dispose()
+
+
+def resolve(values: Mapping[str, Any], key: str) -> Any:
+    """Return a key's value with references followed; None if they lead to no value."""
+    value = values.get(key)
+    for _ in range(MOST_REFERENCES):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return None if isinstance(value, str) and "${" in value else value
+        found = values.get(match[1])
+        value = parse_value(match[2]) if found is None and match[2] is not None else found
+    return None

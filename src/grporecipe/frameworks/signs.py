@@ -1,0 +1,244 @@
+"""Classify a file before it is judged: a GRPO recipe, another framework's configuration or launch, or neither.
+
+Sources: the example files and command lines of each framework's own repository.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from grporecipe.errors import NotARecipe
+
+
+class Signature(NamedTuple):
+    """How to recognise a framework that grposweep does not read.
+
+    Each string of ``keys`` lists keys that occur together; ``section.key`` is one level below. ``launch`` matches its command
+    lines with their options. ``modules`` are imported by its Python files.
+    """
+
+    name: str
+    keys: tuple[str, ...] = ()
+    launch: re.Pattern[str] | None = None
+    modules: tuple[str, ...] = ()
+
+
+def _launch(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w./-])(?:{pattern})")
+
+
+SIGNATURES = (
+    Signature(
+        "NeMo-RL",
+        ("grpo policy", "grpo loss_fn", "policy loss_fn", "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt",
+         "defaults grpo", "defaults policy"),
+        _launch(
+            r"(?:-m )?nemo_rl\.|\+{0,2}(?:grpo\.(?:num_|max_)\w+|policy\.(?:model_name|\w{1,40}_cfg\.\S{1,80})|cluster\.\w+)="
+        ),
+        ("nemo_rl",),
+    ),
+    Signature(
+        "prime-rl",
+        ("orchestrator", "rollouts_per_example", "trainer_gpu_ids", "inference_gpu_ids"),
+        _launch(r"uv run (?:--\S{1,40} ){0,9}(?:rl|orchestrator|trainer) .{0,200}@|(?:-m )?prime_rl\.|src/prime_rl/"),
+        ("prime_rl",),
+    ),
+    Signature(
+        "SkyRL",
+        ("generator trainer", "trainer.placement", "generator environment"),
+        _launch(r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+=|\+{0,2}trainer\.(?:placement|policy)\.\S{1,80}="),
+        ("skyrl", "skyrl_train", "skyrl_agent"),
+    ),
+    Signature(
+        "slime",
+        (),
+        _launch(r"--(?:num-rollout|rollout-num-gpus(?:-per-engine)?|sglang-mem-fraction-static|rollout-function-path)\b"),
+        ("slime",),
+    ),
+    Signature(
+        "ROLL",
+        ("actor_train actor_infer", "num_return_sequences_in_group", "actor_train.worker_cls"),
+        re.compile(r"\bstart_(?:rlvr|agentic|dpo|sft|distill)\w{0,40}pipeline\.py\b|\broll\.pipeline\."),
+        ("roll",),
+    ),
+    Signature(
+        "AReaL",
+        ("gconfig", "allocation_mode actor", "allocation_mode cluster", "stats_logger trial_name"),
+        re.compile(r"-m (?:areal|realhf)\b|\bareal[./](?:launcher|infra|scheduler)\b|/main_a?sync_ppo\.py|\ballocation_mode="),
+        ("areal", "realhf"),
+    ),
+    Signature(
+        "verifiers",
+        ("trainer.args env", "trainer.args inference", "trainer.args.rollouts_per_example"),
+        _launch(r"vf-(?:rl|train|vllm|tui|eval)\b|-m verifiers\b"),
+        ("verifiers",),
+    ),
+    Signature("torchtune", ("*._component_",), _launch(r"tune run\b|(?:-m )?torchtune\."), ("torchtune",)),
+    Signature(
+        "oumi",
+        ("training.trainer_type", "model.model_name training", "model.model_name data.train"),
+        _launch(r"oumi (?:train|distributed|launch|evaluate|infer)\b|-m oumi\b"),
+        ("oumi",),
+    ),
+    Signature(
+        "axolotl",
+        ("base_model sequence_len", "base_model micro_batch_size", "base_model datasets", "base_model adapter",
+         "base_model rl", "base_model trl", "rl trl.num_generations"),
+        _launch(r"axolotl (?:train|preprocess|vllm-serve|inference|merge-lora)\b|-m axolotl\."),
+        ("axolotl",),
+    ),
+    Signature(
+        "LLaMA-Factory",
+        ("finetuning_type", "stage template", "stage cutoff_len", "stage do_train"),
+        re.compile(r"\b(?:llamafactory-cli|lmf) \w|\bllamafactory[./]\w|\bsrc/train_bash\.py"),
+        ("llamafactory", "llmtuner"),
+    ),
+    Signature(
+        "open-instruct",
+        ("dataset_mixer_list", "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "oe_eval_max_length"),
+        re.compile(r"\bopen_instruct/\w{1,80}\.py\b|-m open_instruct\b|--num_(?:unique_prompts|samples_per_prompt)_rollout\b"),
+        ("open_instruct",),
+    ),
+)  # fmt: skip
+# Other kinds of files in a repository, by keys that occur together.
+KINDS = (
+    ("an accelerate configuration", ("distributed_type", "compute_environment")),
+    ("a DeepSpeed configuration", ("zero_optimization",)),
+    ("a Docker Compose file", ("services",)),
+    ("a GitHub Actions workflow", ("jobs on", "jobs True", "runs description")),
+    ("a MkDocs configuration", ("site_name",)),
+    ("a pre-commit configuration", ("repos",)),
+    ("a Read the Docs configuration", ("sphinx version", "build python")),
+    ("a conda environment", ("channels", "dependencies name")),
+    ("a Kubernetes manifest", ("apiVersion kind",)),
+    ("a SkyPilot task", ("resources run", "resources setup")),
+    ("a model's configuration", ("architectures", "model_type vocab_size")),
+    ("a dataset card", ("dataset_info", "task_categories", "size_categories")),
+    ("an evaluation task", ("doc_to_text", "doc_to_target")),
+    ("a package's manifest", ("devDependencies", "scripts dependencies", "cff-version")),
+)  # fmt: skip
+# TRL's keys that only a trainer with groups of completions has.
+GROUPS = frozenset(
+    ["num_generations", "reward_funcs", "reward_weights", "steps_per_generation", "generation_batch_size",
+     "num_iterations", "epsilon_high", "scale_rewards", "mask_truncated_completions", "num_generations_eval",
+     "importance_sampling_level", "log_completions", "num_completions_to_print", "top_entropy_quantile",
+     "use_bias_correction_kl", "off_policy_mask_threshold", "log_unique_prompts", "wandb_log_unique_prompts",
+     "reward_model_name_or_path", "multi_objective_aggregation", "vllm_importance_sampling_correction"]
+)  # fmt: skip
+# Keys of TRL's other trainers: supervised, and on pairs of preferences.
+OTHERS = {
+    "an SFT recipe": frozenset(["packing", "eval_packing", "completion_only_loss", "assistant_only_loss",
+                                "dataset_text_field", "dataset_kwargs", "neftune_noise_alpha", "max_seq_length"]),
+    "a DPO recipe, or one of another training on preferences": frozenset(
+        ["rpo_alpha", "precompute_ref_log_probs", "reference_free", "label_smoothing", "desirable_weight",
+         "undesirable_weight", "orpo_alpha", "simpo_gamma", "cpo_alpha", "loss_weights", "truncation_mode", "max_length"]),
+}  # fmt: skip
+# One of them alone is no sign: every trainer on preferences has a beta, every generation a temperature.
+TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "use_vllm learning_rate", "vllm_mode")
+NAMED = re.compile(r"grpo(?!sweep)")  # in a program's name; grposweep's own commands do not train
+LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
+TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
+MOST_OWN = 5  # keys that may be typos
+EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
+
+
+def refuse_others(config: Mapping[str, Any]) -> None:
+    """Raise NotARecipe for the configuration of an unsupported framework."""
+    words = _words(config)
+    for signature in SIGNATURES:
+        if _stand_together(signature.keys, words):
+            name = signature.name
+            raise NotARecipe(f"this is {_article(name)} {name} configuration, which grposweep does not read.")
+
+
+def refuse_toml(text: str) -> None:
+    """Raise NotARecipe for TOML, because no supported framework has recipes in it."""
+    import tomllib  # only a TOML file needs it
+
+    with suppress(ValueError, RecursionError):  # broken or too deeply nested: report only its kind
+        refuse_others(tomllib.loads(text))
+    raise NotARecipe("it is TOML, and no framework that grposweep reads has recipes in TOML.")
+
+
+def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
+    """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO training."""
+    named = [PurePosixPath(program.replace(".", "/")) for program in programs]
+    words = _words(config)
+    is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
+    if is_tuned or any(NAMED.search(str(program).lower()) for program in named) or has_sign(config):
+        return
+    found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
+    found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
+    advice = "Name the recipe, and --processes." if found[:1] == [KINDS[0][0]] else ""
+    if found:
+        raise NotARecipe(f"it is {found[0]}, not a GRPO recipe. {advice}".rstrip())
+    inside = sorted(word for word in words if word.partition(".")[2] in GROUPS and not word.startswith("*"))
+    if inside:
+        raise NotARecipe(f"its keys are in sections ({inside[0]}) that only the script that reads them knows.")
+    raise NotARecipe(
+        f"nothing identifies it as a GRPO recipe (such as {EXAMPLES}). "
+        "Name its framework with --framework if it is one."
+    )
+
+
+def has_sign(config: Mapping[str, Any]) -> bool:
+    """Return whether flat keys include one of a GRPO training, possibly misspelled."""
+    words = {str(key) for key in config}
+    loss = config.get("loss_type")
+    if words & GROUPS or str(loss[0] if isinstance(loss, list) and loss else loss) in LOSSES:
+        return True
+    if any(words & keys for keys in OTHERS.values()):
+        return False
+    return _stand_together(TOGETHER, words) or (bool(words & TRAINS) and _is_misspelled(words))
+
+
+def _is_misspelled(words: Iterable[str]) -> bool:
+    from difflib import get_close_matches  # only a file without a sign needs it
+
+    return any(get_close_matches(word, GROUPS, 1, 0.88) for word in words)
+
+
+def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> None:
+    """Raise NotARecipe if most keys belong to no framework. Such a file is for a script of its own."""
+    own = [str(key) for key in config if not known(str(key))]
+    if len(own) > max(len(config) // 2, MOST_OWN):
+        raise NotARecipe(
+            f"most of its keys ({', '.join(own[:3])}, ...) belong to no framework; only the script that reads them knows them."
+        )
+
+
+def refuse_launch(text: str) -> None:
+    """Raise NotARecipe for a script or a command line that starts an unsupported framework."""
+    lines = (line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#"))
+    command = "\n".join(lines)
+    name = next((row.name for row in SIGNATURES if row.launch is not None and row.launch.search(command)), "")
+    if name:
+        raise NotARecipe(f"it launches {name}, which grposweep does not read.")
+
+
+def imported(modules: Iterable[str]) -> str:
+    """Return the unsupported framework that a Python file imports, or an empty text."""
+    first = {module.partition(".")[0] for module in modules}
+    return next((row.name for row in SIGNATURES if not first.isdisjoint(row.modules)), "")
+
+
+def _words(config: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the first two levels as ``section.key`` and ``*.key``. Dotted keys and sections are included."""
+    words: set[str] = set()
+    for key, value in config.items():
+        name = str(key).lstrip("+~")
+        first, _, second = name.partition(".")
+        inner = [str(below) for below in value] if isinstance(value, Mapping) else []
+        words |= {name, first, *(f"{name}.{below}" for below in inner), *(f"*.{below}" for below in inner)}
+        words |= {f"{first}.{second.partition('.')[0]}", f"*.{second.rpartition('.')[2]}"} if second else set()
+    return words
+
+
+def _stand_together(groups: Iterable[str], words: set[str]) -> bool:
+    return any(words.issuperset(group.split()) for group in groups)
+
+
+def _article(name: str) -> str:
+    return "an" if name[0].lower() in "aeo" else "a"

@@ -1,0 +1,191 @@
+"""TRL's keys by release, and the successors of removed keys.
+
+benchmarks/tools/trl_keys.py writes ``keys.json`` from TRL's wheels, each with the transformers release of its time. Sources:
+the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from grporecipe.errors import UserError
+from grporecipe.frameworks.base import KeyTable, key_span, keys_at_release, load_table, parse_release
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.setting import Version
+
+ASYNC = "async"  # marks keys of AsyncGRPOConfig in the table
+
+
+def table() -> dict[str, Any]:
+    """Return the committed table."""
+    return load_table(__package__)
+
+
+@cache
+def releases() -> tuple[Version, ...]:
+    """Return every TRL release that the table knows, ascending."""
+    return tuple(parse_release(name) for name in table()["transformers"])
+
+
+def parse_version(text: str) -> Version:
+    """Return ``1.10`` or ``v0.18.0`` as a version.
+
+    Raises UserError for anything else, and for releases before 0.14.0, the first with GRPO.
+    """
+    match = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:\.?(?:dev|rc|a|b|post)\d*)?", str(text).strip())
+    if not match:
+        raise UserError(
+            f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
+        )
+    version = (int(match[1]), int(match[2]), int(match[3] or 0))
+    if version < releases()[0]:
+        raise UserError(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
+    return version
+
+
+@lru_cache(maxsize=128)
+def known(version: Version) -> KeyTable:
+    """Return every key that a recipe may set, for the newest release that is not newer than ``version``."""
+    return keys_at_release(
+        {name: known["history"] for name, known in table()["keys"].items() if known["in"] != ASYNC}, version
+    )
+
+
+@cache
+def _async_keys() -> Mapping[str, list[Any]]:
+    return {name: known["history"] for name, known in table()["keys"].items() if known["in"] == ASYNC}
+
+
+def is_async(recipe: Recipe) -> bool:
+    """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it has."""
+    if recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer":
+        return True
+    return not _async_keys().keys().isdisjoint(recipe.config)
+
+
+def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
+    """Return the keys of a release, with those of AsyncGRPOConfig if the recipe is for it."""
+    return KeyTable({**takes, **keys_at_release(_async_keys(), recipe.version)}) if is_async(recipe) else takes
+
+
+@lru_cache(maxsize=1024)
+def span(name: str) -> tuple[Version, Version | None] | None:
+    """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
+    return key_span(table()["keys"].get(name, {}).get("history"))
+
+
+def transformers(version: Version) -> str:
+    """Return the transformers release that a TRL release was paired with."""
+    names = list(table()["transformers"].values())
+    return str(names[max(bisect_right(releases(), version) - 1, 0)])
+
+
+# `trl grpo` passes these to accelerate launch, also from the YAML. It reads ``env`` itself.
+PASSED_ON = frozenset(
+    ["num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "accelerate_config",
+     "config_file", "mixed_precision", "use_deepspeed", "deepspeed_config_file", "zero_stage", "gpu_ids", "multi_gpu",
+     "dynamo_backend", "env"]
+)  # fmt: skip
+RENAMES = {  # old name: new name, with the same meaning
+    "evaluation_strategy": "eval_strategy",
+    "torch_dtype": "dtype",
+    "vllm_guided_decoding_regex": "vllm_structured_outputs_regex",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "wandb_log_unique_prompts": "log_unique_prompts",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "push_to_hub_token": "hub_token",
+    "push_to_hub_model_id": "hub_model_id",
+    "no_cuda": "use_cpu",
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+}
+BACK = {new: old for old, new in RENAMES.items()}
+# Keys without a successor: the reason, and the values without effect, for which the key can be removed.
+DROPPED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "max_prompt_length": ("TRL no longer truncates prompts: filter long ones out of the dataset", (None,)),
+    "use_liger_loss": ("use_liger_kernel or TRL's chunked loss replaced it", (None, False)),
+    "overwrite_output_dir": ("the output folder is always written to", (None, True, False)),
+    "vllm_device": ("vLLM shares the training GPUs or is a server: vllm_mode selects which", (None, "auto")),
+    "vllm_dtype": ("vLLM takes the model's own type", (None, "auto")),
+    "vllm_enable_prefix_caching": ("vLLM always caches prefixes", (None, True)),
+    "logging_dir": ("the environment variable TENSORBOARD_LOGGING_DIR sets the folder of the logs", (None,)),
+    "save_safetensors": ("weights are always saved as safetensors", (None, True)),
+    "group_by_length": ("train_sampling_strategy replaced it", (None, False)),
+    "tp_size": ("parallelism_config holds the parallel sizes", (None, 0, 1)),
+    "dispatch_batches": ("accelerator_config holds it", (None,)),
+    "split_batches": ("accelerator_config holds it", (None, False)),
+    "gradient_checkpointing_use_reentrant": ("gradient_checkpointing_kwargs holds it", (None,)),
+    "adafactor": ("optim: adafactor replaced it", (None, False)),
+    "use_mps_device": ("the device is detected automatically", (None, True, False)),
+    "use_ipex": ("transformers dropped it", (None, False)),
+    "half_precision_backend": ("there is one backend", (None, "auto")),
+    "fp16_backend": ("there is one backend", (None, "auto")),
+    "include_tokens_per_second": ("transformers dropped it", (None, False)),
+    "ray_scope": ("transformers dropped it", (None, "last")),
+    "past_index": ("transformers dropped it", (None, -1)),
+}
+# Names from other libraries and from habit, which are no typos.
+HABITS = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "kl_coef": "beta",
+    "kl_beta": "beta",
+    "group_size": "num_generations",
+    "num_samples": "num_generations",
+    "rollout_n": "num_generations",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "max_new_tokens": "max_completion_length",
+    "max_seq_length": "max_completion_length",
+    "clip_range": "epsilon",
+    "model_name": "model_name_or_path",
+    "model": "model_name_or_path",
+    "dataset": "dataset_name",
+}
+
+
+class Replacement(NamedTuple):
+    """A remedy for a key: the reason, the change of keys (None removes one), and whether training stays the same."""
+
+    why: str = ""
+    change: dict[str, Any] | None = None
+    safe: bool = False
+
+
+def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -> Replacement:
+    """Return the remedy for a key that these versions do not take."""
+    value = config.get(key)
+    if key == "warmup_ratio":
+        return _warmup(value, config)
+    new = RENAMES.get(key) or BACK.get(key, "")
+    if new in takes:
+        if new not in config:
+            return Replacement(f"its name is now {new}", {key: None, new: value}, safe=True)
+        return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
+    if key in DROPPED:
+        why, harmless = DROPPED[key]
+        return Replacement(why, {key: None}, safe=_among(value, harmless))
+    return Replacement("", {key: None} if value is None else None, safe=value is None)
+
+
+def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
+    """Return the remedy for warmup_ratio. Transformers 5 reads warmup_steps below 1 as a share.
+
+    If both are set, warmup_steps wins in every version.
+    """
+    steps = config.get("warmup_steps")
+    if not ratio or steps:
+        return Replacement("warmup_steps replaced it", {"warmup_ratio": None}, safe=True)
+    why = "warmup_steps below 1 is a share of all steps"
+    is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
+    return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)
+
+
+def _among(value: Any, harmless: tuple[Any, ...]) -> bool:
+    """Return whether a value is one of these in value and type (1 is not true)."""
+    return any(type(value) is type(other) and value == other for other in harmless)

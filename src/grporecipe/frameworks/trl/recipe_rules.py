@@ -1,0 +1,307 @@
+"""GV and GE for TRL and Open-R1: keys that a version takes, values that it can read, and data for evaluation.
+
+Sources: trl scripts/utils.py TrlParser, transformers hf_argparser.py, transformers trainer_utils.py (strategies); scripts/grpo.py
+and the `trl` command of every release from 0.14.0 to 1.16.0 (what happens to a key that a launch does not take); transformers
+parse_args_into_dataclasses ("Some specified arguments are not used by the HfArgumentParser"). keys.json has the keys of every
+release.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from grporecipe.frameworks import FRAMEWORKS, open_r1
+from grporecipe.frameworks.base import closest_keys, text
+from grporecipe.frameworks.parsing.repository import find_repository
+from grporecipe.frameworks.parsing.yaml_text import convert
+from grporecipe.frameworks.trl import keys
+from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
+from grporecipe.frameworks.trl.recipes import has_own_batches
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.rules.helpers import cut, set_to, show
+from grporecipe.rules.registry import Severity, Violation, recipe_rule
+
+PARSER_STOPS = (0, 19)  # TrlParser refuses keys of a YAML that no dataclass has since this release
+SCRIPT_DROPS = (0, 22)  # trl.scripts.grpo drops them since this release, until 0.29 also flags
+SCRIPT_CHECKS_FLAGS = (1, 0)
+COMMAND_HANDS_ON = (0, 29)  # `trl grpo` passes unknown options to accelerate launch since this release
+OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
+
+
+ANYTHING = KeySpec("any", None)
+
+
+class Fate(NamedTuple):
+    """The result of a key that is not taken: in words, and "warning" if training continues without it."""
+
+    text: str
+    severity: Severity | None = None
+
+
+def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
+    """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
+
+    The values of a script's own keys are not judged, because only the script knows how it reads them.
+    """
+    takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
+    return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
+
+
+def is_own_script(recipe: Recipe) -> bool:
+    """Return whether a script may read own keys that are unknown here."""
+    launch = recipe.launch
+    if launch is None or launch.launcher == "trl":
+        return False
+    if recipe.code is not None and recipe.code.declares and recipe.code.other_keys:
+        return False
+    own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
+    return not own or _is_missing(recipe, PurePosixPath(own))
+
+
+def _is_missing(recipe: Recipe, program: PurePosixPath) -> bool:
+    """Return whether a repository has the folder of the launched file but not the file, as in a fork that renamed it."""
+    repository = find_repository(Path(recipe.file)) if recipe.code is None and recipe.file else None
+    if repository is None or program.suffix != ".py":
+        return False
+    parts = program.parent.parts
+    return any(folder.parts[-len(parts) :] == parts for folder in repository.folders)
+
+
+def fate(recipe: Recipe, key: str) -> Fate:
+    """Return what happens to a key of a recipe that its launch does not take."""
+    launch, version = recipe.launch, recipe.version
+    if recipe.in_python:
+        return Fate("GRPOConfig() raises a TypeError")
+    is_flag = launch is not None and key in recipe.lines  # keys of a YAML that a script names have no lines
+    if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
+        return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
+    if recipe.code is not None and recipe.code.other_keys == "dropped":
+        return Fate(f"{recipe.code.file} drops it silently, so it is lost", "warning")
+    if is_own_script(recipe):
+        return Fate(f"TRL's parser refuses it; fine if {launch.program if launch else ''} takes it", "warning")
+    if launch is not None and (launch.launcher == "trl" or "trl.scripts.grpo" in launch.program.replace("/", ".")):
+        drops = SCRIPT_DROPS <= version < SCRIPT_CHECKS_FLAGS if is_flag else version >= SCRIPT_DROPS
+        if drops:
+            return Fate("trl.scripts.grpo drops it silently, so it is lost", "warning")
+    if not is_flag and version < PARSER_STOPS:
+        return Fate(f"the parser of TRL {text(version)} drops it silently, so it is lost", "warning")
+    return Fate("TRL's parser refuses it")
+
+
+LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
+STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+@recipe_rule("GV103", "warning")
+def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
+    """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so ``3e-06`` is text.
+
+    TRL's parser (argparse) still converts it to a number. A script that builds ``GRPOConfig(**yaml)`` fails late, or
+    misreads the value: the text "false" counts as true.
+    """
+    takes = taken(recipe)
+    for key, value in recipe.config.items():
+        if isinstance(value, str) and key in takes and key not in recipe.unresolved:
+            found = convert(value, takes[key].type)
+            if found.trouble == "string":
+                why = (
+                    "it is text, and GRPOConfig() does not convert it"
+                    if recipe.in_python
+                    else f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
+                )
+                yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(found.value)}.", (key,),
+                                ({key: found.value},), frozenset({key}))  # fmt: skip
+
+
+@recipe_rule("GV104", "error", by_release=True)
+def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
+    """A value that its key cannot hold: text for a number, a fraction for a count, a bare ``no`` for a strategy.
+
+    argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
+    loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
+    """
+    takes = taken(recipe)
+    for key, value in recipe.config.items():
+        if key in recipe.unresolved:
+            continue
+        if key in STRATEGIES and isinstance(value, (bool, str)) and value not in STRATEGIES[key]:
+            yield _strategy(key, value)
+        elif key in LISTS and key in takes and isinstance(value, str):
+            change = {key: [value]}
+            yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
+        elif key == "env" and not isinstance(value, dict):
+            yield _mistyped(key, value, "a mapping of environment variables", None)
+        elif key in takes and (found := convert(value, takes[key].type)).trouble == "type":
+            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, found.value))
+        elif key == "num_generations" and value is None:
+            yield _mistyped(key, value, WANTED["int"], {key: 8})
+
+
+NUMBER = "Write a number such as 1.0e-6."
+
+
+def _strategy(key: str, value: Any) -> Violation:
+    if value is False:
+        return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
+                      ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
+    choices = ", ".join(STRATEGIES[key])
+    return Violation(f"{key}={show(value)}", f"it is not one of the choices ({choices})", "Set one of them.", (key,))
+
+
+def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
+    suggestions = (dict(change),) if change else ()
+    if isinstance(value, float) and not isfinite(value):
+        return Violation(
+            f"{key}={value}", "it is not a finite number, so every weight that it affects becomes NaN", NUMBER, (key,)
+        )
+    return Violation(f"{key}={show(value)}", f"{key} must be {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
+
+
+def _round(key: str, value: Any, number: Any) -> dict[str, Any] | None:
+    """Return the change to a whole number (8.0 is 8). In transformers 4 a share of warmup has its own key."""
+    if isinstance(value, float) and number is not None and number == value:
+        return {key: number}
+    if key == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
+        return {key: None, "warmup_ratio": value}
+    return None
+
+
+@recipe_rule("GV101", "error", by_release=True)
+def keys_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
+    """A key that TRL (or its transformers) takes in another version: removed, renamed, or not yet added.
+
+    The result depends on release and launch. Before 0.19, TRL's parser silently drops a key of a YAML: a warning, because
+    the setting is lost. Since 0.19 it stops: "Unknown arguments from config file: [...]". ``trl.scripts.grpo`` drops it again
+    since 0.22, and ``trl grpo`` passes it on to accelerate, which stops, since 0.29. A flag on a command line always stops,
+    except ``trl.scripts.grpo`` from 0.22 to 0.29. Renamed keys are read by their new name for every other rule.
+    """
+    takes = taken(recipe)
+    for key in recipe.config:
+        if key in takes or (keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe))):
+            continue
+        way, end = instead(key, recipe.config, takes), fate(recipe, str(key))
+        change = way.change
+        why = f"{_when(str(key), recipe)}; {end.text}"
+        advice = f"Instead: {way.why}." if way.why else "Remove it, or lint for a release that takes it."
+        if way.why and change == {key: None}:  # a fix that only removes a key needs an explanation
+            why, advice = f"{why}; {way.why}", "Remove it."
+        safe = frozenset(change) if change and way.safe else frozenset()
+        yield Violation(set_to(recipe.config, key), why, advice, (str(key),), (change,) if change else (),
+                        without_effect=safe, severity=end.severity)  # fmt: skip
+
+
+@recipe_rule("GV102", "error", by_release=True)
+def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
+    """A key that neither a release of TRL nor the launched script takes: a typo, or another library's key.
+
+    Whether training stops or the key is lost depends on release and launch, as in GV101.
+    """
+    if not is_own_script(recipe):
+        for key, near in _strangers(recipe):
+            end = fate(recipe, str(key))
+            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], taken(recipe))
+            yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
+
+
+@recipe_rule("GV108", "warning")
+def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
+    """A key that TRL does not take, in the launch of a script that may declare its own arguments."""
+    launch = recipe.launch
+    if launch is None or not is_own_script(recipe):
+        return
+    strangers = list(_strangers(recipe))
+    for key, near in strangers:
+        if near:
+            yield _stranger(recipe, key, near, f"TRL has no such key; fine if {launch.program} takes it")
+    others = tuple(str(key) for key, near in strangers if not near)
+    if others:
+        shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+        yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
+
+
+@recipe_rule("GV112", "warning")
+def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
+    """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
+
+    Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
+    counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
+    """
+    if has_own_batches(recipe):
+        name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
+        why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
+        yield Violation(
+            f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
+        )
+
+
+@recipe_rule("GE104", "error")
+def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
+    """A Python file whose ``eval_strategy`` is ``steps`` or ``epoch``, and whose ``GRPOTrainer(...)`` gets no ``eval_dataset``.
+
+    transformers 5.23 trainer.py stops at start: "You have set `args.eval_strategy` to steps but you didn't pass an
+    `eval_dataset` to `Trainer`." Judged for TRL's own class only, and not if ``**words`` may hold the data.
+    """
+    code, key = recipe.code, "eval_strategy"
+    if code is None or code.no_evaluation is None or code.trainer != "GRPOTrainer" or code.own_trainer:
+        return
+    if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
+        why = f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so transformers stops at start"
+        yield Violation(f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},))
+
+
+@recipe_rule("GV109", "error")
+def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
+    """Open-R1's ``dataset_mixture``: a mapping with a list of datasets, all with the same columns.
+
+    Source: open-r1 src/open_r1/configs.py ScriptArguments.__post_init__.
+    """
+    mixture = recipe.config.get("dataset_mixture")
+    trouble = open_r1.mixture_trouble(mixture) if recipe.framework == "open-r1" and mixture is not None else None
+    if trouble:
+        yield Violation(
+            "dataset_mixture", f"Open-R1 refuses it: {trouble}", "See its README for an example.", ("dataset_mixture",)
+        )
+
+
+def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:
+    """Yield the keys that no release takes, with the keys that they may mean."""
+    takes = taken(recipe)
+    for key in recipe.config:
+        if key in takes or key in PASSED_ON:
+            continue
+        if keys.span(str(key)) is None and (key not in open_r1.KEYS or is_own_script(recipe)):
+            habit = HABITS.get(str(key))
+            yield key, [habit] if habit else closest_keys(str(key), takes)
+
+
+def _is_typo_in_every_release(near: list[str], value: Any, takes: Mapping[str, KeySpec]) -> bool:
+    """Return whether the nearest key has always existed and can hold the value: a fork's ``dataset_configs`` is a list."""
+    first, last = (keys.span(near[0]) if near else None) or (None, None)
+    if first != keys.releases()[0] or last is not None:
+        return False
+    return not isinstance(value, (list, dict)) or takes[near[0]].type.rstrip("?") in ("any", "list")
+
+
+def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Severity | None = None) -> Violation:
+    value = recipe.config[key]
+    advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
+    changes = tuple({key: None, name: value} for name in near[:1] if name not in recipe.config)
+    is_typo = bool(near) and key not in HABITS  # a name from habit may be a script's own key
+    return Violation(set_to(recipe.config, key), f"unknown key: {why}", advice, (str(key),), changes, severity=severity,
+                     certain=is_typo)  # fmt: skip
+
+
+def _when(key: str, recipe: Recipe) -> str:
+    """Say which releases have a key, and the version of the recipe."""
+    now = f"TRL {text(recipe.version)}"
+    seen = keys.span(key)
+    if seen is None:
+        return f"a key of Open-R1, which {now} does not take"
+    first, last = seen
+    if recipe.version < first:
+        return f"it came with TRL {text(first)}, after {now}"
+    return f"{now} (transformers {keys.transformers(recipe.version)}) has no such key" + (
+        f"; TRL {text(last)} removed it" if last and last < recipe.version else ""
+    )

@@ -1,0 +1,445 @@
+"""TRL's and Open-R1's recipes: the key of each field of a setting, reading and writing.
+
+A written recipe states every number that affects the training, including defaults. Sources: trl trainer/grpo_config.py by
+release (keys.json), scripts/grpo.py; transformers training_args.py; open-r1 README (its launch). The estimators' gradients and
+the defaults of EasyR1, verl and ms-swift are compared in docs/reference/frameworks.md.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from grporecipe.frameworks.base import (
+    RELEASE,
+    UNSAID,
+    Field,
+    Framework,
+    KeyTable,
+    NativeChange,
+    TranslatedRecipe,
+    model_size,
+    read_mapping,
+    text,
+)
+from grporecipe.frameworks.lora import as_count, as_modules
+from grporecipe.frameworks.parsing.yaml_text import Value, convert
+from grporecipe.frameworks.reading import Values, collect_converted, release_defaults
+from grporecipe.frameworks.trl.keys import is_async, known, span
+from grporecipe.frameworks.writing import in_completions, write_release
+from grporecipe.planning import save_every, total_steps
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.rules.loss import LOSSES
+from grporecipe.setting import TRL, Setting, Version
+
+# Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "use_liger_loss": "use_liger_kernel",
+}
+EXTRA = {  # read in every version because their meaning is clear; GV101 reports versions without them
+    "warmup_ratio": KeySpec("float?", None),
+    "split_batches": KeySpec("bool?", None),
+    "tp_size": KeySpec("int?", None),
+    "num_processes": KeySpec("int?", None),
+}
+# Sizes that another trainer may count differently: many generate G completions for each prompt of a batch.
+BATCH_KEYS = frozenset(
+    ["per_device_train_batch_size", "steps_per_generation", "generation_batch_size", "per_device_eval_batch_size",
+     "num_generations_eval", "auto_find_batch_size", "accelerator_config", "accelerator_config.split_batches"]
+)  # fmt: skip
+SCALES = {"True": "group", "False": "none"}  # the meaning of a bool in every release
+
+
+def read_strategy(value: Any) -> str:
+    """Return a strategy (no, steps, epoch). ``no`` without quotes is false in YAML."""
+    return "no" if str(value) in ("False", "None") else str(value)
+
+
+def read_steps(count: int | None) -> int | None:
+    """Return a number of steps; -1 means unset."""
+    return count if count is not None and count >= 0 else None
+
+
+def _epochs(found: Values) -> Any:
+    """Return the epochs. If they are unset or -1, a number of steps overrides them."""
+    epochs = found.said.get("num_train_epochs", UNSAID)
+    if read_steps(found.said.get("max_steps")) is None:
+        return epochs
+    return None if epochs is UNSAID or (epochs or 0) <= 0 else epochs
+
+
+def _save_steps(found: Values) -> Any:
+    is_other = read_strategy(found.said.get("save_strategy", "steps")) != "steps"
+    return None if is_other else found.said.get("save_steps", UNSAID)
+
+
+def _warmup(found: Values) -> Any:
+    """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in ``warmup_steps``."""
+    steps, ratio = found.said.get("warmup_steps"), found.said.get("warmup_ratio")
+    if ratio and not steps:
+        return ratio
+    has_ratio = "warmup_ratio" in known(found.recipe.version) and found.recipe.version < (0, 27, 2)
+    if steps is not None and steps < 1 and has_ratio:
+        return 0 if steps >= 0 else steps
+    return UNSAID if steps is None else steps
+
+
+def _rewards(found: Values) -> Any:
+    """Return the number of rewards: a recipe holds the list, a setting its length."""
+    rewards = found.said.get("reward_funcs")
+    return len(rewards) + bool(found.said.get("reward_model_name_or_path")) if isinstance(rewards, list) else UNSAID
+
+
+def read_split(found: Values) -> Any:
+    """Return whether a batch is split among the processes, by accelerate's configuration."""
+    split = read_mapping(found.said.get("accelerator_config")).get("split_batches", found.said.get("split_batches"))
+    return UNSAID if split is None else bool(split)
+
+
+def _inside(name: str, word: str) -> Field:
+    """Return the row of a parallel size inside a mapping."""
+
+    def size(found: Values) -> Any:
+        inside = read_mapping(found.said.get("parallelism_config")).get(word, found.said.get(word))
+        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else UNSAID
+
+    return Field(name, f"parallelism_config.{word}", derive=size)
+
+
+# Fields whose key has another name, or whose value needs a conversion.
+DERIVED = (
+    Field("epochs", "num_train_epochs", derive=_epochs),
+    Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
+    Field("lora", "use_peft", RELEASE, read=bool, plain=False),
+    *(Field(name, key, RELEASE, fixable=False, judged=False, plain=False)
+      for name, key in (("lora_rank", "lora_r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout"))),
+    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, judged=False, plain=False),
+    Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
+    Field("parameters", "model_name_or_path", fixable=False,
+          derive=lambda found: model_size(str(found.said.get("model_name_or_path") or "")) or UNSAID),
+    Field("split_batches", "accelerator_config.split_batches", derive=read_split),
+    _inside("tensor_parallel_size", "tp_size"),
+    _inside("sequence_parallel_size", "sp_size"),
+    _inside("context_parallel_size", "cp_size"),
+)  # fmt: skip
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
+ALWAYS = (
+    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
+    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
+    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "max_grad_norm", "seed",
+)  # fmt: skip
+# Fields that depend on several keys, or that the functions below write.
+OTHERS = (
+    Field("scale_rewards", "scale_rewards", RELEASE, read=lambda word: SCALES.get(str(word), str(word)), plain=False),
+    Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
+    Field("warmup_steps", "warmup_steps", derive=_warmup, also=frozenset({"warmup_steps", "warmup_ratio"})),
+    Field("eval_strategy", "eval_strategy", RELEASE, read=read_strategy, plain=False),
+    Field("save_strategy", "save_strategy", RELEASE, read=read_strategy, plain=False),
+    Field("save_steps", "save_steps", derive=_save_steps),
+    Field("reward_weights", "reward_weights", RELEASE, fixable=False, plain=False,
+          read=lambda weights: len(weights) if isinstance(weights, list) else None),
+    Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
+          read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
+    *(Field(name, name, RELEASE, plain=False) for name in
+      ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
+)  # fmt: skip
+NEVER_NATIVE = frozenset(  # fields of this project, or of the command that starts the recipe
+    ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
+     "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
+     "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
+     "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
+     # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
+     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
+     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
+)  # fmt: skip
+# Fields of schema.UNSET that no rule reads. They are named here because lint starts without the schema.
+UNJUDGED = frozenset(
+    ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
+     "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
+     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "min_p", "repetition_penalty"]
+)  # fmt: skip
+SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
+FIELDS = (
+    *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
+    *DERIVED,
+    *OTHERS,
+    *(
+        Field(name, name, RELEASE, judged=name not in UNJUDGED)
+        for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})
+    ),
+)
+
+
+def collect(framework: Framework, recipe: Recipe) -> Values:
+    """Return the relevant keys, with the types that TRL sees."""
+    takes = _readable(framework, recipe.version)
+    if recipe.vendored is not None:
+        takes = KeyTable({**EXTRA, **recipe.vendored})
+    found = collect_converted(framework, recipe, takes, RENAMED, _convert)
+    return replace(found, bad=found.bad | BATCH_KEYS) if has_own_batches(recipe) else found
+
+
+def has_own_batches(recipe: Recipe) -> bool:
+    """Return whether the trainer makes batches in its own way, so that TRL's sizes and checks do not apply."""
+    return is_async(recipe) or (recipe.code is not None and recipe.code.own_trainer)
+
+
+@lru_cache(maxsize=128)
+def _readable(framework: Framework, version: Version) -> KeyTable:
+    return KeyTable({**EXTRA, **framework.takes(version)})
+
+
+def _convert(value: Any, kind: str) -> Value:
+    """Convert a value as `convert` does, but accept 8.0 for a count, which GV104 reports."""
+    found = convert(value, kind)
+    return found if found.value is None or not found.trouble else Value(found.value)
+
+
+def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
+    """Return the behaviour of releases that do not have a key yet."""
+    before = {
+        "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
+        "use_bias_correction_kl": None,
+        "vllm_mode": "server",  # its own process, or up to 0.15 its own GPU
+        "vllm_importance_sampling_correction": False,
+        "vllm_importance_sampling_mode": "token_truncate",
+        "vllm_importance_sampling_clip_max": values.get("vllm_importance_sampling_cap"),
+    }
+    return {name: value for name, value in before.items() if name not in values}
+
+
+def keys_of(found: Values) -> dict[str, str]:
+    """Return the key of the warmup if it is a share."""
+    return {"warmup_steps": "warmup_ratio"} if found.said.get("warmup_ratio") else {}
+
+
+def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
+    launch = found.recipe.launch
+    return {
+        "processes": found.said.get("num_processes") if fields["processes"] is None else fields["processes"],
+        "visible_gpus": launch.visible_gpus if launch else None,
+    }
+
+
+def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the change of keys for another warmup. A recipe may have an own key for a share."""
+    if s.key("warmup_steps") != "warmup_ratio":
+        return {"warmup_steps": value}
+    return {"warmup_ratio": value} if value < 1 else {"warmup_steps": int(value), "warmup_ratio": None}
+
+
+def change_evaluates(value: Any, *_: Any) -> dict[str, Any] | None:
+    """Return the change of keys that switches evaluation off. None for on, because no single key states the data."""
+    return None if value else {"eval_strategy": "no"}
+
+
+def _change_inside(row: Field) -> NativeChange:
+    """Return the change of one size inside a mapping. The rest of the mapping stays."""
+    key, _, word = row.key.partition(".")
+
+    def change(value: Any, recipe: Recipe, _: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+        if word in recipe.config:
+            return {word: value}
+        return {key: {**read_mapping(found.get(key, recipe.config.get(key))), word: value}}
+
+    return change
+
+
+SPECIAL: dict[str, NativeChange] = {
+    "gradient_checkpointing": lambda value, *_: {"gradient_checkpointing": value},
+    "evaluates": change_evaluates,
+    "warmup_steps": change_warmup,
+    **{row.name: _change_inside(row) for row in DERIVED if "." in row.key},
+}
+
+
+CORRECTED_KL = (0, 26)  # since this release TRL can multiply its KL term by the importance ratio
+SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+NAMES = frozenset(["model_name_or_path", "dataset_name"])
+# Fields without effect unless another one is set, and that one. Dropping them loses nothing.
+NEEDS = {
+    "use_bias_correction_kl": "beta",
+    "ref_model_sync_steps": "sync_ref_model",
+    "ref_model_mixup_alpha": "sync_ref_model",
+}
+
+
+def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
+    """Return the setting without values that this release does not know, and the losses."""
+    nearest: dict[str, Any] = {}
+    if LOSSES.get(s.loss_type, (0,)) > version:
+        nearest["loss_type"] = "bnpo"  # a token mean, as in all later losses
+    if s.scale_rewards == "batch" and version < (0, 22):
+        nearest["scale_rewards"] = "group"
+    changed = (
+        f"{name}={getattr(s, name)}: {framework.name} {text(version)} does not have it; {value} is the nearest"
+        for name, value in nearest.items()
+    )
+    said = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
+    return s.replace(said), (*_elsewhere(s), *changed, *_unsaid(framework, s, version))
+
+
+def _correction(s: Setting, version: Version) -> dict[str, bool]:
+    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient."""
+    if s.framework.follows_trl or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
+        return {}
+    return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
+
+
+def _alone(s: Setting) -> dict[str, int]:
+    """Return parallel sizes of 1: in TRL's GRPO, every process has its own data."""
+    return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
+
+
+def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
+    """Yield fields for which this release has no key, and whose value differs from its behaviour."""
+    takes, default = framework.takes(version), release_defaults(framework, version)
+    for name in sorted(SAME - takes.keys() - NAMES):
+        if span(name) is None:
+            continue  # features of other frameworks only, reported below
+        value = getattr(s, name)
+        anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
+        inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
+        if value is not None and value != anyway and not inert and not (value is False and anyway is None):
+            yield f"{name}={value}: {framework.name} {text(version)} has no such key{_does(anyway)}"
+
+
+def _does(anyway: Any) -> str:
+    return "" if anyway is None else f", and does as with {anyway}"
+
+
+def _elsewhere(s: Setting) -> Iterator[str]:
+    """Yield features of other frameworks that no TRL release has."""
+    if s.advantage_estimator != "grpo":
+        yield f"advantage_estimator={s.advantage_estimator}: TRL's trainer has grpo only"
+    if s.kl_placement in ("reward", "both") and s.kl_reward_coefficient:
+        yield f"KL in the reward (coefficient {s.kl_reward_coefficient:g}): TRL has it in the loss only; it is left out"
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3", "k3+"):
+        yield f"KL estimator {s.kl_estimator}: TRL's is k3, weighed by the importance ratio with use_bias_correction_kl"
+    if s.dynamic_batching:
+        yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"
+    if s.eval_dataset_name:
+        yield f"held-out data {s.eval_dataset_name}: TRL evaluates on dataset_test_split of dataset_name"
+    if s.prompts_per_generation:
+        yield "rollouts generated in portions: TRL generates each at once"
+    if not s.framework.follows_trl and any(getattr(s, name) > 1 for name in SHARED):
+        yield "sequence, context, tensor and pipeline parallelism: TRL's GRPO has none, so all processes get data of their own"
+    if s.minimum_learning_rate_ratio and s.lr_scheduler_type != "cosine":
+        yield f"minimum learning rate ({s.minimum_learning_rate_ratio:g} of the peak): only with a cosine"
+    if not s.framework.follows_trl:
+        yield "advantages are scaled with 1e-4 added to the standard deviation, micro-batches are shuffled within a rank"
+
+
+EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
+BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
+
+
+def render(
+    framework: Framework, s: Setting, script: tuple[str, ...], options: tuple[str, ...] = ()
+) -> TranslatedRecipe:
+    """Return the recipe of a framework's default release, its launch command and its losses.
+
+    accelerate starts ``script`` with ``options``.
+    """
+    sized, undivided = in_completions(s)
+    fits, lost = fitted(framework, sized, framework.version)
+    keys = native_keys(framework, fits, framework.version)
+    recipe = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
+    count = [] if s.processes is None else ["--num_processes", str(s.processes)]
+    command = ("accelerate", "launch", *options, *count, *script, "--config", "recipe.yaml")
+    return TranslatedRecipe(recipe, "recipe.yaml", command, losses=(*undivided, *lost))
+
+
+def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values."""
+    takes = framework.takes(version)
+    found = write_release(framework, s, takes, release_defaults(framework, version))
+    if found.get("top_k") == 0 and takes["top_k"].default is None:
+        found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
+    if s.steps_per_generation == s.gradient_accumulation_steps:
+        found.pop("steps_per_generation", None)  # the default, in every release that has it
+    return {**found, **_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED), **saving(s), **_model(s)}
+
+
+def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+    if "scale_rewards" not in takes:
+        return {}
+    if takes["scale_rewards"].type.startswith("bool"):
+        return {"scale_rewards": BOOLEAN_SCALES.get(s.scale_rewards, True)}
+    return {"scale_rewards": s.scale_rewards}
+
+
+def _schedule(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
+    """Return the run's length and its learning rate's schedule."""
+    if 0 < s.warmup_steps < 1 and takes["warmup_steps"].type == "int":
+        return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
+    return {**length_and_rate(s), "warmup_steps": int(s.warmup_steps) if s.warmup_steps >= 1 else s.warmup_steps or 0}
+
+
+def length_and_rate(s: Setting) -> dict[str, Any]:
+    """Return the length in optimizer steps if they are known or given, else in epochs; and the learning rate's schedule."""
+    steps = s.max_steps if s.budget_completions is None and not s.ends_with_epochs else total_steps(s)
+    length = {"max_steps": steps} if steps else {"num_train_epochs": s.epochs} if s.epochs else {}
+    if s.minimum_learning_rate_ratio and s.lr_scheduler_type == "cosine":
+        ratio = {"min_lr_rate": s.minimum_learning_rate_ratio}
+        return {**length, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": ratio}
+    return {**length, "lr_scheduler_type": s.lr_scheduler_type}
+
+
+def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size",)) -> dict[str, Any]:
+    """Return the keys of evaluation: when it runs, and the sizes with these names.
+
+    A number of evaluations is spread over the steps if these are known.
+    """
+    if not s.evaluates or s.eval_strategy == "no":
+        return {"eval_strategy": "no"}
+    sizes = {name: size for name in names if (size := getattr(s, name)) is not None}
+    total = total_steps(s)
+    if s.evaluations and total:
+        return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
+    found: dict[str, Any] = {"eval_strategy": s.eval_strategy or "steps", **sizes}
+    return found if s.eval_steps is None else {**found, "eval_steps": _steps(s.eval_steps)}
+
+
+def saving(s: Setting) -> dict[str, Any]:
+    """Return the keys of saving checkpoints."""
+    every = save_every(s.replace({"save_steps": None})) if s.checkpoints else s.save_steps
+    if s.save_strategy not in (None, "steps"):
+        return {"save_strategy": s.save_strategy}
+    return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
+
+
+def _model(s: Setting) -> dict[str, Any]:
+    sizes = {
+        "tp_size": s.tensor_parallel_size,
+        "cp_size": s.context_parallel_size,
+        "sp_size": s.sequence_parallel_size,
+    }
+    large = {name: size for name, size in sizes.items() if size > 1}
+    return {**(_lora(s) if s.lora else {}), **({"parallelism_config": large} if large else {})}
+
+
+def _lora(s: Setting) -> dict[str, Any]:
+    found = {
+        "use_peft": True,
+        "lora_r": s.lora_rank,
+        "lora_alpha": as_count(s.lora_alpha),
+        "lora_dropout": s.lora_dropout,
+    }
+    return {**found, "lora_target_modules": list(s.lora_targets)} if s.lora_targets else found
+
+
+def _steps(every: float) -> float:
+    """Return a frequency in optimizer steps, or below 1 as a share of all."""
+    return int(every) if every >= 1 else every

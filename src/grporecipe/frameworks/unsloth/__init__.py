@@ -1,0 +1,108 @@
+"""Unsloth: TRL's keys and trainer with Unsloth's own defaults, keys and corrections.
+
+Versions are those of TRL. Sources: unsloth 2026.8.19 unsloth/models/rl.py (defaults of the configuration, the
+batch, the loss), rl_replacements.py (top_k), rl_config_compat.py (keys that TRL does not take).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe
+from grporecipe.frameworks.reading import Values
+from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
+from grporecipe.frameworks.trl import keys as trl_keys
+from grporecipe.frameworks.trl.recipes import render as render_trl
+from grporecipe.recipe import KeySpec
+from grporecipe.registries import Lazy
+from grporecipe.setting import FrameworkTraits, Setting, Version
+
+TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
+VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
+DEFAULTS: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "weight_decay": 0.001,
+    "seed": 3407,
+    "optim": "adamw_8bit",
+    "learning_rate": 5e-5,
+    "logging_steps": 1,
+    "num_generations": 8,
+    "top_k": None,
+    "vllm_mode": "colocate",
+    "bf16": False,
+    "auto_find_batch_size": False,
+    "loss_type": "bnpo",
+    "beta": 0.001,
+    "vllm_importance_sampling_correction": False,
+}
+SHARE = 0.1  # of all steps: the warmup if none is set
+OWN = {
+    "vllm_sampling_params": KeySpec("any", None),
+    "unsloth_num_chunks": KeySpec("int?", -1),
+    "unsloth_logit_chunk_multiplier": KeySpec("int?", None),
+    "unsloth_grpo_mini_batch": KeySpec("int?", None),
+    "max_seq_length": KeySpec("int?", None),
+    # Keys set by calls other than the configuration: FastLanguageModel.from_pretrained and get_peft_model.
+    "fast_inference": KeySpec("bool", False),
+    "load_in_4bit": KeySpec("bool", True),
+}
+DAPO_CLIP = 0.28
+
+
+@lru_cache(maxsize=128)
+def known(version: Version) -> KeyTable:
+    """Return every key that a recipe may set, on a release of TRL, with Unsloth's defaults."""
+    takes = trl_keys.known(version)
+    changed = {name: KeySpec(takes[name].type, value) for name, value in DEFAULTS.items() if name in takes}
+    return KeyTable({**OWN, **takes, **changed})
+
+
+def corrected_size(size: int, accumulation: int, processes: int | None, group: int) -> int:
+    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py, check_num_generations)."""
+    return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
+
+
+def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that Unsloth changes before TRL sees the configuration."""
+    said, changes = found.said, dict[str, Any]()
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
+    if said.get("steps_per_generation") is None and said.get("generation_batch_size") is None:
+        size, accumulation, group = (fields[name] for name in sizes)
+        changes["per_device_train_batch_size"] = corrected_size(size, accumulation, fields["processes"], group)
+    if "warmup_steps" not in said and "warmup_ratio" not in said:
+        changes["warmup_steps"] = SHARE
+    loss = str(fields["loss_type"]).lower()
+    if loss == "dapo":
+        changes |= {"mask_truncated_completions": True, "epsilon_high": DAPO_CLIP}
+    elif loss == "dr_grpo" and fields["scale_rewards"] == "group":
+        changes["scale_rewards"] = "none"
+    return changes
+
+
+def render(framework: Framework, s: Setting) -> TranslatedRecipe:
+    """Return the keys of a ``GRPOConfig`` as a recipe. Unsloth has no command that reads one."""
+    written = render_trl(framework, s, script=("train_grpo.py",))
+    lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
+    return replace(
+        written, command=("python", "train_grpo.py", "--config", "recipe.yaml"), losses=(*written.losses, lost)
+    )
+
+
+FRAMEWORK = replace(
+    TRL_FRAMEWORK,
+    traits=TRAITS,
+    vendor=None,  # TRL's source would not have Unsloth's own keys
+    version=VERSION,
+    takes=known,
+    key_table=None,
+    keys=frozenset(["unsloth_num_chunks", "unsloth_grpo_mini_batch", "unsloth_logit_chunk_multiplier"]),
+    programs=re.compile(r"(?i)unsloth"),
+    commands={},
+    derived=(*TRL_FRAMEWORK.derived, derive_own),
+    render=render,
+    memory=partial(Lazy("grporecipe.frameworks.memory:read_trl"), is_unsloth=True),
+)

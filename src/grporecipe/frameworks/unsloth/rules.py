@@ -1,0 +1,97 @@
+"""Unsloth's own checks: its silent corrections, refusals, and dropped keys.
+
+Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated configuration), rl_config_compat.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from grporecipe import planning
+from grporecipe.frameworks.reading import read_table, values_of
+from grporecipe.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
+from grporecipe.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
+from grporecipe.recipe import Recipe
+from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, recipe_variant, rule
+from grporecipe.setting import Setting
+
+UNSLOTH = frozenset({"unsloth"})
+HOTTEST = 10  # Unsloth's limit for the temperature
+
+
+@recipe_rule("GB701", "warning", of=UNSLOTH)
+def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
+    """Unsloth sets the micro-batch to ``num_generations`` if B W A is not a multiple of it; the plan uses the new size.
+
+    It prints "We will change the batch size of 4 to the `num_generations` of 6" and trains. Before 2025.11.3, B itself must
+    be a multiple.
+    """
+    if recipe.config.get("steps_per_generation") is not None or recipe.config.get("generation_batch_size") is not None:
+        return
+    reading = read_table(FRAMEWORK, recipe)
+    if reading.unknown & {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"}:
+        return
+    s = reading.setting
+    size = int(values_of(recipe).said.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
+    if size < 1 or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations) == size:
+        return
+    yield Violation(
+        f"per_device_train_batch_size={size}",
+        f"with gradient_accumulation_steps={s.gradient_accumulation_steps} it makes partial groups of {s.num_generations}, so "
+        f"Unsloth takes {s.num_generations} instead: memory and the plan follow from that",
+        f"Set per_device_train_batch_size={s.num_generations}, which is what trains.", ("per_device_train_batch_size",),
+        ({"per_device_train_batch_size": s.num_generations},), frozenset({"per_device_train_batch_size"}),
+    )  # fmt: skip
+
+
+@recipe_rule("GL701", "warning", of=UNSLOTH)
+def the_loss_keeps_its_options(recipe: Recipe) -> Iterator[Violation]:
+    """With ``loss_type=dapo`` Unsloth sets the upper clip to 0.28 and masks truncated completions; dr_grpo is not scaled."""
+    said = values_of(recipe).said
+    loss = str(said.get("loss_type", "")).lower()
+    taken = {"epsilon_high": DAPO_CLIP, "mask_truncated_completions": True} if loss == "dapo" else {}
+    if loss == "dr_grpo" and str(said.get("scale_rewards")) in ("True", "group"):
+        taken = {"scale_rewards": False}
+    for key, value in taken.items():
+        if key in said and said[key] != value:
+            yield Violation(f"{key}={said[key]}", f"with loss_type={loss} Unsloth takes {value} instead", f"Set {key}={value}.",
+                            (key,), ({key: value},), frozenset({key}))  # fmt: skip
+
+
+@rule("GL702", "error", ("framework", "temperature"), of=UNSLOTH, blames=("temperature",),
+      why="Unsloth refuses 10 or more", instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))  # fmt: skip
+def the_temperature_is_no_noise(s: Setting) -> bool:
+    """Unsloth refuses a temperature of 10 or more.
+
+    "Please set a positive non-zero temperature less than 10, since sampling will be quite erratic."
+    """
+    return s.temperature >= HOTTEST
+
+
+@recipe_rule("GB702", "error", of=UNSLOTH)
+def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
+    """``unsloth_grpo_mini_batch`` is at most the completions of a rollout.
+
+    "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
+    """
+    size = values_of(recipe).said.get("unsloth_grpo_mini_batch") or 0
+    rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
+    if rollout is not None and size > rollout:
+        key = "unsloth_grpo_mini_batch"
+        yield Violation(f"{key}={size}", f"a rollout has {rollout} completions, and Unsloth stops", f"Set at most {rollout}.",
+                        (key,), ({key: rollout},))  # fmt: skip
+
+
+def _dropped(judge: RecipeJudge) -> RecipeJudge:
+    """Return a rule on keys as a warning, because recent releases of Unsloth drop keys that TRL does not take, with a message."""
+
+    def dropped(recipe: Recipe) -> Iterator[Violation]:
+        for broken in judge(recipe):
+            yield replace(
+                broken, why=f"{broken.why}; recent releases of Unsloth drop it and continue", severity="warning"
+            )
+
+    return dropped
+
+
+recipe_variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
+recipe_variant("GV102", UNSLOTH, _dropped(keys_are_known))

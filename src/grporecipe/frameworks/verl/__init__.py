@@ -1,0 +1,32 @@
+"""verl: its keys, and how its recipes are read and written."""
+
+import re
+
+from grporecipe.frameworks.base import Framework, Vendor
+from grporecipe.frameworks.verl import keys
+from grporecipe.frameworks.verl.keys import refusals
+from grporecipe.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
+from grporecipe.registries import Lazy
+
+FRAMEWORK = Framework(
+    traits=keys.TRAITS,
+    version=keys.VERSION,
+    fields=keys.FIELDS,
+    takes=keys.known,
+    key_table=keys.known_keys,
+    keys=frozenset({"actor_rollout_ref"}),
+    programs=re.compile(r"\bverl[./](?:[\w./]+[./])?main_\w+|\bmain_(?:ppo|dapo)\b|\brecipe[./]\w+[./]main_\w+"),
+    trainings=re.compile(r"\bverl[./]trainer[./]main_ppo(?:\.py)?$|\bmain_(?:ppo|dapo)(?:\.py)?$"),
+    sections=("data", "algorithm", "trainer", "actor_rollout_ref", "critic", "reward", "ray_kwargs"),
+    releases=keys.releases,
+    keys_of=keys_of,
+    derived=DERIVED,
+    render=render,
+    special=SPECIAL,
+    misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
+    packages=("verl",),
+    vendor=Vendor("verl/trainer/config/ppo_trainer.yaml", Lazy("grporecipe.frameworks.verl.source:read_source")),
+    base_config=lambda *_: {},  # verl's own configuration, or a missing one, which GV405 reports
+    config_defaults=("ppo_trainer", "_self_"),
+    memory=Lazy("grporecipe.frameworks.memory:read_verl"),
+)

@@ -1,0 +1,336 @@
+"""verl's keys by release and engine, their choices, and the overrides that Hydra refuses.
+
+benchmarks/tools/verl_keys.py writes ``keys.json`` from verl's own configurations. Rules check a release by its keys, so that
+verl's source in a repository (``Recipe.vendored``) is judged by its own keys.
+
+Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below an empty mapping (``{}``)
+or a null too. Sources: verl 0.2 to 0.9.1
+trainer/ppo/core_algos.py, workers/config/actor.py, optimizer.py, rollout.py, workers/rollout/base.py; verl 0.9.1
+trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_loader_impl.py
+(_apply_overrides_to_config).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from grporecipe.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
+from grporecipe.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
+from grporecipe.frameworks.lora import lora_rows, one_name
+from grporecipe.frameworks.parsing.yaml_text import flatten, resolve
+from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.setting import FrameworkTraits, Version
+
+TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
+VERSION: Version = (0, 9, 1)
+ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
+CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"
+FIELDS = (  # in the order of a written recipe
+    Field("prompts_per_rollout", "data.train_batch_size", "int", 1),
+    Field("prompts_per_generation", "data.gen_batch_size"),
+    Field("num_generations", f"{ROLLOUT}.n", "int", 1),
+    Field("prompts_per_step", f"{ACTOR}.ppo_mini_batch_size", "int", 1),
+    Field("per_device_train_batch_size", f"{ACTOR}.ppo_micro_batch_size_per_gpu"),
+    Field("experience_batch_size", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "int?"),
+    Field("reference_batch_size", f"{REF}.log_prob_micro_batch_size_per_gpu", "int?"),
+    Field("dynamic_batching", f"{ACTOR}.use_dynamic_bsz", "bool", False),
+    Field("", f"{ACTOR}.ppo_max_token_len_per_gpu"),
+    Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
+    Field("tensor_parallel_size", f"{MEGATRON}.tensor_model_parallel_size"),
+    Field("pipeline_parallel_size", f"{MEGATRON}.pipeline_model_parallel_size"),
+    Field("context_parallel_size", f"{MEGATRON}.context_parallel_size"),
+    Field("sequence_parallel_size", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"),
+    Field("", "trainer.nnodes"),
+    Field("processes", "trainer.n_gpus_per_node"),
+    Field("advantage_estimator", "algorithm.adv_estimator", "str", ""),
+    Field("scale_rewards", "algorithm.norm_adv_by_std_in_grpo", "bool", True,
+          read=lambda is_scaled: "group" if is_scaled else "none", write=lambda scaling: scaling != "none"),
+    Field("", "algorithm.use_kl_in_reward"),
+    Field("filters_groups", "algorithm.filter_groups.enable", "bool", False),
+    Field("kl_placement", f"{ACTOR}.use_kl_loss"),
+    Field("loads_reference", f"{ACTOR}.use_kl_loss", fixable=False),
+    Field("beta", f"{ACTOR}.kl_loss_coef"),
+    Field("kl_estimator", f"{ACTOR}.kl_loss_type", write=estimator_word),
+    Field("kl_reward_coefficient", f"{CONTROL}.kl_coef"),
+    Field("kl_controller", f"{CONTROL}.type"),
+    Field("kl_horizon", f"{CONTROL}.horizon", "float", 0.0),
+    Field("kl_target", f"{CONTROL}.target_kl", "float", 0.0),
+    Field("kl_reward_estimator", "algorithm.kl_penalty", write=estimator_word),
+    Field("loss_type", f"{ACTOR}.policy_loss.loss_mode", fixable=False),
+    Field("loss_average", f"{ACTOR}.loss_agg_mode", "str", ""),
+    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
+    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.0, before={(0, 4, 0): f"{ACTOR}.clip_ratio"}),
+    clip("delta", f"{ACTOR}.clip_ratio_c", NEVER_CLIPPED),  # before 0.4 there is no dual clip
+    unless("entropy_coef", f"{ACTOR}.entropy_coeff", 0.0),
+    unless("sapo_temperature_pos", f"{ACTOR}.tau_pos", 1.0),
+    unless("sapo_temperature_neg", f"{ACTOR}.tau_neg", 1.05),
+    Field("max_grad_norm", f"{OPTIM}.clip_grad", "float", 0.0, before={(0, 8, 0): f"{ACTOR}.grad_clip"}),
+    Field("max_steps", "trainer.total_training_steps", "int?", rollouts=True),
+    Field("epochs", "trainer.total_epochs", "int?"),
+    frequency("save_steps", "trainer.save_freq"),
+    frequency("eval_steps", "trainer.test_freq"),
+    Field("learning_rate", f"{OPTIM}.lr", "float", 0.0),
+    Field("lr_scheduler_type", f"{OPTIM}.lr_scheduler_type", before={(0, 6, 0): f"{OPTIM}.warmup_style"}),
+    Field("", f"{OPTIM}.lr_decay_style"),  # Megatron's key
+    Field("warmup_steps", f"{OPTIM}.lr_warmup_steps", rollouts=True),
+    Field("", f"{OPTIM}.lr_warmup_steps_ratio"),
+    Field("minimum_learning_rate_ratio", f"{OPTIM}.min_lr_ratio", "float?"),
+    Field("weight_decay", f"{OPTIM}.weight_decay", "float", 0.0),
+    Field("", f"{OPTIM}.betas", judged=False),
+    Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
+    Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
+    Field("seed", "data.seed", "int?"),
+    Field("max_prompt_length", "data.max_prompt_length", "int", 1),
+    Field("max_completion_length", "data.max_response_length", "int", 1),
+    Field("", "data.filter_overlong_prompts", judged=False),
+    Field("model_name_or_path", f"{MODEL}.path", "str", ""),
+    Field("parameters", f"{MODEL}.path", fixable=False),
+    *lora_rows(f"{MODEL}.lora_rank", f"{MODEL}.lora_alpha", f"{MODEL}.target_modules", 16),
+    Field("", f"{ROLLOUT}.name", judged=False),  # its choices are checked, no number depends on it
+    Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
+    Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
+    top_k(f"{ROLLOUT}.top_k"),
+    Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"),
+    Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
+    Field("offloads_parameters", f"{ACTOR}.fsdp_config.param_offload", "bool", False),
+    Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
+    Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
+)  # fmt: skip
+OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
+REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward if it is not in the loss
+AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
+
+
+@cache
+def releases() -> tuple[Version, ...]:
+    """Return the releases with known keys, ascending. Of several post releases, only the last is included."""
+    return tuple(parse_release(name) for name in load_table(__package__)["releases"])
+
+
+def spans() -> dict[str, list[str]]:
+    """Return the releases that have each engine."""
+    return dict(load_table(__package__)["engines"])
+
+
+@cache
+def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
+    """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``, ``torchtitan``, ``mindspeed``."""
+    found = keys_at_release(_histories("dp"), version)
+    if engine != "dp" and version >= parse_release(spans()[engine][0]):
+        own = _histories(engine)
+        found = KeyTable((name, key) for name, key in found.items() if name not in own)
+        found.update(keys_at_release(own, version))
+    return found
+
+
+@cache
+def _histories(engine: str) -> dict[str, list[list[Any]]]:
+    """Return the history of each key, with its section as prefix and with its type."""
+    return {
+        f"{section}.{name}".lstrip("."): [
+            [change[0], *(part for default in change[1:] for part in spec_of(default))] for change in changes
+        ]
+        for section, keys in load_table(__package__)[engine].items()
+        for name, changes in keys.items()
+    }
+
+
+def spec_of(default: Any) -> KeySpec:
+    """Return a key with the type of its default, the only source of its type; ``any`` if that is no bool or number."""
+    if isinstance(default, bool):
+        return KeySpec("bool?", default)
+    kinds = {float: "float?", int: "int?"}
+    return KeySpec(kinds.get(type(default), "any"), default)
+
+
+ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed")
+
+
+def engine_of(recipe: Recipe) -> str:
+    """Return the engine of verl's configuration that a recipe builds on: ``dp`` (FSDP) or another one."""
+    if "engine" not in recipe.derived:
+        config = recipe.config
+        named = " ".join(
+            str(name) for name in (config.get("model_engine"), config.get(f"{ACTOR}.strategy"), recipe.base)
+        )
+        keys = [key.lstrip("+") for key in config]
+        found = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
+        recipe.derived["engine"] = next(found, "dp")
+    return str(recipe.derived["engine"])
+
+
+def known_keys(recipe: Recipe) -> KeyTable:
+    """Return the keys that a recipe may set: of the source in its repository, else of its release and engine."""
+    if recipe.vendored is not None:
+        return recipe.vendored if isinstance(recipe.vendored, KeyTable) else KeyTable(recipe.vendored)
+    return known(recipe.version, engine_of(recipe))
+
+
+def is_composed(recipe: Recipe) -> bool:
+    """Return whether the program's composed configuration is known: verl's own, or one in the repository."""
+    return recipe.vendored is not None or is_own_trainer(recipe)
+
+
+def nearest_release(keys: KeyTable, engine: str) -> Version:
+    """Return the release whose keys are most similar to those of a source without a version."""
+    return min(reversed(releases()), key=lambda version: len(known(version, engine).keys() ^ keys.keys()))
+
+
+def is_own_trainer(recipe: Recipe) -> bool:
+    """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone is taken to be for it."""
+    if recipe.code is not None and recipe.code.own_trainer:
+        return False
+    return recipe.launch is None or recipe.launch.program.endswith(OWN_PROGRAMS)
+
+
+def is_v1(recipe: Recipe) -> bool:
+    """Return whether the trainer is that of 0.9 (V1), which pads batches and fetches prompts in portions."""
+    return is_own_trainer(recipe) and "trainer.use_v1" in known_keys(recipe)
+
+
+def sizes_per_gpu_only(keys: KeyTable) -> bool:
+    """Return whether the workers read micro-batches per GPU only, and clip by ``optim.clip_grad``: since 0.8."""
+    return "reward.num_workers" in keys and "trainer.use_legacy_worker_impl" not in keys
+
+
+ALWAYS: Version = (0, 0, 0)
+_ESTIMATORS: dict[str, Version] = {
+    "kl": ALWAYS, "abs": ALWAYS, "mse": ALWAYS, "low_var_kl": ALWAYS, "full": ALWAYS,
+    "k1": (0, 4, 0), "k2": (0, 4, 0), "k3": (0, 4, 0),
+}  # fmt: skip
+KL: dict[str, Version] = {**_ESTIMATORS, **{f"{word}+": (0, 6, 0) for word in _ESTIMATORS}}
+# The choices of a key, each with the release that added it.
+SINCE: dict[str, dict[str, Version]] = {
+    "algorithm.adv_estimator": {
+        "grpo": ALWAYS, "gae": ALWAYS, "reinforce_plus_plus": ALWAYS, "remax": ALWAYS, "rloo": (0, 3, 0),
+        "reinforce_plus_plus_baseline": (0, 4, 0), "opo": (0, 4, 0), "grpo_passk": (0, 4, 0), "gpg": (0, 5, 0),
+        "rloo_vectorized": (0, 6, 0), "grpo_vectorized": (0, 6, 0), "optimal_token_baseline": (0, 7, 0),
+        "tir_optimal_token_baseline": (0, 7, 0), "gdpo": (0, 7, 0),
+    },
+    "algorithm.kl_penalty": KL,
+    "algorithm.kl_ctrl.type": {"fixed": ALWAYS, "adaptive": ALWAYS},
+    f"{ACTOR}.kl_loss_type": KL,
+    f"{ACTOR}.loss_agg_mode": {
+        "token-mean": ALWAYS, "seq-mean-token-sum": ALWAYS, "seq-mean-token-mean": ALWAYS,
+        "seq-mean-token-sum-norm": ALWAYS, "token-sum": (0, 9, 0),
+    },
+    f"{ACTOR}.policy_loss.loss_mode": {
+        "vanilla": ALWAYS, "gpg": ALWAYS, "clip_cov": ALWAYS, "kl_cov": ALWAYS, "gspo": (0, 6, 0), "geo_mean": (0, 6, 0),
+        "dppo_tv": (0, 7, 0), "dppo_kl": (0, 7, 0), "sapo": (0, 7, 0), "cispo": (0, 7, 0), "bypass_mode": (0, 7, 0),
+        "dro": (0, 9, 0),
+    },
+    f"{OPTIM}.lr_scheduler_type": {"constant": ALWAYS, "cosine": ALWAYS},
+    f"{OPTIM}.warmup_style": {"constant": ALWAYS, "cosine": ALWAYS},
+    f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
+    f"{ROLLOUT}.mode": {"async": ALWAYS},
+}  # fmt: skip
+# Choices that later releases refuse, each with the release that removed it.
+UNTIL: dict[str, dict[str, Version]] = {
+    f"{ROLLOUT}.mode": {"sync": (0, 7, 0)},
+    f"{ROLLOUT}.name": {"hf": (0, 8, 0), "sglang_async": (0, 5, 0)},
+    f"{ACTOR}.policy_loss.loss_mode": {"rollout_correction": (0, 7, 0)},
+}
+REGISTRIES = frozenset(
+    {"algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode", f"{ROLLOUT}.name", f"{ROLLOUT}.mode"}
+)
+# A choice that is used only if a switch is on.
+SWITCHES = {f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss"}
+# Keys with a numeric default that also take text ("0.5_4.0": a lower and an upper bound).
+ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
+
+
+def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """Return the choices of each key in a recipe's release. Its own source may register others."""
+    found = {
+        key: tuple(word for word, since in every.items() if since <= recipe.version)
+        + tuple(word for word, until in UNTIL.get(key, {}).items() if recipe.version < until)
+        for key, every in SINCE.items()
+    }
+    own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
+    engine = {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
+    return {key: allowed for key, allowed in found.items() if key not in own | engine}
+
+
+def unread(known: KeyTable) -> dict[str, str]:
+    """Return the keys that a release takes but does not read, each with the key that it reads instead."""
+    conditions = {
+        f"{ACTOR}.grad_clip": (f"{OPTIM}.clip_grad", sizes_per_gpu_only(known)),
+        f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
+        "algorithm.filter_groups.max_num_gen_batches":
+            ("algorithm.filter_groups.max_inflight_gen_batches", "trainer.use_v1" in known),
+        "data.val_batch_size": ("", known.defaults.get("data.val_batch_size") is None),
+    }  # fmt: skip
+    return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
+
+
+GROUPS = ("defaults", "actor", "ref", "rollout", "model", "critic", "data", "reward", "model_engine", "hydra",
+          "transfer_queue")  # fmt: skip
+
+
+class Refusal(NamedTuple):
+    """An override, and the reason why Hydra refuses it.
+
+    The key is missing (``absent``), exists but is added (``there``), or is a mapping set to a list or the reverse (``shape``).
+    """
+
+    written: str
+    finds: Literal["absent", "there", "shape"]
+
+
+def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
+    """Yield the overrides that Hydra refuses, in order. Keys added by earlier overrides or other files may be set."""
+    added: dict[str, Any] = {}
+    for written, value in recipe.config.items():
+        key = written.lstrip("+~")
+        if _is_of_a_group(key):
+            continue
+        is_mapping = key in known.sections or known.defaults.get(key) == {}
+        is_list = isinstance(known.defaults.get(key), list)
+        if not written.startswith("~") and (
+            (is_mapping and isinstance(value, list)) or (is_list and isinstance(value, dict))
+        ):
+            yield Refusal(written, "shape")
+        elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
+            _add(added, key, value)
+        elif written.startswith("+"):
+            if _has_value(key, known, added) and not isinstance(value, (dict, list)):
+                yield Refusal(written, "there")
+            _add(added, key, value)
+        elif written.startswith("~"):
+            if not (_has_value(key, known, added) or "${" in str(known.defaults.get(key))):
+                yield Refusal(written, "absent")
+        elif not _takes(key, value, known, added):
+            yield Refusal(written, "absent")
+
+
+def _is_of_a_group(key: str) -> bool:
+    """Return whether an override selects an option of a config group, or is one of Hydra's own keys."""
+    plain = key.split("@")[0]
+    return key.startswith("hydra.") or ("." not in plain and plain.split("/")[0] in GROUPS)
+
+
+def _add(added: dict[str, Any], key: str, value: Any) -> None:
+    added[key] = value
+    added |= {key[:at]: {} for at, letter in enumerate(key) if letter == "."}
+    if isinstance(value, Mapping) and value:
+        added |= flatten({key: value})
+
+
+def _has_value(key: str, known: KeyTable, added: Mapping[str, Any]) -> bool:
+    """Return whether a key has a value that is neither null nor missing. References are followed."""
+    if key in known.sections:
+        return True
+    value = added[key] if key in added else resolve(known.defaults, key)
+    return value is not None and value != "???"
+
+
+def _takes(key: str, value: Any, known: KeyTable, added: Mapping[str, Any]) -> bool:
+    """Return whether a key may be set without ``+``: it exists, and so do the keys of a mapping that it is set to."""
+    is_mapping = key in known.sections or known.defaults.get(key) == {}
+    if is_mapping and isinstance(value, Mapping) and value:
+        return all(_takes(name, leaf, known, added) for name, leaf in flatten({key: value}).items())
+    if key in known or key in known.sections or key in added:
+        return True
+    above, _, index = key.rpartition(".")
+    return index.isdigit() and isinstance(known.defaults.get(above), list)

@@ -1,0 +1,331 @@
+"""Read and write verl's recipes: Hydra overrides on its composed configuration. Written ones state every relevant number.
+
+Sources: verl 0.9.1 trainer/main_ppo.py, trainer/config/_generated_ppo_trainer.yaml (and _megatron_), utils/config.py,
+workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py; hydra's
+``--config-dir`` adds a folder in which Hydra finds the defaults of a configuration.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import ceil, prod
+from typing import Any
+
+from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, model_size
+from grporecipe.frameworks.dotted import (
+    ESTIMATORS,
+    PROMPT_TOKENS,
+    betas_of,
+    change_gpus,
+    common_losses,
+    derive_processes,
+    derive_shared,
+    estimator,
+    estimator_word,
+    fitting,
+    key_of_gpus,
+    nodes,
+    rollouts,
+    scheduler,
+    warmup,
+    warmup_change,
+    write_common,
+)
+from grporecipe.frameworks.reading import Values, values_of
+from grporecipe.frameworks.verl.keys import (
+    ACTOR,
+    AGENTS,
+    CONTROL,
+    MEGATRON,
+    MODEL,
+    OPTIM,
+    REWARD_SWITCH,
+    ROLLOUT,
+    TRAITS,
+    engine_of,
+    is_own_trainer,
+    known_keys,
+)
+from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
+from grporecipe.recipe import Recipe
+from grporecipe.setting import Setting
+
+# verl's ways to average the loss, with the loss of TRL that does the same.
+AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
+            "seq-mean-token-sum": "luspo"}  # fmt: skip
+WRITTEN = {"bnpo": "token-mean", **{loss: average for average, loss in AVERAGES.items()}}
+MODES = ("cispo", "sapo", "gspo", "dppo_tv", "dppo_kl", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "bypass_mode")
+SHARED = {"tensor_parallel_size": "tensor_model_parallel_size", "pipeline_parallel_size": "pipeline_model_parallel_size",
+          "context_parallel_size": "context_parallel_size"}  # fmt: skip
+DISTILLATION = "distillation.distillation_loss"
+TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
+COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
+
+
+def keys_of(found: Values) -> dict[str, str]:
+    """Return the native keys that depend on the recipe's other keys."""
+    keys = key_of_gpus(found)
+    if engine_of(found.recipe) == "megatron":
+        keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
+    if found.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
+        keys["sequence_parallel_size"] = f"{ACTOR}.ulysses_sequence_parallel_size"
+    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in found.given and f"{ACTOR}.ppo_micro_batch_size" in found.given:
+        keys["per_device_train_batch_size"] = f"{ACTOR}.ppo_micro_batch_size"
+    if found.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
+        keys["warmup_steps"] = f"{OPTIM}.lr_warmup_steps_ratio"
+    if kl_places(found) == (False, True) and has_reward_switch(found):
+        keys["kl_placement"] = keys["loads_reference"] = REWARD_SWITCH
+    return keys
+
+
+def derive_topology(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one engine."""
+    ulysses = [found.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
+    engine = [found.whole(f"{ROLLOUT}.{name}", 1) for name in
+              ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")]  # fmt: skip
+    is_megatron = engine_of(found.recipe) == "megatron"
+    return {
+        "sequence_parallel_size": 1 if is_megatron else max(ulysses, key=lambda size: (size > 1, size)),
+        "vllm_tensor_parallel_size": prod(engine),
+        "engine": "megatron" if is_megatron else "fsdp",
+        **({name: found.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()} if is_megatron else {}),
+    }
+
+
+def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the micro-batch in completions. If it is filled by tokens, return the number of completions that always fit."""
+    ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
+    each = found.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
+    whole = found.get(f"{ACTOR}.ppo_micro_batch_size", "int")
+    size = each if each is not None else max(whole // ranks, 1) if whole is not None else None
+    length = fields["max_prompt_length"] + fields["max_completion_length"]
+    if fields["dynamic_batching"]:
+        step = fields["prompts_per_step"] * fields["num_generations"] // ranks
+        most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
+        size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
+    return {
+        **({"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}),
+        "per_device_train_batch_size": 1 if size is None else size,
+        "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
+    }
+
+
+def _fully_asynchronous(found: Values) -> int:
+    """Return the prompts of a rollout of the fully asynchronous trainer.
+
+    It requires ``train_batch_size`` 0 and ``gen_batch_size`` 1, and updates on the prompts of a number of steps.
+
+    Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
+    """
+    if found.whole("data.gen_batch_size") != 1:
+        return 0
+    return found.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * found.whole("async_training.require_batches", 1)
+
+
+def refills(found: Values) -> bool:
+    """Return whether prompts are fetched one by one to replace dropped groups, so that ``gen_batch_size`` has no effect."""
+    is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
+    wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
+    return not is_synchronous or any(found.flag(key) for key in wanted)
+
+
+def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the group size, and the advantage estimator if a group of one is intended.
+
+    Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` after
+    that: in prompts if it holds all their repetitions, otherwise each repetition is read as a prompt. PRIME samples
+    ``data.n_samples`` completions. Distillation without task rewards has no advantages; another trainer may form groups of
+    its own.
+    """
+    agents, step, count = max(found.whole(AGENTS, 1), 1), fields["prompts_per_step"], fields["num_generations"]
+    sizes: dict[str, Any] = {}
+    if agents > 1 and step % agents == 0:
+        sizes = {"num_generations": count * agents, "prompts_per_step": step // agents}
+    elif agents > 1:
+        sizes = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
+    distils = found.flag("distillation.enabled") and not found.flag(f"{DISTILLATION}.use_task_rewards", True)
+    is_own = agents > 1 or found.whole("data.n_samples", 1) > 1 or not is_own_trainer(found.recipe)
+    others = {"distillation": distils, "the trainer's own": is_own}
+    estimator = next((name for name, counts in others.items() if counts), None)
+    is_lone = sizes.get("num_generations", count) == 1
+    return {**sizes, **({"advantage_estimator": estimator} if estimator and is_lone else {})}
+
+
+def has_reward_switch(found: Values) -> bool:
+    """Return whether KL in the reward has its own switch (since 0.4). Before, it is on if KL is not in the loss."""
+    return REWARD_SWITCH in found.given or REWARD_SWITCH in known_keys(found.recipe)
+
+
+def kl_places(found: Values) -> tuple[bool, bool]:
+    """Return whether KL is in the loss, and whether it is in the reward."""
+    in_loss = found.flag(f"{ACTOR}.use_kl_loss")
+    return in_loss, found.flag(REWARD_SWITCH) if has_reward_switch(found) else not in_loss
+
+
+def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
+    in_loss, in_reward = kl_places(found)
+    place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
+    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
+    if in_loss:
+        word = found.word(f"{ACTOR}.kl_loss_type")
+        fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": ESTIMATORS.get(word, word)}
+    if in_reward:
+        word = found.word("algorithm.kl_penalty")
+        fields |= {
+            "kl_reward_coefficient": found.number(f"{CONTROL}.kl_coef"),
+            "kl_reward_estimator": ESTIMATORS.get(word, word),
+            "kl_controller": found.word(f"{CONTROL}.type"),
+        }
+    return fields
+
+
+def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
+    mode, average = (
+        found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
+        found.word(f"{ACTOR}.loss_agg_mode", "token-mean"),
+    )
+    is_plain = mode in ("vanilla", "gspo")
+    return {
+        "loss_type": AVERAGES.get(average, average) if is_plain else mode,
+        "importance_sampling_level": "sequence" if mode == "gspo" else "token",
+    }
+
+
+def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return model, data and schedule, if the recipe names them."""
+    path = fields["model_name_or_path"] if f"{MODEL}.path" in found.given else ""
+    steps, ratio = found.number(f"{OPTIM}.lr_warmup_steps", -1), found.number(f"{OPTIM}.lr_warmup_steps_ratio")
+    schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(found.recipe) == 'megatron' else 'lr_scheduler_type'}"
+    return {
+        "model_name_or_path": path or None,
+        "parameters": model_size(path),
+        "dataset_name": fields["dataset_name"] if "data.train_files" in found.given else None,
+        "eval_dataset_name": fields["eval_dataset_name"] if "data.val_files" in found.given else None,
+        **_megatron_lora(found),
+        "warmup_steps": steps if steps > 0 else ratio,
+        "ends_with_epochs": True,
+        "lr_scheduler_type": found.word(f"{OPTIM}.warmup_style") or found.word(schedule, "constant"),
+    }
+
+
+def _megatron_lora(found: Values) -> dict[str, Any]:
+    """Return LoRA if Megatron's section sets it."""
+    rank = found.whole(f"{MODEL}.lora.rank")
+    alpha = found.number(f"{MODEL}.lora.alpha", 32.0)
+    return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
+
+
+DERIVED = (derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,
+           derive_shared(f"{OPTIM}.betas"))  # fmt: skip
+
+
+def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
+    if not has_reward_switch(values_of(recipe)):
+        return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
+    return {
+        f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
+        REWARD_SWITCH: value in ("reward", "both"),
+    }
+
+
+SPECIAL: dict[str, NativeChange] = {
+    "processes": change_gpus,
+    "kl_placement": _placed,
+    "warmup_steps": warmup_change(f"{OPTIM}.lr_warmup_steps"),
+}
+
+
+def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
+    """Return a recipe for verl 0.9.1, its launch command and its losses."""
+    s, lost = in_prompts(setting)
+    base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
+    fields = {**write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
+    text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
+    losses = (*lost, *rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields), *common_losses(s, "verl"))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+
+
+def _sizes(s: Setting) -> dict[str, Any]:
+    step = s.prompts_per_step or 1
+    whole = ceil((s.prompts_per_rollout or step) / step) * step  # as verl pads it
+    per_rank = whole * s.num_generations // max(s.data_processes or 1, 1)
+    wanted = s.experience_batch_size or s.per_device_train_batch_size
+    return {
+        "prompts_per_generation": s.prompts_per_generation,
+        "per_device_train_batch_size": s.per_device_train_batch_size,
+        "experience_batch_size": fitting(per_rank, wanted),
+        "reference_batch_size": fitting(per_rank, s.reference_batch_size or wanted),
+        # These have no value here, so verl's defaults apply.
+        "offloads_parameters": None,
+        "removes_padding": None,
+        "max_batched_tokens": None,
+    }
+
+
+def _parallel(s: Setting) -> dict[str, Any]:
+    names = ("tensor", "pipeline", "context") if s.engine == "megatron" else ("sequence",)
+    return {f"{name}_parallel_size": getattr(s, f"{name}_parallel_size") for name in names}
+
+
+def _objective(s: Setting) -> dict[str, Any]:
+    """Return the loss, and KL in either place with its own coefficient."""
+    in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
+    in_reward = s.kl_placement in ("reward", "both")
+    name = estimator(s) or "k3"
+    mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
+    average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
+    found: dict[str, Any] = {
+        "kl_placement": in_loss, "loss_type": mode, "loss_average": average or "token-mean",
+        "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
+    }  # fmt: skip
+    if in_loss:
+        found |= {"beta": float(s.beta), "kl_estimator": "low_var_kl+" if name == "k3+" else estimator_word(name)}
+    if in_reward:
+        found |= {
+            "kl_reward_coefficient": float(s.kl_reward_coefficient),
+            "kl_controller": s.kl_controller,
+            "kl_reward_estimator": estimator_word(s.kl_reward_estimator or "k1"),
+        }
+    return found
+
+
+def _schedule(s: Setting) -> dict[str, Any]:
+    """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
+    count = rollouts(s)[0]
+    found: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    if s.engine == "megatron":
+        found |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
+    steps = warmup(s)[0]
+    return {**found, "warmup_steps": -1 if steps is None else steps}
+
+
+def _keys(s: Setting) -> dict[str, Any]:
+    """Return the keys that depend on several fields."""
+    longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
+    return {
+        # With dynamic micro-batches: the tokens of the completions that a fixed one would hold.
+        f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
+        "trainer.nnodes": nodes(s.processes or 1)[0],
+        "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
+        f"{OPTIM}.lr_decay_style": scheduler(s)[0] if s.engine == "megatron" else None,
+        f"{OPTIM}.lr_warmup_steps_ratio": warmup(s)[1],
+        f"{OPTIM}.betas": betas_of(s),
+        "data.filter_overlong_prompts": True,
+        f"{ROLLOUT}.name": "vllm",
+    }
+
+
+def _losses(s: Setting) -> Iterator[str]:
+    """Yield the parts of a setting that verl does not support or does differently."""
+    yield from warmup(s)[2]
+    yield from scheduler(s)[1]
+    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator is None and s.use_bias_correction_kl:
+        yield "the KL estimator is low_var_kl+, whose gradient is that of k3 weighed by the importance ratio, on-policy only"
+    if s.loss_type == "bnpo":
+        yield "loss_type=bnpo: verl takes the token mean over all ranks"
+    if s.framework != TRAITS and s.loss_type not in (*WRITTEN, *MODES):
+        yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
+    if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
+        yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
+    if s.dataset_name:
+        yield f"data.train_files={s.dataset_name}: verl reads parquet files with its own columns"

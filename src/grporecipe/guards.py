@@ -1,0 +1,145 @@
+"""Guards end a training that has collapsed, with the evidence in words; pure functions of its learning curve.
+
+Every threshold is far outside what healthy trainings show, on at least two successive evaluations. No guard ends a trial
+that is still better than the model before training: guards catch what is surely lost, they do not compare trials. On the
+recorded curves of benchmarks/curves no guard ends a trial that a sweep would have wanted.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from grporecipe.curve import Curve
+
+TWICE = 2  # evaluations in a row: one may be an outlier
+LONG = 3  # evaluations in a row where a signal also stands still in trainings that recover,
+LONG_SHARE = 0.3  # which are as much of the whole training
+STANDARD_ERRORS = 3.0  # a reward within these of its start has not risen; noise does so in 1 of 700 evaluations
+
+KL_NATS = (
+    10.0  # a token, TRL's k3 estimate. Trainings of language models stay below 1, and the policy is another one at 10.
+)
+ENTROPY_NATS = 1e-3  # a token: nothing is sampled any more. Healthy policies have 0.05 to 2; certain, right ones less,
+ENTROPY_SHARE = 0.02  # so it also has to be this share of what it was at the first evaluation.
+ALL = 0.999  # of the groups, or of the completions
+SOME = 0.5  # a model that began with more truncated completions has too short a limit, and has not collapsed
+FALLEN = 0.5  # of the start's reward is gone,
+FALLEN_ERRORS = 5.0  # and more than the noise of two evaluations explains
+
+
+class GuardTriggered(NamedTuple):
+    """The name of a guard and its evidence."""
+
+    guard: str
+    evidence: str
+
+
+def check(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
+    """Return the first guard that finds the training collapsed, or None.
+
+    ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
+    """
+    found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
+    return next((GuardTriggered(name, evidence) for name, evidence in found if evidence), None)
+
+
+def non_finite(curve: Curve) -> str:
+    """No training step since the last evaluation had a finite loss; it never becomes finite again."""
+    if _recent(curve, "broken", 1) != [1.0]:
+        return ""
+    return "the loss was not a number at any step since the last evaluation"
+
+
+def kl_blow_up(curve: Curve) -> str:
+    """The policy is far from its reference and has gained nothing."""
+    kl = _recent(curve, "kl", TWICE)
+    if len(kl) < TWICE or min(kl) < KL_NATS or has_risen(curve):
+        return ""
+    return f"KL to the reference is {kl[-1]:.3g} nats per token (more than {KL_NATS:g} twice), {_reward(curve)}"
+
+
+def entropy_collapse(curve: Curve) -> str:
+    """Entropy has collapsed while the reward is still low."""
+    entropy, first = _recent(curve, "entropy", TWICE), _first(curve, "entropy")
+    if len(entropy) < TWICE or first is None or max(entropy) > min(ENTROPY_NATS, ENTROPY_SHARE * first):
+        return ""
+    if has_risen(curve):
+        return ""
+    return f"entropy has fallen from {first:.3g} to {entropy[-1]:.2g} nats per token, {_reward(curve)}"
+
+
+def no_variance(curve: Curve) -> str:
+    """All completions of every group earn the same reward, so there is no gradient."""
+    shares = _recent(curve, "zero_std", LONG)
+    if not _stands_still(curve, shares) or has_risen(curve):
+        return ""
+    return f"no group has had any variance in its rewards for {LONG} evaluations, {_reward(curve)}"
+
+
+def all_truncated(curve: Curve) -> str:
+    """All completions have come to run into the length limit: endless repetition."""
+    shares, first = _recent(curve, "truncated", LONG), _first(curve, "truncated")
+    if not _stands_still(curve, shares) or first is None or first > SOME or has_risen(curve):
+        return ""
+    return f"all completions have been truncated for {LONG} evaluations ({first:.0%} at first), {_reward(curve)}"
+
+
+def reward_fallen(curve: Curve) -> str:
+    """The model is far worse than before training."""
+    if curve.start is None or curve.start == 0 or len(curve.held_out) < TWICE:
+        return ""
+    best = max(curve.held_out[-TWICE:])
+    errors = [error for error in curve.errors[-TWICE:] if error is not None]
+    noise = FALLEN_ERRORS * math.sqrt(2) * max(errors, default=0.0)
+    if curve.start - best <= max(FALLEN * abs(curve.start), noise):
+        return ""
+    return f"held-out reward has fallen from {curve.start:.4g} before training to {curve.held_out[-1]:.4g}"
+
+
+def one_template(curve: Curve, most: float) -> GuardTriggered | None:
+    """Return the finding that more than a share of the completions are one template; not in `GUARDS`, because it is opt-in."""
+    shares = _recent(curve, "templates", TWICE)
+    if len(shares) < TWICE or min(shares) <= most:
+        return None
+    limit = f"more than search.max_template_share={most:g} twice"
+    return GuardTriggered("one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}")
+
+
+GUARDS: dict[str, Callable[[Curve], str]] = {
+    "non_finite": non_finite,
+    "kl_blow_up": kl_blow_up,
+    "entropy_collapse": entropy_collapse,
+    "no_variance": no_variance,
+    "all_truncated": all_truncated,
+    "reward_fallen": reward_fallen,
+}
+
+
+def _recent(curve: Curve, name: str, count: int) -> list[float]:
+    """Return a signal at the last evaluations; fewer if it was not always logged."""
+    values: Sequence[float | None] = curve.signals.get(name, ())
+    return [value for value in values[-count:] if value is not None]
+
+
+def _first(curve: Curve, name: str) -> float | None:
+    return next((value for value in curve.signals.get(name, ()) if value is not None), None)
+
+
+def _stands_still(curve: Curve, shares: list[float]) -> bool:
+    """Return whether a share has been 1 for long."""
+    if len(shares) < LONG or min(shares) < ALL:
+        return False
+    before = curve.completions[-LONG - 1] if len(curve.completions) > LONG else 0.0
+    return (curve.completions[-1] - before) / curve.total >= LONG_SHARE
+
+
+def has_risen(curve: Curve) -> bool:
+    """Return whether the held-out reward is above its start by more than noise; above its first value if there is no start."""
+    begun = curve.start if curve.start is not None else curve.held_out[0]
+    error = next((error for error in reversed(curve.errors) if error is not None), 0.0)
+    return curve.held_out[-1] - begun > STANDARD_ERRORS * error
+
+
+def _reward(curve: Curve) -> str:
+    start = "" if curve.start is None else f" (before training {curve.start:.4g})"
+    return f"and held-out reward is {curve.held_out[-1]:.4g}{start}"

@@ -1,0 +1,276 @@
+"""Write fixes into a recipe file, if the recipe improves and no other key changes."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grporecipe.errors import UserError
+from grporecipe.files import write_text
+from grporecipe.frameworks.parsing.load import PYTHON, SHELLS, Options, load_text
+from grporecipe.frameworks.parsing.version_source import Judged
+from grporecipe.frameworks.parsing.yaml_text import parse_nested, parse_yaml
+from grporecipe.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
+
+MOST_ROUNDS = 50  # each round fixes one problem
+PLAIN = str.maketrans("", "", "_-/.")
+STEP = 2  # spaces of indentation of a new section
+BOM = "\ufeff"
+
+Entry = tuple[yaml.Node, yaml.Node]  # a key with its value
+
+
+@dataclass(frozen=True)
+class FixedFile:
+    """The recipes of a file after fixing, a description of each change, and the text before."""
+
+    judged: JudgedText
+    before: str
+    changes: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def result(self) -> LintResult:
+        """Return the first recipe."""
+        return self.judged.results[0]
+
+
+def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: bool, write: bool = True) -> FixedFile:
+    """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
+    original = load_text(path)
+    judged = judge_text(path, original, options, selection)
+    if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
+        wanted = any(found.fixes for result in judged.results for found in result.diagnostics)
+        return FixedFile(
+            judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
+        )
+    if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
+        recipe = judged.results[0].recipe
+        options = replace(options, judged=Judged(recipe.version, recipe.version_source, recipe.vendored))
+    changes: list[str] = []
+    for _ in range(MOST_ROUNDS):
+        step = _step(path, judged, options, selection, unsafe)
+        if step is None:
+            break
+        judged, words = step
+        changes.append(words)
+    if write and judged.text != original:
+        _write(path, original, judged.text)
+    return FixedFile(judged, original, tuple(changes), _what_is_left(path, judged, unsafe))
+
+
+def _step(
+    path: Path, judged: JudgedText, options: Options, selection: RuleSelection, unsafe: bool
+) -> tuple[JudgedText, str] | None:
+    """Apply the first fix that removes its problem and adds none. Return the judged text and the change, or None."""
+    for number, diagnostic, fix in _all_fixes(judged, unsafe):
+        edited = _edit_recipe(path, judged, number, fix.change)
+        if edited is None or edited == judged.text:
+            continue
+        after = judge_text(path, edited, options, selection)
+        if _is_better(judged, after, diagnostic.code):
+            return after, f"{diagnostic.code}: {render_change(fix.change, path.suffix in PYTHON)}"
+    return None
+
+
+def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnostic, Fix]]:
+    """Yield each fix that may be written, with its problem and its recipe's number in the file."""
+    for number, result in enumerate(judged.results):
+        for diagnostic in result.diagnostics:
+            for fix in diagnostic.fixes:
+                if "processes" not in fix.change and (fix.safe or unsafe):
+                    yield number, diagnostic, fix
+
+
+def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
+    """Return the text after changing one of its recipes; None if more than these keys would change."""
+    if path.suffix in PYTHON:
+        from grporecipe.frameworks.parsing.python.edit import edit_call  # few files are Python
+
+        return edit_call(path, judged.text, number, change)
+    return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")
+
+
+def _what_is_left(path: Path, judged: JudgedText, unsafe: bool) -> str:
+    """Return why some fixes of Python were not written, if any."""
+    if path.suffix not in PYTHON:
+        return ""
+    fixes = _all_fixes(judged, unsafe)
+    left = any(_edit_recipe(path, judged, number, fix.change) is None for number, _, fix in fixes)
+    return "values that are no literals of the call are not rewritten: change these by hand" if left else ""
+
+
+def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
+    """Return whether one problem of this code is gone and no code has more errors."""
+    old, new = (
+        Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
+        for judged in (before, after)
+    )
+    errors = {found.code for result in after.results for found in result.diagnostics if found.severity == "error"}
+    return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
+
+
+def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
+    """Return a change as the user types it: ``old removed, key: value``, in Python ``key=value``."""
+
+    def stated(key: str, value: Any) -> str:
+        return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
+
+    return ", ".join(f"{key} removed" if value is None else stated(key, value) for key, value in change.items())
+
+
+def _write(path: Path, original: str, text: str) -> None:
+    """Write a file atomically, through links, and only if it still has the judged text."""
+    target = path.resolve()
+    mode = target.stat().st_mode & 0o7777
+    if load_text(path) != original:
+        raise UserError("it changed while it was being judged, so it was left alone. Run again.")
+    try:
+        write_text(target, text)
+        target.chmod(mode)
+    except OSError as error:
+        raise UserError(f"it cannot be written: {error.strerror or error}.") from None
+
+
+def edit(text: str, change: Mapping[str, Any], nested: bool = False) -> str | None:
+    """Return the text after changing keys (None removes one); None if more than these keys would change.
+
+    Comments, order, quotes and line ends stay. The result is read back and compared. With ``nested``, keys are dotted paths.
+    """
+    read, bom = (parse_nested if nested else parse_yaml), BOM * text.startswith(BOM)
+    try:
+        before = read(text).config
+        wanted = {key: value for key, value in before.items() if key not in change}
+        wanted |= {key: value for key, value in change.items() if value is not None}
+        edited: str | None = text.removeprefix(BOM)
+        for old, new, value in _moves(before, change, nested):
+            if edited is not None and old != new:
+                edited = _rename(edited, old, new)
+            if edited is not None:
+                is_same = _is_same(read(edited).config, new, value)
+                edited = _set(edited, new.split(".") if nested else [new], value, nested, is_same)
+        return bom + edited if edited is not None and read(edited).config == wanted else None
+    except (UserError, RecursionError):  # comparing a mapping that contains itself does not end
+        return None
+
+
+def _moves(before: Mapping[str, Any], change: Mapping[str, Any], nested: bool) -> list[tuple[str, str, Any]]:
+    """Return old key, new key and value. One removed and one added key are a rename in place, which keeps the comment."""
+    gone = [key for key, value in change.items() if value is None and key in before]
+    new = [key for key, value in change.items() if value is not None and key not in before]
+    if len(gone) == len(new) == 1 and not nested:
+        rest = [(key, key, value) for key, value in change.items() if key in before and value is not None]
+        return [(gone[0], new[0], change[new[0]]), *rest]
+    return [(key, key, value) for key, value in change.items() if value is not None or key in before]
+
+
+def _is_same(config: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Return whether a key already has this value with the same type."""
+    return key in config and value is not None and config[key] == value and type(config[key]) is type(value)
+
+
+def _root(text: str) -> yaml.MappingNode | None:
+    node = yaml.compose(text, yaml.SafeLoader)  # the slow loader, because its marks count characters
+    return node if isinstance(node, yaml.MappingNode) else None
+
+
+def _entries(section: yaml.MappingNode | None, name: str) -> list[Entry]:
+    return [] if section is None else [(key, value) for key, value in section.value if str(key.value) == name]
+
+
+def _rename(text: str, old: str, new: str) -> str | None:
+    found = _entries(_root(text), old)
+    if len(found) != 1:
+        return None
+    key, _ = found[0]
+    return text[: key.start_mark.index] + new + text[key.end_mark.index :]
+
+
+def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) -> str | None:
+    """Set one key in place, or add it to the deepest existing section. Duplicates of it in a flat file are removed."""
+    section, rest = _root(text), list(path)
+    if section is None or (section.flow_style and not nested):
+        return None
+    while len(rest) > 1 and (inner := _entries(section, rest[0])):
+        if not isinstance(inner[-1][1], yaml.MappingNode):
+            return None
+        section, rest = inner[-1][1], rest[1:]
+    found = _entries(section, rest[0]) if len(rest) == 1 else []
+    superfluous = [] if nested else found[:-1]
+    if found and value is None:
+        superfluous = found[-1:] if nested else found
+    for entry in reversed(superfluous):  # from the end, so that earlier marks stay valid
+        shorter = _without(text, section, entry)
+        if shorter is None:
+            return None
+        text = shorter
+    if value is None:
+        return text
+    if not found:
+        return _append(text, section, rest, value, nested)
+    if superfluous:
+        return _set(text, path, value, nested, is_same)
+    if is_same:
+        return text
+    old = found[-1][1]
+    gap = " " if old.start_mark.index == old.end_mark.index else ""  # an empty value
+    return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
+
+
+def _end(node: yaml.Node) -> int:
+    """Return the position after a value's last character; a block's mark is where the next key starts."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
+
+
+def _line_end(text: str, entry: Entry) -> int:
+    """Return the position after an entry's last line."""
+    key, value = entry
+    end = max(_end(value), key.end_mark.index)
+    while end > key.end_mark.index and text[end - 1] in " \t\r\n":
+        end -= 1  # a block scalar ends where the next key starts
+    newline = text.find("\n", end)
+    return len(text) if newline < 0 else newline + 1
+
+
+def _without(text: str, section: yaml.MappingNode, entry: Entry) -> str | None:
+    """Return the text without the lines of one key; None if these lines hold anything else."""
+    at = entry[0].start_mark.index
+    start, end = text.rfind("\n", 0, at) + 1, _line_end(text, entry)
+    shared = any(start <= key.start_mark.index < end for key, _ in section.value if key is not entry[0])
+    return None if shared or section.flow_style or text[start:at].strip(" \t") else text[:start] + text[end:]
+
+
+def _append(text: str, section: yaml.MappingNode, path: list[str], value: Any, nested: bool) -> str | None:
+    """Add lines after a section's last entry at its indentation; in a flat file at the end."""
+    if nested and (section.flow_style or not section.value):
+        return None
+    end = _line_end(text, section.value[-1]) if nested else len(text)
+    indent = section.value[0][0].start_mark.column if nested else 0
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [" " * (indent + depth * STEP) + f"{name}:" for depth, name in enumerate(path)]
+    gap = "" if not text[:end] or text[:end].endswith("\n") else newline
+    return text[:end] + gap + newline.join(lines) + f" {render_value(value)}{newline}" + text[end:]
+
+
+def render_value(value: Any) -> str:
+    """Return a value as YAML 1.1 reads it back: floats with a dot, quotes around words that would otherwise change meaning."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        text = repr(value)
+        mantissa, e, exponent = text.partition("e")
+        return text if not e or "." in mantissa else f"{mantissa}.0e{exponent}"
+    if isinstance(value, str):
+        plain = value.translate(PLAIN).isalnum() and value.isascii() and yaml.safe_load(value) == value
+        return value if plain else _dump(value, default_style='"')
+    return _dump(value, default_flow_style=True) if isinstance(value, (list, dict)) else str(value)
+
+
+def _dump(value: Any, **style: Any) -> str:
+    return str(yaml.safe_dump(value, width=10**6, allow_unicode=True, sort_keys=False, **style)).strip()

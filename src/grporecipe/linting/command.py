@@ -1,0 +1,295 @@
+"""Lint recipe files, or recipes as JSON lines. Each one gets a result, even if others fail.
+
+In a folder, all files that may hold a recipe and that git does not ignore are linted.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
+
+from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
+from grporecipe.files import as_number, parse_json
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS, Options, build_recipe, load_text
+from grporecipe.linting.apply_fixes import FixedFile, fix_file
+from grporecipe.linting.linter import RuleSelection, judge_text, lint_recipe
+from grporecipe.linting.output import (
+    JsonReport,
+    Report,
+    Screen,
+    TextReport,
+    Total,
+    as_json,
+    render_error,
+    render_result,
+    writable,
+)
+from grporecipe.memory.catalog import memory_of
+from grporecipe.recipe import Recipe
+from grporecipe.terminal import one_line
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+YAML = (".yaml", ".yml")
+PYTHON = (".py", ".ipynb")
+SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
+SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
+MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig or a class of its own
+
+
+class Target(NamedTuple):
+    """A file to lint. A file found in a folder is skipped silently if it is not a recipe."""
+
+    path: Path
+    found: bool = False
+
+
+def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
+    """Yield the named files, and the files of named folders, sorted by name."""
+    for path in paths:
+        if path.is_dir():
+            yield from (Target(file, found=True) for file in _walk(path))
+        else:
+            yield Target(path)
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    specs = dict(_ignored_above(top))
+    for folder, folders, files in os.walk(top):
+        here = Path(folder)
+        specs.update(_ignored_in(here))
+        folders[:] = sorted(
+            name for name in folders if _is_searched(here, name) and not _is_ignored(here / name, specs)
+        )
+        for name in sorted(files):
+            path = here / name
+            if path.suffix in SUFFIXES and path.is_file() and _may_train(path) and not _is_ignored(path, specs):
+                yield path
+
+
+def _is_searched(here: Path, name: str) -> bool:
+    """Return whether a folder may hold recipes: not if hidden, a virtual environment or a cache."""
+    return not name.startswith(".") and name not in SKIPPED and not (here / name / "pyvenv.cfg").exists()
+
+
+def _may_train(path: Path) -> bool:
+    """Return whether a file is worth reading, because a repository has thousands of Python files."""
+    if path.suffix not in PYTHON:
+        return True
+    try:
+        return path.stat().st_size <= LARGEST_NOTEBOOK and MARK in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _ignored_above(top: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
+    """Yield the .gitignore files above a folder, up to the root of its repository."""
+    folders = [top.absolute(), *top.absolute().parents]
+    root = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
+    for folder in reversed(folders[1 : root + 1]):
+        yield from _ignored_in(folder)
+
+
+def _ignored_in(folder: Path) -> Iterator[tuple[Path, "GitIgnoreSpec"]]:
+    from pathspec import GitIgnoreSpec  # only a folder needs it
+
+    try:
+        lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    yield folder.absolute(), GitIgnoreSpec.from_lines(lines)
+
+
+def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"]) -> bool:
+    """Return whether git ignores a path: the deepest file with a matching pattern decides."""
+    whole, ending = path.absolute(), "/" if path.is_dir() else ""
+    for folder in whole.parents:
+        if folder in specs:
+            verdict = specs[folder].check_file(whole.relative_to(folder).as_posix() + ending).include
+            if verdict is not None:
+                return verdict
+    return False
+
+
+SIGN = "grpo"
+
+
+def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
+    """Answer every line, and return the exit code of the worst answer."""
+    worst: int = ExitCode.FINISHED
+    for line in source:
+        if line.strip():
+            text, code = _answer(line, options, selection)
+            out.write(text + "\n")
+            out.flush()  # a caller may wait for this answer before its next request
+            worst = max(worst, code)
+    return worst
+
+
+def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[str, int]:
+    name: Any = None
+    try:
+        record = _parse(line)
+        name = as_json(record.get("id"))
+        result = lint_recipe(_recipe(record, options), selection)
+    except UserError as error:
+        return render_error(str(error), name), ExitCode.BAD_INPUT
+    return render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"this line is not JSON: {str(error)[:120]}.") from None
+    if not isinstance(record, dict):
+        raise UserError("this line is JSON, but not an object.")
+    return record
+
+
+def _recipe(record: dict[str, Any], options: Options) -> Recipe:
+    """Return the recipe of a line; the command line gives the defaults."""
+    config = record.get("config")
+    if not isinstance(config, dict):
+        raise UserError('"config" is missing, or not an object of keys and values.')
+    framework = record.get("framework") or options.framework
+    if framework not in ("auto", *FRAMEWORKS):
+        raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+    own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
+    is_told = own is not None or trl is not None
+    told = Options(
+        framework,
+        None if is_told else options.version,
+        _count(record, "processes", options.processes),
+        _count(record, "dataset_size", options.train_prompts),
+        (None if own is None else str(own)) if is_told else options.own_version,
+        _gpu(record, options.gpu_gib),
+        str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
+        (None if trl is None else str(trl)) if is_told else options.trl_version,
+    )
+    return build_recipe(config, told)
+
+
+def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
+    """Return a count of a line, which must be a whole number from 1."""
+    value = record.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
+        raise UserError(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
+    return value
+
+
+def _gpu(record: dict[str, Any], default: float | None) -> float | None:
+    """Return the memory of a line's GPU in GiB, given by its name or as a number."""
+    gpu = record.get("gpu")
+    if gpu is None:
+        return default
+    if isinstance(gpu, str):
+        return memory_of(gpu, '"gpu"')
+    gib = as_number(gpu)
+    if gib is None or not 0 < gib < 1e6:
+        raise UserError(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
+    return gib
+
+
+@dataclass(frozen=True)
+class LintOptions:
+    """The options of the command line for each file."""
+
+    options: Options
+    selection: RuleSelection
+    format: str = "text"
+    fix: bool = False
+    unsafe: bool = False
+    diff: bool = False
+    statistics: bool = False
+    no_color: bool = False
+
+
+def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
+    """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
+    err = err or sys.stderr
+    report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
+    refused = set[str]()
+    for path, found in find_targets(paths):
+        total.in_folders |= found
+        try:
+            fixed = _judge(path, lint_options)
+        except UserError as error:
+            if found and not isinstance(error, BadSettings):
+                _leave_out(total, path, error)
+                continue
+            total.unusable += 1
+            if str(error) not in refused:  # settings apply to many files
+                report.refuse(path, str(error))
+                err.write(writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err))
+            if isinstance(error, BadSettings):
+                refused.add(str(error))
+            continue
+        _add(total, path, fixed, err)
+        report.add(path, fixed)
+    report.close(total)
+    out.flush()
+    if total.unusable:
+        return ExitCode.BAD_INPUT
+    failed = total.changed if lint_options.diff else not all(result.ok for result in total.results)
+    return ExitCode.FAILED if failed else ExitCode.FINISHED
+
+
+def _leave_out(total: Total, path: Path, error: UserError) -> None:
+    """Count a file of a folder that is not judged. One that mentions GRPO is named at the end."""
+    if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
+        total.unjudged.append(str(path))
+    else:
+        total.skipped += 1
+
+
+def _speaks_of_grpo(path: Path) -> bool:
+    try:
+        return SIGN in path.name.lower() or SIGN in load_text(path).lower()
+    except UserError:
+        return False
+
+
+def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
+    judged = fixed.judged
+    total.files += 1
+    total.results += judged.results
+    total.changed += len(fixed.changes)
+    total.silenced += judged.silenced
+    total.off |= {*judged.off}
+    total.unused += len(judged.unused)
+    for line, code in judged.unknown:
+        text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
+        err.write(writable(f"warning: {one_line(text)}\n", err))
+
+
+def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
+    options, selection = lint_options.options, lint_options.selection
+    if lint_options.fix or lint_options.diff:
+        return fix_file(path, options, selection, lint_options.unsafe, write=lint_options.fix)
+    text = load_text(path)
+    return FixedFile(judge_text(path, text, options, selection), text)
+
+
+def open_report(lint_options: LintOptions, out: TextIO) -> Report:
+    """Return the report in the requested format."""
+    screen = Screen(out, lint_options.no_color)
+    if lint_options.diff:
+        from grporecipe.linting.formats import DiffReport
+
+        return DiffReport(screen)
+    if lint_options.statistics:
+        from grporecipe.linting.formats import StatisticsReport
+
+        return StatisticsReport(screen, lint_options.format)
+    if lint_options.format in ("github", "sarif"):
+        from grporecipe.linting.formats import GithubReport, SarifReport
+
+        return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
+    return JsonReport(out) if lint_options.format == "json" else TextReport(screen)

@@ -1,0 +1,165 @@
+"""Reports for other programs: GitHub annotations, SARIF, counts by rule, and the diff that ``--fix`` would write.
+
+Sources: GitHub's "Workflow commands" (escapes of ``::error``); SARIF 2.1.0 (OASIS), as GitHub's code scanning takes it.
+"""
+
+import json
+import re
+from collections import Counter
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import quote
+
+from grporecipe import __version__
+from grporecipe.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grporecipe.linting.apply_fixes import FixedFile
+from grporecipe.linting.linter import Diagnostic
+from grporecipe.linting.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, render_fix, writable
+from grporecipe.recipe import Recipe
+from grporecipe.terminal import one_line
+
+HOME = "https://github.com/grposweep/grposweep"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LINE = re.compile(r"[^\n]*\n|[^\n]+")
+STYLES = {"+": (GREEN,), "-": (RED,), "@": (BOLD,)}
+RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
+
+
+def _relative(path: Path) -> str:
+    """Return a path relative to the working directory if it is below it, as code hosts name files."""
+    whole, here = path.absolute(), Path.cwd()
+    return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
+
+
+def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
+    fixes = ", or ".join(render_fix(fix, recipe) for fix in diagnostic.fixes)
+    return f"{diagnostic.message} Fix: {fixes}." if fixes else diagnostic.message
+
+
+class GithubReport:
+    """One workflow command for each problem, which GitHub shows at its line."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        for result in fixed.judged.results:
+            for found in result.diagnostics:
+                place = place_of(result.recipe, found.line)
+                self._say(found.severity, path, place, found.code, _in_words(found, result.recipe))
+
+    def refuse(self, path: Path, message: str) -> None:
+        self._say("error", path, "", "not judged", message)
+
+    def close(self, total: Total) -> None: ...
+
+    def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
+        name, line = _relative(path), place.removeprefix(":")
+        where = f",line={line}" if line.isdigit() else ""  # GitHub knows no cells
+        properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
+        command = f"::{severity} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
+        self._out.write(writable(command, self._out) + "\n")
+
+
+def _escape(text: str, more: str = ":,") -> str:
+    """Escape as GitHub requires: in a property also ``:`` and ``,``."""
+    return "".join(f"%{ord(char):02X}" if char in f"%\r\n{more}" else char for char in text)
+
+
+class SarifReport:
+    """One SARIF log of all files, written at the end."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._results: list[dict[str, Any]] = []
+        self._refused: list[dict[str, Any]] = []
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        for result in fixed.judged.results:
+            self._results += [
+                {"ruleId": found.code, "level": found.severity, "message": {"text": _in_words(found, result.recipe)},
+                 "locations": [_location(path, place_of(result.recipe, found.line))]}
+                for found in result.diagnostics
+            ]  # fmt: skip
+
+    def refuse(self, path: Path, message: str) -> None:
+        self._refused.append({"level": "error", "message": {"text": message}, "locations": [_location(path)]})
+
+    def close(self, total: Total) -> None:  # noqa: ARG002 - the log holds everything
+        codes = sorted({result["ruleId"] for result in self._results})
+        for result in self._results:
+            result["ruleIndex"] = codes.index(result["ruleId"])
+        driver = {"name": "grposweep", "version": __version__, "informationUri": HOME, "rules": [*map(_rule, codes)]}
+        ended = {"executionSuccessful": not self._refused, "toolExecutionNotifications": self._refused}
+        run = {"tool": {"driver": driver}, "invocations": [ended], "results": self._results}
+        log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+        self._out.write(json.dumps(log, indent=2) + "\n")
+
+
+def _rule(code: str) -> dict[str, Any]:
+    rule = RULES[code]
+    return {
+        "id": code,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.explanation},
+        "helpUri": f"{HOME}/blob/main/docs/reference/rules.md#{code.lower()}",
+        "defaultConfiguration": {"level": rule.severity},
+    }
+
+
+def _location(path: Path, place: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
+    line = place.removeprefix(":")
+    if line.isdigit():
+        found["region"] = {"startLine": int(line)}
+    location: dict[str, Any] = {"physicalLocation": found}
+    return location if line.isdigit() or not line else {**location, "message": {"text": line}}
+
+
+class StatisticsReport:
+    """Counts by rule, the most frequent first; ``[*]`` if all of them have a fix, ``[-]`` if some have."""
+
+    def __init__(self, screen: Screen, form: str) -> None:
+        self._screen, self._form = screen, form
+
+    def add(self, path: Path, fixed: FixedFile) -> None: ...
+
+    def refuse(self, path: Path, message: str) -> None: ...
+
+    def close(self, total: Total) -> None:
+        counts = Counter(found.code for found in total.diagnostics)
+        by_fix = Counter(found.code for found in total.diagnostics if fixable(found))
+        rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+        if self._form == "json":
+            found = [
+                {"code": code, "name": RULES[code].title, "count": count, "fixable": by_fix[code]}
+                for code, count in rows
+            ]
+            self._screen.out.write(json.dumps(found) + "\n")
+            return
+        wide = len(str(rows[0][1])) if rows else 1
+        for code, count in rows:
+            mark = "[*]" if by_fix[code] == count else "[-]" if by_fix[code] else "[ ]"
+            self._screen.say(f"{count:>{wide}}  {code}  {mark}  {RULES[code].title}")
+        if total.unused:
+            self._screen.say(f"{total.unused} unused: comments that ignore no problem")
+
+
+class DiffReport:
+    """A unified diff of what ``--fix`` would write, as ``patch`` takes it."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        old, new = (LINE.findall(text) for text in (fixed.before, fixed.judged.text))
+        out, name = self._screen.out, one_line(str(path))
+        for line in unified_diff(old, new, name, name):
+            text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
+            shown = one_line(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
+            out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)
+
+    def refuse(self, path: Path, message: str) -> None: ...
+
+    def close(self, total: Total) -> None: ...

@@ -1,0 +1,364 @@
+"""Judge a file: its recipes with their settings, every problem with fixes in the recipe's keys, and plans.
+
+Comments switch rules off. ``# grposweep: ignore[GB101]`` applies to its line. On a separate line it applies to the next
+one, which in a script may be a command of many lines. ``# grposweep: ignore-file[GB101]`` applies to the whole file. Several
+codes are separated by commas, a family (``GB``) means all of its rules, and without brackets all rules are off.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from grporecipe import frameworks, planning
+from grporecipe.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
+from grporecipe.errors import BadSettings, UserError
+from grporecipe.fixes import find_fixes
+from grporecipe.frameworks import ParsedRecipe
+from grporecipe.frameworks.base import text
+from grporecipe.frameworks.key_rules import accepting_release, find
+from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
+from grporecipe.frameworks.parsing.project import settings_for
+from grporecipe.recipe import Recipe
+from grporecipe.rules.registry import Change, Severity, Violation
+from grporecipe.setting import Setting
+
+SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+                   "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
+LENGTHS = SIZES | {"max_steps", "epochs"}
+PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
+        "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A verified change of a recipe: native keys and values, None to remove a key.
+
+    ``safe``: training stays unchanged. The key ``processes`` means the count of the launch command.
+    """
+
+    change: Mapping[str, Any]
+    safe: bool = False
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A problem under the recipe's own keys: keys, line, and verified fixes."""
+
+    code: str
+    severity: Severity
+    message: str
+    keys: tuple[str, ...] = ()
+    line: int | None = None
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True)
+class LintResult:
+    """Everything that is known about one recipe."""
+
+    recipe: Recipe
+    setting: Setting
+    diagnostics: tuple[Diagnostic, ...]
+    plan: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return framework, file and codes, because setting and plan have a hundred fields."""
+        found = ", ".join(f"{found.code} {found.severity}" for found in self.diagnostics) or "no problems"
+        return f"<LintResult {self.recipe.file or self.recipe.framework}: {found}>"
+
+    @property
+    def ok(self) -> bool:
+        """Return whether no problem has severity error."""
+        return all(diagnostic.severity != "error" for diagnostic in self.diagnostics)
+
+
+@dataclass(frozen=True)
+class RuleSelection:
+    """The rules that are switched on, by full codes. An empty selection means all."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def has(self, code: str) -> bool:
+        """Return whether a rule is on."""
+        return (not self.select or code in self.select) and code not in self.ignore
+
+
+def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleSelection:
+    """Return rules by codes or families (``GB101``, ``GB``), comma-separated or not. An unknown one raises UserError."""
+    return RuleSelection(_codes(select), _codes(ignore))
+
+
+def _codes(items: Iterable[str]) -> tuple[str, ...]:
+    codes = sorted({**REGISTRY, **RECIPE_RULES})
+    found: list[str] = []
+    for wanted in (part.strip().upper() for item in items for part in item.split(",") if part.strip()):
+        meant = [code for code in codes if code.startswith(wanted)]
+        if not meant:
+            families = ", ".join(sorted({code[:2] for code in codes}))
+            raise UserError(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
+        found += meant
+    return tuple(sorted(set(found)))
+
+
+EVERYTHING = RuleSelection()
+
+
+def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
+    """Return every problem of a recipe, by line, then code."""
+    reading = frameworks.read(recipe)
+    setting = reading.setting
+    diagnostics = [
+        _of_setting(recipe, setting, problem, selection, with_fixes)
+        for problem in _problems(reading, selection, _is_part(recipe))
+    ]
+    for rule in recipe_rules(recipe):
+        if selection.has(rule.code):
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)
+                            if not _is_of_unset(broken, recipe)]  # fmt: skip
+    diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
+    return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
+
+
+def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
+    """Return the problems that rules find, without those that depend on an unreadable field."""
+    problems = check(reading.setting, selection.ignore, selection.select)
+    if is_part:  # the wrong key is in another file
+        problems = [problem for problem in problems if {*problem.broken.fields[:1]} <= reading.setting.given]
+    if not reading.unknown:
+        return problems
+    return [problem for problem in problems if not problem.rule.reads & reading.unknown]
+
+
+def _of_setting(
+    recipe: Recipe, setting: Setting, problem: Problem, selection: RuleSelection, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
+
+    def native(change: Change) -> dict[str, Any] | None:
+        return frameworks.native(dict(change), recipe, setting)
+
+    solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change))) if with_fixes else ()
+    for fix in solved:
+        change = native(dict(fix.change))
+        # Two changes of a setting may change the same key of the recipe.
+        if change and all(change != known.change for known in fixes):
+            fixes.append(Fix(change, bool(getattr(fix, "safe", False))))
+    fields = problem.broken.fields
+    blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
+    keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
+    line = next((setting.lines[name] for name in fields if name in setting.lines), None)
+    message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
+    other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
+    if other is None:
+        return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+    guess = f" ({text(recipe.version)} is assumed; {text(other)} allows it.)"
+    return Diagnostic(
+        problem.code, "warning", message + guess, keys, line, tuple(replace(fix, safe=False) for fix in fixes)
+    )
+
+
+def _of_recipe(
+    reading: ParsedRecipe, recipe: Recipe, rule: RecipeRule, broken: Violation, with_fixes: bool
+) -> Diagnostic:
+    fixes: list[Fix] = []
+    for change in broken.suggestions if with_fixes else ():
+        if all(change != known.change for known in fixes) and is_valid_fix(recipe, reading, rule, change):
+            fixes.append(Fix(change, broken.without_effect >= change.keys()))
+    line = next((recipe.lines[key] for key in broken.fields if key in recipe.lines), None)
+    if rule.code == "GV107" and recipe.launch:
+        line = recipe.launch.cut_line
+    message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
+    return Diagnostic(rule.code, broken.severity or rule.severity, message, broken.fields, line, tuple(fixes[:3]))
+
+
+def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
+    """Return whether a problem is about keys without a value that a command line may still set."""
+    said = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
+    return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and said.isdisjoint(broken.fields))
+
+
+def _is_part(recipe: Recipe) -> bool:
+    """Return whether it is a partial Hydra file, which its defaults and the command line complete."""
+    in_file = recipe.launch is None and recipe.file is not None
+    return in_file and bool(frameworks.FRAMEWORKS[recipe.framework].config_defaults)
+
+
+def _message(broken: Violation, has_repairs: bool) -> str:
+    """Return the message: the setting, the reason, and advice if no verified change exists."""
+    return f"{broken.what}: {broken.why}." if has_repairs else f"{broken.what}: {broken.why}. {broken.instead}"
+
+
+def _where(recipe: Recipe, keys: tuple[str, ...], line: int | None) -> str:
+    """Name the file of a key that a script's own recipe sets."""
+    named = recipe.launch.config if recipe.launch else ""
+    return f" (It is set in {named}.)" if named and line is None and any(key in recipe.config for key in keys) else ""
+
+
+def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change: Mapping[str, Any]) -> bool:
+    """Return whether a change of keys removes its problem and breaks nothing that held before."""
+    after = changed(recipe, change)
+    touched = set(change)
+    if any(touched & set(broken.fields) for broken in rule.judge(after)):
+        return False
+    new = frameworks.read(after)
+    if new.setting == reading.setting and new.unknown == reading.unknown:
+        return True
+    before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
+    return {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before
+
+
+def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
+    """Return the recipe after a change of keys."""
+    config = {key: value for key, value in recipe.config.items() if key not in change}
+    config |= {key: value for key, value in change.items() if value is not None and key != "processes"}
+    twice = tuple(item for item in recipe.duplicates if item.key not in change)
+    return replace(recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice)
+
+
+def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the plan's numbers; None if something is unknown or the batch is invalid."""
+    found: dict[str, Any] = dict.fromkeys(PLAN)
+    sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
+    given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
+    if unknown & SIZES or min(*sizes, *given) < 1:
+        return found
+    rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
+    found["completions_per_rollout"] = rollout
+    found["completions_per_step"] = planning.stated_completions_per_step(s)
+    if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
+        return found  # groups are not whole: TRL refuses it, so further numbers are meaningless
+    found["prompts_per_rollout"] = prompts
+    if s.processes is not None:
+        found["prompts_per_step"] = _plain(found["completions_per_step"] / s.num_generations)
+    if s.processes is not None or s.generation_batch_size is None:
+        found["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
+    found["rollouts_per_epoch"], found["dropped_prompts"] = planning.rollouts_per_epoch(s), planning.dropped_prompts(s)
+    if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
+        found["total_steps"] = planning.total_steps(s)
+    return found
+
+
+def _plain(number: float) -> float:
+    """Return 7 instead of 7.0."""
+    return int(number) if number == int(number) else number
+
+
+NAME = "grposweep:"
+COMMENT = re.compile(rf"#\s*{NAME}\s*ignore(-file)?(?![\w-])(?:\s*\[([^\]]*)\])?")
+ALL = ("",)  # a prefix of every code
+
+
+@dataclass(frozen=True)
+class Comment:
+    """One comment: the prefixes of the codes that it switches off, and its lines (None: the whole file)."""
+
+    line: int
+    codes: tuple[str, ...]
+    reach: range | None
+
+    def covers(self, result: LintResult, diagnostic: Diagnostic) -> bool:
+        """Return whether it switches a problem off, by the line of any key that the problem blames."""
+        if not diagnostic.code.startswith(self.codes):
+            return False
+        if self.reach is None:
+            return True
+        lines = [diagnostic.line, *(result.recipe.lines.get(key) for key in diagnostic.keys)]
+        return any(line in self.reach for line in lines if line is not None)
+
+
+def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
+    """Return the comments of a file that switch rules off; ``show`` maps the text to the lines of its recipes."""
+    if NAME not in text:
+        return ()
+    lines = show().replace("\r\n", "\n").split("\n")
+    found = ((number, line, COMMENT.search(line)) for number, line in enumerate(lines, 1))
+    return tuple(
+        Comment(
+            number,
+            _codes_inside(match[2]),
+            None if match[1] else _reach(lines, number, not line[: match.start()].strip()),
+        )
+        for number, line, match in found
+        if match
+    )
+
+
+def _codes_inside(inside: str | None) -> tuple[str, ...]:
+    return ALL if inside is None else tuple(code.strip().upper() for code in inside.split(",") if code.strip())
+
+
+def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
+    """Return the lines that a comment applies to: the command of its line, or of the first line after the comments."""
+    if is_alone:
+        while number < len(lines) and lines[number - 1].lstrip().startswith("#"):
+            number += 1
+    first = last = number
+    while first > 1 and lines[first - 2].rstrip().endswith("\\"):
+        first -= 1
+    while last < len(lines) and lines[last - 1].rstrip().endswith("\\"):
+        last += 1
+    return range(first, last + 1)
+
+
+def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
+    """Return line and text of each code that is neither a rule nor a family."""
+    known = (*REGISTRY, *RECIPE_RULES)
+    return [(comment.line, code) for comment in comments for code in comment.codes
+            if not any(name.startswith(code) for name in known)]  # fmt: skip
+
+
+def silence(result: LintResult, comments: Sequence[Comment]) -> tuple[LintResult, set[Comment]]:
+    """Return a result without the problems that comments switch off, and the comments that did."""
+    by_problem = [[comment for comment in comments if comment.covers(result, found)] for found in result.diagnostics]
+    kept = tuple(found for found, by in zip(result.diagnostics, by_problem, strict=True) if not by)
+    return replace(result, diagnostics=kept), {comment for by in by_problem for comment in by}
+
+
+@dataclass(frozen=True)
+class JudgedText:
+    """The recipes of a text with their problems.
+
+    ``silenced`` counts problems that comments switched off. ``unused`` are the lines of comments that switched off nothing.
+    ``unknown`` holds line and code of codes that do not exist. ``off`` are the rules that are ignored.
+    """
+
+    text: str
+    results: tuple[LintResult, ...]
+    silenced: int = 0
+    unused: tuple[int, ...] = ()
+    unknown: list[tuple[int, str]] = field(default_factory=list)
+    off: tuple[str, ...] = ()
+
+
+def judge_text(path: Path, text: str, options: Options, selection: RuleSelection) -> JudgedText:
+    """Judge the recipes in a text that is, or will be, the content of this file."""
+    selection = select_for(path, selection)
+    results = [lint_recipe(recipe, selection) for recipe in parse_recipes(path, text, options)]
+    comments = read_comments(text, lambda: shown_text(path, text))
+    if not comments:
+        return JudgedText(text, tuple(results), off=selection.ignore)
+    pairs = [silence(result, comments) for result in results]
+    kept, used = tuple(result for result, _ in pairs), set[object]().union(*(used for _, used in pairs))
+    silenced = sum(len(result.diagnostics) for result in results) - sum(len(result.diagnostics) for result in kept)
+    unused = tuple(comment.line for comment in comments if comment not in used)
+    return JudgedText(text, kept, silenced, unused, unknown_codes(comments), selection.ignore)
+
+
+def select_for(path: Path, selection: RuleSelection) -> RuleSelection:
+    """Return the rules that are on for a file: by the command line, then by its project's settings.
+
+    ``--select`` replaces the settings' selection, and rules that it names are on even if the settings ignore them. ``--ignore``
+    adds to the settings'.
+    """
+    settings = settings_for(path)
+    if not settings.select and not settings.ignore:
+        return selection
+    try:
+        own = select_rules(settings.select, settings.ignore)
+    except UserError as error:
+        raise BadSettings(f"{settings.file}: {error}") from None
+    off = {*selection.ignore, *(code for code in own.ignore if code not in selection.select)}
+    return RuleSelection(selection.select or own.select, tuple(sorted(off)))

@@ -1,0 +1,311 @@
+"""Print lint results: as text with the line of each problem, or as one JSON object per recipe."""
+
+import json
+import os
+import shlex
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from grporecipe.frameworks import FRAMEWORKS, describe_version
+from grporecipe.frameworks.base import text
+from grporecipe.frameworks.parsing.load import shown_text
+from grporecipe.frameworks.parsing.version_source import BY_DEFAULT
+from grporecipe.linting.apply_fixes import FixedFile, render_change, render_value
+from grporecipe.linting.linter import Diagnostic, Fix, LintResult
+from grporecipe.recipe import BY_CALLER, Recipe
+from grporecipe.terminal import one_line
+
+RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
+INDENT = "    "
+MOST_NAMED = 5
+
+
+class Screen:
+    """Where text goes: its width, and whether in colour (on a terminal, or if FORCE_COLOR is set)."""
+
+    def __init__(self, out: TextIO, no_color: bool = False):
+        self.out = out
+        self.colours = not no_color and (out.isatty() or bool(os.environ.get("FORCE_COLOR")))
+        self.width = min(max(shutil.get_terminal_size((80, 24)).columns, 40), 120) if out.isatty() else 80
+
+    def paint(self, text: str, *styles: str) -> str:
+        """Return the text styled on a terminal, plain elsewhere."""
+        return f"{''.join(styles)}{text}{PLAIN}" if self.colours else text
+
+    def say(self, text: str = "") -> None:
+        """Print one line."""
+        self.out.write(writable(text, self.out) + "\n")
+
+    def wrap(self, text: str, head: str = INDENT, *styles: str) -> None:
+        """Print a paragraph, with further lines indented under the first."""
+        lines = textwrap.fill(text, self.width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
+                              break_long_words=False)  # fmt: skip
+        self.say(self.paint(lines, *styles) if styles else lines)
+
+
+def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
+    """Print one file: what was written into it, then what is left; nothing if there is no problem."""
+    name = one_line(fixed.result.recipe.file or "-")
+    for change in fixed.changes:
+        screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {one_line(change)}")
+    for result in fixed.judged.results:
+        for diagnostic in result.diagnostics:
+            place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
+            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
+    if fixed.note:
+        screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
+    troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
+    for version in dict.fromkeys(map(describe_version, troubled)):
+        screen.wrap(f"judged by {one_line(version)}", INDENT, DIM)
+    if troubled:
+        screen.say()
+
+
+def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
+    """Return the first line of a recipe if its file has several recipes."""
+    return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
+
+
+def place_of(recipe: Recipe, line: int | None) -> str:
+    """Return a line as a suffix of a file name: ``:12``, in a notebook ``:cell 3:2``, empty without a line."""
+    if not line:
+        return ""
+    cell, inside = recipe.place(line)
+    return f":{inside}" if cell is None else f":cell {cell}:{inside}"
+
+
+def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
+    """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
+    colour = RED if diagnostic.severity == "error" else YELLOW
+    screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
+    if diagnostic.line and diagnostic.line <= len(lines):
+        number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
+        source = one_line(lines[diagnostic.line - 1].expandtabs(4))
+        room = screen.width - len(INDENT) - len(number)
+        screen.say(
+            f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
+        )
+    screen.wrap(one_line(diagnostic.message))
+    for n, fix in enumerate(diagnostic.fixes):
+        mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
+        screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
+
+
+def render_fix(fix: Fix, recipe: Recipe) -> str:
+    """Return a fix as the user types it: in YAML, in Python, or as words of the command in a script."""
+    if set(fix.change) == {"processes"}:
+        return f"launch {fix.change['processes']} processes"
+    if recipe.launch is None:
+        return render_change(fix.change, recipe.in_python)
+    return ", ".join(_as_word(key, value, recipe) for key, value in fix.change.items())
+
+
+def _as_word(key: str, value: Any, recipe: Recipe) -> str:
+    """Return a change of a script as a flag or an override; of a key in the file that the script names as YAML."""
+    if value is None:
+        return f"{key} removed"
+    if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
+        return render_change({key: value})
+    words = [
+        one if isinstance(one, str) else render_value(one) for one in (value if isinstance(value, list) else [value])
+    ]
+    if FRAMEWORKS[recipe.framework].is_dotted:
+        return f"{key}={shlex.quote('[' + ','.join(words) + ']' if isinstance(value, list) else words[0])}"
+    return f"--{key} {' '.join(map(shlex.quote, words))}"
+
+
+@dataclass
+class Total:
+    """The sums over all files, for the closing line and the exit code.
+
+    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are not recipes. ``unjudged`` are those
+    that look like recipes but cannot be read.
+    """
+
+    results: list[LintResult] = field(default_factory=list)
+    files: int = 0
+    changed: int = 0
+    unusable: int = 0
+    silenced: int = 0
+    unused: int = 0
+    skipped: int = 0
+    unjudged: list[str] = field(default_factory=list)
+    in_folders: bool = False
+    off: set[str] = field(default_factory=set)
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """Return all problems."""
+        return [found for result in self.results for found in result.diagnostics]
+
+
+def show_total(screen: Screen, total: Total) -> None:
+    """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
+    errors = sum(found.severity == "error" for found in total.diagnostics)
+    warnings = len(total.diagnostics) - errors
+    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    if total.unusable:
+        parts.append(f"{total.unusable} could not be judged")
+    if total.changed:
+        parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
+    safe, unsafe = _fixable(
+        found for result in total.results if result.recipe.launch is None for found in result.diagnostics
+    )
+    if safe:
+        parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
+    elif unsafe:
+        parts.append(f"{unsafe} fixable by --fix --unsafe-fixes (changes training)")
+    if total.silenced:
+        parts.append(f"{total.silenced} ignored by comments")
+    colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
+    if not (total.files or total.unusable or total.in_folders):
+        screen.say("no recipe to judge in these folders")
+    screen.say(screen.paint("; ".join(parts), colour))
+    for version, files in _files_by_version(total).items():
+        more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
+        named = ", ".join(files[:MOST_NAMED]) + more
+        screen.wrap(one_line(f"{named}: judged by {version}"), "", DIM)
+    if total.off:
+        screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
+    if total.in_folders:
+        why = " (no GRPO recipes)" if total.skipped else ""
+        screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(total.skipped, 'file')} skipped{why}")
+    if total.unjudged:
+        names = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
+        more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
+        screen.wrap(f"not judged (name one to see why): {names}{more}", "")
+
+
+class Report(Protocol):
+    """Writes the answers in one format: a file at a time, then the end."""
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        """Add a judged file."""
+
+    def refuse(self, path: Path, message: str) -> None:
+        """Add a file that cannot be judged; the message also goes to stderr."""
+
+    def close(self, total: Total) -> None:
+        """Write the end."""
+
+
+class TextReport:
+    """Prints each problem with its line and its fixes, and a closing line."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def add(self, path: Path, fixed: FixedFile) -> None:
+        lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+        show_file(self._screen, fixed, lines)
+
+    def refuse(self, path: Path, message: str) -> None: ...
+
+    def close(self, total: Total) -> None:
+        show_total(self._screen, total)
+
+
+class JsonReport:
+    """Prints one JSON object per line for each recipe."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe holds it
+        for result in fixed.judged.results:
+            self._out.write(render_result(result, start=start_of(result.recipe, fixed)) + "\n")
+
+    def refuse(self, path: Path, message: str) -> None:
+        self._out.write(render_error(message, file=str(path)) + "\n")
+
+    def close(self, total: Total) -> None: ...
+
+
+def _files_by_version(total: Total) -> dict[str, list[str]]:
+    """Return the files without problems by the version that each was judged by, if something of theirs states it."""
+    found: dict[str, list[str]] = {}
+    for result in total.results:
+        if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
+            files, name = found.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
+            files += [] if name in files else [name]
+    return found
+
+
+def _counted(total: Total) -> str:
+    files = _count(total.files + total.unusable, "file")
+    return files if len(total.results) == total.files else f"{_count(len(total.results), 'recipe')} in {files}"
+
+
+def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
+    """Count problems with a fix that may be written into a file: safe ones, and those with unsafe fixes only."""
+    written = [[fix for fix in diagnostic.fixes if "processes" not in fix.change] for diagnostic in diagnostics]
+    safe = sum(any(fix.safe for fix in fixes) for fixes in written)
+    return safe, sum(bool(fixes) for fixes in written) - safe
+
+
+def fixable(diagnostic: Diagnostic) -> bool:
+    """Return whether --fix could write a fix of a problem, possibly with --unsafe-fixes."""
+    return any("processes" not in fix.change for fix in diagnostic.fixes)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def writable(text: str, out: TextIO) -> str:
+    """Return a text with characters that the stream cannot encode as escapes."""
+    encoding = out.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode
+
+
+def render_result(result: LintResult, name: Any = None, start: int | None = None) -> str:
+    """Return one JSON line: id, whether it is ok, plan, problems with fixes; ``start`` is its line if the file has several."""
+    recipe = result.recipe
+    return _encode(
+        {
+            "id": name,
+            "file": recipe.file,
+            "framework": recipe.framework,
+            "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
+            "processes": result.setting.processes,
+            "ok": result.ok,
+            "plan": result.plan,
+            "problems": [
+                {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
+                | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
+                | {"safe": [fix.safe for fix in found.fixes]}
+                | _cell(recipe, found.line)
+                for found in result.diagnostics
+            ],
+            **({} if start is None else {"line": start}),
+        }
+    )
+
+
+def _cell(recipe: Recipe, line: int | None) -> dict[str, int]:
+    """Return the cell of a notebook and the line within it; empty for other files."""
+    cell, inside = recipe.place(line) if line else (None, 0)
+    return {} if cell is None else {"cell": cell, "line": inside}
+
+
+def as_json(value: Any) -> Any:
+    """Return a value in JSON types, or its text if JSON has no such value (NaN, a mapping that contains itself)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    try:
+        json.dumps(value, allow_nan=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return str(value)[:200]
+    return value
+
+
+def render_error(text: str, name: Any = None, file: str | None = None) -> str:
+    """Return one JSON line for input that could not be judged."""
+    return _encode({"id": name, "file": file, "ok": False, "error": text})

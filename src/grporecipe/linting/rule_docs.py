@@ -1,0 +1,115 @@
+"""Render rules as text: docs/reference/rules.md (``python -m grporecipe.linting.rule_docs``) and ``grposweep rules``."""
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from grporecipe.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
+from grporecipe.errors import UserError
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.linting.linter import select_rules
+from grporecipe.rules.registry import FAMILIES
+from grporecipe.setting import TRL_FAMILY
+
+COMMAND = "python -m grporecipe.linting.rule_docs"
+# Symbols in formulas; case matters.
+SYMBOLS = {
+    "W": "training processes (`processes`)",
+    "R": "data ranks, W without those that share a sequence or a model",
+    "B": "`per_device_train_batch_size`, in completions",
+    "B_eval": "`per_device_eval_batch_size`, in completions",
+    "A": "`gradient_accumulation_steps`, in micro-steps",
+    "S": "`steps_per_generation`, in micro-steps",
+    "G": "`num_generations`, completions per prompt",
+    "G_eval": "`num_generations_eval`",
+    "mu": "`num_iterations`, passes over a rollout",
+    "D": "training prompts",
+    "P": "prompts per rollout",
+    "p": "prompts per optimizer step",
+    "g": "completions of an optimizer step on one data rank, floor(p G / R)",
+    "m": "completions per micro-batch and data rank",
+    "U": "optimizer steps per rollout",
+    "k": "a whole number",
+}
+HEAD = f"""# The rules
+
+Generated from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
+An **error** is refused by the framework, or trains something other than the recipe says. A **warning** is worth knowing.
+`grposweep rules GB101` prints one rule; `--ignore` and `--select` take codes and families. Codes are permanent.
+
+| Symbol | Meaning |
+|---|---|
+{chr(10).join(f"| {symbol} | {meaning} |" for symbol, meaning in SYMBOLS.items())}
+"""
+RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
+
+
+def render() -> str:
+    """Return the whole document."""
+    parts = [HEAD.format(count=len(RULES))]
+    for family, about in FAMILIES.items():
+        rules = [rule for code, rule in sorted(RULES.items()) if code[:2] == family]
+        if rules:
+            parts += [f"## {family}: {about}\n", *(_render_rule(rule) for rule in rules)]
+    return "\n".join(parts)
+
+
+def _render_rule(rule: Rule | RecipeRule) -> str:
+    """Return one rule: its code as an anchor, its title, its explanation, and what it reads."""
+    names = [name for name, known in FRAMEWORKS.items() if rule.holds_for(known.traits)]
+    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
+    reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
+    return f"### {rule.code}\n\n**{rule.title}** ({rule.severity})\n\n{rule.explanation}{of}{reads}\n"
+
+
+def explain_rules(code: str | None, out: TextIO) -> None:
+    """Print one rule in full, or a family or all rules with one line each."""
+    wanted = (code or "").strip().upper()
+    if wanted and not any(name.startswith(wanted) for name in RULES):
+        select_rules((wanted,))  # raises an error that lists the families
+        raise UserError(f"{code}: no such rule.")
+    if wanted in RULES:
+        out.write(_full(RULES[wanted]))
+        return
+    for family, title in FAMILIES.items():
+        members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
+        if members:
+            out.write(f"{family}  {title}\n")
+        for rule in members:
+            head = f"  {rule.code}  {rule.severity:<7}  "
+            out.write(
+                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
+            )
+
+
+def _full(rule: Rule | RecipeRule) -> str:
+    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n"
+
+
+def _first_line(rule: Rule | RecipeRule) -> str:
+    return _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+
+
+def _on_terminal(text: str) -> str:
+    return text.replace("``", "`")  # double backticks are for pages
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the document to the file named on the command line."""
+    parser = argparse.ArgumentParser(description="Write docs/reference/rules.md.")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        type=Path,
+        default=Path("docs/reference/rules.md"),
+        help="the file to write (default: %(default)s)",
+    )
+    target: Path = parser.parse_args(arguments).target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Correct the estimate of a phase by the peaks that trials logged: in one sweep and, with a local file, across sweeps.
+
+A trial logs one peak. It is attributed to the phase that the estimate takes for the largest. The largest ratio
+is used, not the mean: a point that fails costs more than a point that is left out.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from grporecipe.files import append_line, read_lines
+from grporecipe.memory.estimate import GIB, Memory
+from grporecipe.setting import Setting
+
+SMALLEST, LARGEST = 0.7, 1.5  # bounds of the correction: beyond them the peak measures something else
+VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # the environment variable with the local file; without it sweeps share nothing
+PACKAGES = ("torch", "transformers", "trl", "vllm")
+SHAPE = {"seen_gib": float, "estimate_gib": float, "phase": str}
+
+
+def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """Return for each measured phase the largest ratio of measured to estimated, within bounds, and its trial."""
+    found: dict[str, tuple[float, int]] = {}
+    for line in lines:
+        if line["estimate_gib"] > 0:
+            ratio = min(max(line["seen_gib"] / line["estimate_gib"], SMALLEST), LARGEST)
+            found[line["phase"]] = max(found.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0))))
+    return found
+
+
+def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
+    """Return the trial whose peak shows that a point exceeds the limit in bytes; None if the point fits by all peaks.
+
+    A phase that was never measured is judged by the estimate alone.
+    """
+    for phase, size in memory.phases.items():
+        found = factors.get(phase)
+        if found is not None and size * found[0] > limit:
+            return found[1]
+    return None
+
+
+def share(s: Setting, line: Mapping[str, Any]) -> None:
+    """Append a measured peak to the local file, with its GPU and package versions. Without a file, do nothing."""
+    if path := _shared_file():
+        append_line(path, {**line, "on": _place(s)})
+
+
+def calibrate(s: Setting) -> Setting:
+    """Correct a setting's estimate by the local file's peaks for the same GPU and package versions."""
+    path = _shared_file()
+    if path is None:
+        return s
+    place = _place(s)
+    factors = find_factors(line for line in read_lines(path, **SHAPE, on=dict) if line["on"] == place)
+    return s.replace({"memory_factors": tuple((phase, ratio) for phase, (ratio, _) in sorted(factors.items()))})
+
+
+def peak_line(memory: Memory, seen_gib: float) -> dict[str, Any]:
+    """Return the record of a trial's peak in GiB, with the phase that the estimate takes for the largest."""
+    return {"seen_gib": seen_gib, "estimate_gib": memory.peak / GIB, "phase": memory.peak_phase}
+
+
+def _shared_file() -> Path | None:
+    name = os.environ.get(VARIABLE)
+    return Path(name) if name else None
+
+
+def _place(s: Setting) -> dict[str, Any]:
+    """Return the conditions of a peak: the framework, the GPU's memory and the installed packages."""
+    return {
+        "framework": s.framework.name,
+        "gpu_memory_gib": s.gpu_memory_gib,
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

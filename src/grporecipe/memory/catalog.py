@@ -1,0 +1,131 @@
+"""GPUs and models by name: memory in GiB as the driver reports it (``nvidia-smi --query-gpu=memory.total``), and shapes.
+
+``models.json`` holds sizes of published config.json files and the parameters that the hub counts.
+"""
+
+import re
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from grporecipe.architecture import Architecture, read_config
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json, read_json
+
+GPUS = {
+    "T4": 15.0,
+    "V100-16GB": 16.0,
+    "V100": 32.0,
+    "L4": 22.5,
+    "A10": 22.5,
+    "A10G": 22.5,
+    "RTX 3090": 24.0,
+    "RTX 4090": 24.0,
+    "RTX 5090": 31.8,
+    "A40": 45.0,
+    "L20": 45.0,
+    "A100-40GB": 40.0,
+    "L40S": 45.0,
+    "A6000": 48.0,
+    "A100": 80.0,
+    "H100": 79.6,
+    "H800": 79.6,
+    "H20": 95.6,
+    "GH200": 95.6,
+    "H200": 140.4,
+    "B200": 179.1,
+    "MI250X": 64.0,
+    "MI300X": 192.0,
+}
+ALIASES = {
+    "a10040": "A100-40GB",
+    "a10080": "A100",
+    "a10080gb": "A100",
+    "h10080gb": "H100",
+    "v10016": "V100-16GB",
+    "v10032gb": "V100",
+}
+
+
+def memory_of(name: str, key: str) -> float:
+    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``, ``a100-40gb``).
+
+    Raises UserError for an unknown GPU; ``key`` is the key that names it.
+    """
+    by_name = {_plain(known): gib for known, gib in GPUS.items()}
+    gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
+    if gib is None:
+        raise UserError(
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or set it in GiB "
+            "(cluster.gpu_memory_gib, --gpu-memory-gib)."
+        )
+    return gib
+
+
+def has_bfloat16(name: str) -> bool:
+    """Return whether a GPU multiplies in bfloat16: NVIDIA's do since Ampere (compute capability 8.0).
+
+    Unknown GPUs count as new.
+    """
+    return not _plain(ALIASES.get(_plain(name), name)).startswith(("t4", "v100"))
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case without separators, maker and "RTX"."""
+    letters = "".join(letter for letter in name.lower() if letter.isalnum())
+    return (
+        letters.removeprefix("nvidia")
+        .removeprefix("amd")
+        .removeprefix("geforce")
+        .removeprefix("tesla")
+        .removeprefix("rtx")
+    )
+
+
+WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")
+
+
+@cache
+def known_models() -> dict[str, Architecture]:
+    """Return the known shapes by prefix of a model's name, in lower case."""
+    rows = parse_json((files("grporecipe.memory") / "models.json").read_text(encoding="utf-8"))
+    shapes = ((row["names"], read_config(row["config"])) for row in rows)
+    return {name: shape for names, shape in shapes if shape is not None for name in names}
+
+
+def find_model(name: str) -> Architecture | None:
+    """Return the architecture from a local folder's config.json, or by hub id or folder name; None if unknown.
+
+    The longest known prefix of the hub id's last part is used, because variants share a shape.
+    """
+    last = name.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-").replace("llama-3_", "llama-3.")
+    found = _read_folder(Path(name)) if name else None
+    return found or _by_name(last)
+
+
+@cache
+def _by_name(last: str) -> Architecture | None:
+    table = known_models()
+    fitting = [known for known in table if last == known or last.startswith(f"{known}-")]
+    if not fitting:
+        return None
+    found = table[max(fitting, key=len)]
+    if last.startswith("qwen3") and last.endswith("-base"):  # trained on less data
+        return replace(found, positions=32_768)
+    return found
+
+
+def _read_folder(folder: Path) -> Architecture | None:
+    """Return the shape in a folder's config.json; None if it cannot be read."""
+    try:
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return None
+    return None if config is None else read_config(config)
+
+
+def find_bits(name: str) -> int:
+    """Return the bits of a model's quantized weights by its name; 0 if the name does not state them."""
+    found = WORDS.findall(name.lower())
+    return 0 if not found else 8 if any("8" in word for word in found) else 4

@@ -1,0 +1,36 @@
+"""The registry of frameworks, and entries of registries that are imported when they are first used."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A function or class written ``module:name`` and imported at its first use."""
+
+    target: str
+
+    def load(self) -> Any:
+        """Return the function or class."""
+        module, _, name = self.target.partition(":")
+        return getattr(import_module(module), name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.load()(*arguments, **named)
+
+
+def load(entry: Any) -> Any:
+    """Return a registered function or class, imported if it is `Lazy`."""
+    return entry.load() if isinstance(entry, Lazy) else entry
+
+
+FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the last that fits a recipe is detected
+    "trl": "grporecipe.frameworks.trl",
+    "open-r1": "grporecipe.frameworks.open_r1",
+    "unsloth": "grporecipe.frameworks.unsloth",
+    "ms-swift": "grporecipe.frameworks.ms_swift",
+    "easyr1": "grporecipe.frameworks.easyr1",
+    "verl": "grporecipe.frameworks.verl",
+    "openrlhf": "grporecipe.frameworks.openrlhf",
+}

@@ -1,0 +1,140 @@
+"""GA: settings that are allowed but seldom wise. Opinions with evidence; ``--ignore GA`` switches them off.
+
+Sources: a user's report on EasyR1 training that stalled after 30 steps (7 B model, 8 prompts per step, learning rate 1e-6);
+DeepSeekMath and DAPO for settings that were published with results; "LoRA Without Regret" (Thinking Machines, 2025); what
+precision and sharding cost was measured, or read in torch and TRL 1.16.
+"""
+
+from math import log
+
+from grporecipe import planning
+from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
+from grporecipe.rules.registry import Violation, rule
+from grporecipe.setting import EVERY, TRL_FAMILY, Setting
+
+FEW_PROMPTS, ENOUGH_PROMPTS = 8, 32  # per step: the batch of the stalled run, and the least that the report advises
+TIMID, TIMID_LORA = 1e-6, 2e-6
+HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
+STEEP = 5e-6  # the rate from which the report advises warmup
+STEP = (*SIZES, "unsolved", "num_generations")
+Facts = dict[str, object]
+
+
+def _prompts_per_step(s: Setting) -> float | None:
+    """Return the prompts behind one optimizer step; None while something is unknown."""
+    if s.num_generations < 1 or not judgeable(s):
+        return None
+    completions = planning.completions_per_step(s)
+    return None if completions is None else completions / s.num_generations
+
+
+@rule("GA201", "warning", (*STEP, "given", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
+def a_step_has_several_prompts(s: Setting) -> Violation | None:
+    """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
+
+    The EasyR1 report stalled at 8 prompts per step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
+    DAPO 512 prompts. Small steps do work on easy tasks, so only recipes are judged, not grposweep experiments.
+    """
+    prompts = _prompts_per_step(s) if s.given else None
+    if prompts is None or prompts > FEW_PROMPTS:
+        return None
+    name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
+    return Violation(
+        what=f"{s.key(name)}={getattr(s, name)}",
+        why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
+        instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts per step and above are common.",
+        fields=(name, "num_generations"),
+    )
+
+
+@rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
+      why="high for {model}: stable GRPO runs are reported up to {most:g}", instead="Try {rate:g}, with warmup.")  # fmt: skip
+def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
+    """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
+
+    The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
+    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"). Judged only if the model's size is known.
+    """
+    most = HOT_LORA if s.lora else HOT
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
+        return None
+    return {"model": _model(s), "most": most, "rate": 1e-4 if s.lora else 5e-6}
+
+
+@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
+      why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts per step.")  # fmt: skip
+def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
+    """Full fine-tuning at 1e-6 or below over small steps, or LoRA at 2e-6 or below, hardly moves the model.
+
+    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup. The published runs at
+    1e-6 average over at least 16 times 64 completions, so large steps are not reported.
+    """
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate > TIMID_LORA or s.learning_rate <= 0:
+        return None
+    prompts = _prompts_per_step(s)
+    if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts >= ENOUGH_PROMPTS):
+        return None
+    step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
+    warmup = "" if s.warmup_steps else " with warmup"
+    return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6, "warmup": warmup}
+
+
+@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY,
+      blames=("warmup_steps", "learning_rate"), what="{warmup_steps}=0",
+      why="{learning_rate=} applies in full from the first step",
+      instead="Set {warmup_steps}=0.05 (a share of all steps).")  # fmt: skip
+def a_steep_start_has_warmup(s: Setting) -> bool:
+    """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
+
+    The EasyR1 report advises these rates together with warmup. Judged only if the model's size is known.
+    """
+    is_steep = s.learning_rate >= STEEP * (10 if s.lora else 1)
+    return s.parameters is not None and s.parameters >= LARGE_MODEL and is_steep and s.warmup_steps == 0
+
+
+@rule("GA205", "warning", ("sharding", "use_vllm", "processes"), of=TRL_FAMILY, blames=("sharding", "use_vllm"),
+      why="transformers then generates with sharded weights, and gathers every layer for every token: ten times slower or more",
+      instead="Set {use_vllm}=true, or {sharding}=zero2.")  # fmt: skip
+def generation_has_whole_weights(s: Setting) -> bool:
+    """FSDP frees each layer after its forward pass, so generating by transformers sends all weights once a token.
+
+    It works: TRL runs all ranks in step (``synced_gpus``). ZeRO-2 keeps the weights whole, ZeRO-3 gathers them once a
+    rollout (``ds3_gather_for_generation``), and vLLM holds its own. Source: torch distributed/fsdp fully_shard, trl 1.16
+    models/utils.py.
+    """
+    return s.sharding == "fsdp" and not s.use_vllm and (s.processes or 1) > 1
+
+
+# The share of AdamW's intended movement that bfloat16 weights make, in 20 steps of torch.optim.AdamW.
+MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
+
+
+@rule("GA206", "warning", ("weights_dtype", "sharding", "lora", "learning_rate", "parameters", "given", "processes"),
+      blames=("weights_dtype", "learning_rate"),
+      why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates round to nothing (at {rate:g} "
+          "AdamW makes {moved:.1%} of the intended movement)",
+      instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step float32 copies), use LoRA, or take "
+              "a larger learning rate.")  # fmt: skip
+def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
+    """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
+
+    Measured with torch on weights of deviation 0.02, 20 steps: 1.6 % of the movement of float32 weights at a learning rate of
+    1e-6, 10 % at 5e-6, 19 % at 1e-5, 98 % at 1e-4. So a learning rate found with such weights acts as another one with float32
+    weights. DeepSpeed and FSDP step float32 copies, peft keeps adapters of unquantized weights in float32, and TRL's own
+    default is float32 weights under autocast, so none of these is affected. Adapters of quantized weights (QLoRA) are bfloat16
+    (trl 1.16 grpo_trainer.py). The measurement does not apply to them, so they are not judged: half of them start at zero,
+    near which bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
+    not judged.
+    """
+    is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
+    is_maybe_sharded = s.sharding != "none" or (bool(s.given) and s.processes != 1)
+    if s.weights_dtype == "float32" or is_maybe_sharded or s.lora or is_toy or not 0 < s.learning_rate < max(MOVED):
+        return None
+    rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
+    return {"rate": rate, "moved": MOVED[rate]}
+
+
+def _model(s: Setting) -> str:
+    """Return the model in words."""
+    assert s.parameters is not None
+    return f"{'LoRA on ' if s.lora else ''}a {s.parameters / 1e9:.2g} B model"

@@ -1,0 +1,229 @@
+"""Shared parts of rules: conditions on one field, suggestions, values in words, sets of process counts."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any
+
+from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
+from grporecipe.setting import Setting
+
+FARTHEST = 1024  # largest distance from a number at which neighbours are searched
+MOST = 24  # neighbours that are verified at most
+
+
+# Conditions: each is a rule's `find`.
+
+
+def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]]) -> Find:
+    """Build the condition that a field holds one of these words. An empty set of words means that it is not checked."""
+
+    def find(s: Setting) -> Violation | None:
+        words = tuple(allowed(s) if callable(allowed) else allowed)
+        value = getattr(s, name)
+        if not words or value in words:
+            return None
+        # Another word means another objective: the probable spelling is suggested first, and alone.
+        near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)
+        return Violation(
+            f"{s.key(name)}={value}", f"this {s.trainer} knows {', '.join(words)}", f"Set {s.key(name)} to one of them.",
+            (name,), ({name: (near or words)[0]},),
+        )  # fmt: skip
+
+    return find
+
+
+def no_field(
+    names: Iterable[str],
+    is_wrong: Callable[[Setting, str, Any], bool],
+    why: str,
+    instead: str,
+    to: Callable[[str], Iterable[Change]],
+) -> Find:
+    """Build the condition that no field of a list has a wrong value. The first wrong field is blamed.
+
+    ``is_wrong`` gets the setting, the field and its value. In ``instead``, ``{}`` is the field's key.
+    """
+
+    def find(s: Setting) -> Violation | None:
+        for name in names:
+            value = getattr(s, name)
+            if value is not None and is_wrong(s, name, value):
+                return Violation(f"{s.key(name)}={shown(value)}", why, instead.format(s.key(name)), (name,), to(name))
+        return None
+
+    return find
+
+
+def divides_the_processes(
+    name: str, suggest: Callable[[int, int], Iterable[int]], is_checked: Callable[[Setting], bool] = lambda _: True
+) -> Find:
+    """Build the condition that a number of ranks above 1 divides the processes.
+
+    ``suggest`` gets the number and the processes, and returns others to try; those that divide are suggested.
+    """
+
+    def find(s: Setting) -> Violation | None:
+        size, count = getattr(s, name), s.processes
+        if count is None or count < 1 or size < 1 or not is_checked(s) or count % size == 0:
+            return None
+        return Violation(
+            f"{s.key(name)}={size}", f"it does not divide the {count} training {'process' if count == 1 else 'processes'}",
+            f"Choose a divisor of {count}.", (name, "processes"), each(name, (n for n in suggest(size, count) if count % n == 0)),
+        )  # fmt: skip
+
+    return find
+
+
+def unread(
+    names: Iterable[str] | Callable[[Setting], Iterable[str]],
+    why: str,
+    instead: str | Callable[[Setting], str],
+    because: tuple[str, ...] = (),
+) -> Find:
+    """Build the condition that a recipe sets none of some fields that nothing reads.
+
+    ``names`` may be a function of the setting. In ``why``, ``{it}`` is "it" or "them".
+    """
+
+    def find(s: Setting) -> Violation | None:
+        if not s.given:
+            return None
+        unused = [name for name in (names(s) if callable(names) else names) if name in s.given]
+        if not unused:
+            return None
+        it = "it" if len(unused) == 1 else "them"
+        advice = instead(s) if callable(instead) else instead
+        words = Words(s, {"it": it})
+        return Violation(named(s, unused), why.format_map(words), advice.format_map(words), (*because, *unused))
+
+    return find
+
+
+# Suggestions.
+
+
+def each(name: str, values: Iterable[Any]) -> tuple[Change, ...]:
+    """Return one change per value of a field."""
+    return tuple({name: value} for value in values)
+
+
+def near(value: int, accepts: Callable[[int], bool], least: int = 1) -> list[int]:
+    """Return other numbers that satisfy a condition, nearest first; of equally near ones the smaller first."""
+    outward = (n for far in range(1, FARTHEST) for n in (value - far, value + far))
+    return list(islice((n for n in outward if n >= least and accepts(n)), MOST))
+
+
+@dataclass(frozen=True)
+class OtherSizes:
+    """Changes of one size each to the nearest values that a condition accepts; computed when fixes are searched."""
+
+    setting: Setting
+    names: tuple[str, ...]
+    accepts: Callable[[Setting], bool]
+
+    def __iter__(self) -> Iterator[Change]:
+        for name in self.names:
+            now = getattr(self.setting, name)
+            if now is not None:
+                yield from ({name: n} for n in near(now, partial(self._fits, name)))
+
+    def _fits(self, name: str, value: int) -> bool:
+        return self.accepts(self.setting.replace({name: value}))
+
+
+def other_sizes(*names: str, accepts: Callable[[Setting], bool]) -> Callable[[Setting], OtherSizes]:
+    """Build a rule's suggestions: other sizes that satisfy a condition, field by field."""
+    return lambda s: OtherSizes(s, names, accepts)
+
+
+# Values in words.
+
+
+def named(s: Setting, names: Iterable[str]) -> str:
+    """Return fields as ``key=value and key=value``."""
+    return " and ".join(f"{s.key(name)}={shown(getattr(s, name))}" for name in names)
+
+
+def show(value: Any) -> str:
+    """Return a recipe's value as YAML on one line, shortened."""
+    if value is None:
+        return "null"
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
+    return cut(shown(value))
+
+
+def cut(text: str) -> str:
+    """Return one line of at most 40 characters, without control characters."""
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def set_to(config: Any, key: Any) -> str:
+    """Return ``key=value`` as a recipe sets it."""
+    return f"{cut(str(key))}={show(config[key])}"
+
+
+# Sets of process counts as masks: bit n-1 means that n processes work, for n in 1-64. A recipe that does not state its
+# processes is judged for all of these at once. One closed form per rule replaces 64 verdicts, so an unstated count
+# costs no more than a stated one.
+
+NO_COUNT = 0
+ALL_COUNTS = (1 << MOST_PROCESSES) - 1
+_MULTIPLES = [0] + [
+    sum(1 << (n - 1) for n in range(step, MOST_PROCESSES + 1, step)) for step in range(1, MOST_PROCESSES + 1)
+]
+
+
+def multiples(step: int) -> int:
+    """Return the multiples of a positive step."""
+    return _MULTIPLES[step] if step <= MOST_PROCESSES else NO_COUNT
+
+
+def up_to(most: int) -> int:
+    """Return 1 to ``most``."""
+    return (1 << min(max(most, 0), MOST_PROCESSES)) - 1
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> int:
+    """Return the divisors of a number; 0 has all."""
+    return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if number % n == 0)
+
+
+def only(number: int) -> int:
+    """Return this number alone."""
+    return 1 << (number - 1) if 1 <= number <= MOST_PROCESSES else NO_COUNT
+
+
+def members(mask: int) -> list[int]:
+    """Return the counts of a mask, ascending."""
+    return [n for n in range(1, MOST_PROCESSES + 1) if mask >> (n - 1) & 1]
+
+
+@lru_cache(maxsize=4096)
+def describe_counts(mask: int) -> str:
+    """Describe a mask in short words: ``multiples of 4``, ``1 to 12``, ``1, 2, 4, 7``."""
+    counts = members(mask)
+    if mask == ALL_COUNTS:
+        return f"all of 1 to {MOST_PROCESSES}"
+    if not counts:
+        return "none"
+    if len(counts) > 2:
+        if mask == up_to(counts[-1]):
+            return f"1 to {counts[-1]}"
+        if mask == multiples(counts[0]):
+            return f"multiples of {counts[0]}"
+        if mask == multiples(counts[0]) & up_to(counts[-1]):
+            return f"multiples of {counts[0]} up to {counts[-1]}"
+    shown = ", ".join(map(str, counts[:12]))
+    return shown if len(counts) <= 12 else f"{shown} and {len(counts) - 12} more up to {counts[-1]}"
+
+
+def every_count(_: Setting) -> int:
+    """Return all counts, for a rule that reads the processes but accepts each of 1-64."""
+    return ALL_COUNTS

@@ -1,0 +1,378 @@
+"""Define rules: a permanent code, a severity, the setting fields that the rule reads, a condition, and texts.
+
+A rule on settings is a function that says whether the setting breaks it; its messages are templates next to it, and its
+docstring is its documentation:
+
+    @rule("GL104", "error", ("temperature",), of=EVERY, blames=("temperature",),
+          why="completions of a group must differ, so sampling needs a temperature above 0",
+          instead="Set {temperature}=1.0.", to=({"temperature": 1.0},))
+    def sampling_is_random(s: Setting) -> bool:
+        '''At temperature 0 or below, transformers refuses to sample, ...'''
+        return s.temperature <= 0
+
+In a template ``{beta}`` is the native key of a field, ``{beta=}`` key and value, ``{s.beta:g}`` a value, ``{trainer}`` the
+trainer's name. A condition that returns a mapping breaks the rule, and its items are available in the templates. If a message
+depends on more, the function returns a `Violation`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from inspect import cleandoc
+from typing import Any, Literal, TypeVar
+
+from grporecipe.recipe import Recipe
+from grporecipe.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
+
+Severity = Literal["error", "warning"]
+Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
+
+# Families in the order in which users meet them, with their topics.
+FAMILIES = {
+    "GB": "the training batch",
+    "GE": "evaluation",
+    "GK": "the KL penalty and its reference",
+    "GS": "steps and schedule",
+    "GD": "data",
+    "GC": "checkpoints and logs",
+    "GL": "loss options",
+    "GT": "topology and launch",
+    "GM": "GPU memory",
+    "GV": "keys and versions",
+    "GA": "advice",
+}
+# The spelling of titles, which are function names; `spell` adds the names of frameworks.
+SPELLED = {
+    "kl": "KL",
+    "vllm": "vLLM",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "grpo": "GRPO",
+    "megatron": "Megatron",
+    "held_out": "held-out",
+    "micro_": "micro-",
+    "log_probabilities": "log-probabilities",
+    "well_formed": "well-formed",
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What is set, why it cannot work, and what to set if no fix can be verified.
+
+    Args:
+        what: the key and its value.
+        why: the reason, without a full stop.
+        instead: a sentence of advice.
+        fields: the setting fields (of a recipe rule: native keys) to blame.
+        suggestions: changes that may repair it, verified before they are shown; iterated only when fixes are searched.
+        without_effect: fields whose change leaves training unchanged: a fix of these alone is safe.
+        severity: of this finding of a recipe rule, if it differs from the rule's.
+        certain: true in every release, so it counts if the version is unknown.
+
+    """
+
+    what: str
+    why: str
+    instead: str
+    fields: tuple[str, ...] = ()
+    suggestions: Iterable[Change] = ()
+    without_effect: frozenset[str] = frozenset()
+    severity: Severity | None = None
+    certain: bool = False
+
+
+Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule is kept
+Find = Callable[[Setting], Found]
+MOST_PROCESSES = 64  # the largest number for which an unstated count is judged
+F = TypeVar("F", bound=Find)
+Counts = Callable[[Setting], int]  # a mask of numbers of processes, see `helpers`
+Suggestions = Iterable[Change] | Callable[[Setting], Iterable[Change]]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The templates of a rule's messages, and its suggestions. The first blamed field is shown."""
+
+    blames: tuple[str, ...]
+    why: str
+    instead: str
+    what: str
+    to: Suggestions
+    harmless: tuple[str, ...]
+
+    def describe(self, s: Setting, facts: Mapping[str, object]) -> Violation:
+        """Fill in the templates for a setting."""
+        words = Words(s, facts)
+        return Violation(
+            (self.what or f"{{{self.blames[0]}=}}").format_map(words),
+            self.why.format_map(words),
+            self.instead.format_map(words),
+            self.blames,
+            self.to(s) if callable(self.to) else self.to,
+            frozenset(self.harmless),
+        )
+
+
+class Words(dict[str, object]):
+    """The names that a template may use: facts of the violation, and keys and values of fields."""
+
+    def __init__(self, s: Setting, facts: Mapping[str, object]) -> None:
+        super().__init__(facts, s=s)
+        self._s = s
+
+    def __missing__(self, name: str) -> str:
+        s = self._s
+        if name == "trainer":
+            return s.trainer
+        return s.key(name) if not name.endswith("=") else f"{s.key(name[:-1])}={shown(getattr(s, name[:-1]))}"
+
+
+def shown(value: object) -> str:
+    """Return a field's value as messages show it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documented:
+    """The documentation of a rule.
+
+    Args:
+        code: permanent.
+        severity: an error makes a point invalid, a warning does not.
+        of: the frameworks that it applies to, by name or by trait (``FrameworkTraits.labels``).
+        name: a few words, or the function's name.
+        text: what it means, why, and its source.
+
+    """
+
+    code: str
+    severity: Severity
+    of: frozenset[str]
+    name: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """Return the name as documents show it."""
+        spelled = rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))"
+        return re.sub(spelled, lambda found: SPELLED[found[0]], self.name).replace("_", " ")
+
+    @property
+    def explanation(self) -> str:
+        """Return the text without its indentation in the code."""
+        return cleandoc(self.text)
+
+    def holds_for(self, framework: FrameworkTraits) -> bool:
+        """Return whether the rule applies to a framework."""
+        return not self.of.isdisjoint(framework.labels)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rule(Documented):
+    """A registered rule on settings.
+
+    Args:
+        reads: the setting fields that its verdict depends on.
+        find: the condition: whether a setting breaks it.
+        counts: the numbers of processes that satisfy it, as a mask, for settings that state none. An error whose verdict
+            depends on the processes has one.
+        texts: templates of its messages; None if `find` returns a `Violation`.
+
+    """
+
+    reads: frozenset[str]
+    find: Find
+    counts: Counts | None
+    texts: Texts | None
+
+    def judge(self, s: Setting) -> Violation | None:
+        """Return how a setting breaks the rule; None if it does not."""
+        found = self.find(s)
+        return self.describe(s, found) if found else None
+
+    def describe(self, s: Setting, found: Found) -> Violation:
+        """Describe what `find` found."""
+        if isinstance(found, Violation):
+            return found
+        assert self.texts is not None
+        return self.texts.describe(s, found if isinstance(found, Mapping) else {})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A broken rule. It is described only on request, because most verdicts are only counted."""
+
+    rule: Rule
+    setting: Setting
+    found: Found
+    note: str = ""  # added to the reason
+
+    @property
+    def code(self) -> str:
+        """The rule's code."""
+        return self.rule.code
+
+    @property
+    def severity(self) -> Severity:
+        """The rule's severity."""
+        return self.rule.severity
+
+    @cached_property
+    def broken(self) -> Violation:
+        """Return the description of the problem."""
+        broken = self.rule.describe(self.setting, self.found)
+        return replace(broken, why=broken.why + self.note) if self.note else broken
+
+    @property
+    def message(self) -> str:
+        """Return the setting and the reason as one sentence."""
+        return f"{self.broken.what}: {self.broken.why}"
+
+
+def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
+    """Return the counts that a rule accepts, by applying it to each. For rules that seldom apply."""
+    return sum(1 << (n - 1) for n in range(1, MOST_PROCESSES + 1) if not judge(setting.replace({"processes": n})))
+
+
+REGISTRY: dict[str, Rule] = {}
+VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in another way
+
+
+def rule(
+    code: str,
+    severity: Severity,
+    reads: Iterable[str],
+    counts: Counts | Literal["by trial"] | None = None,
+    of: frozenset[str] = TRL_FAMILY,
+    *,
+    blames: tuple[str, ...] = (),
+    why: str = "",
+    instead: str = "",
+    what: str = "",
+    to: Suggestions = (),
+    harmless: tuple[str, ...] = (),
+    title: str = "",
+    text: str = "",
+) -> Callable[[F], F]:
+    """Register a rule under its permanent code; see the module's docstring.
+
+    Title and text default to the function's name and docstring. ``counts="by trial"`` applies the rule to each
+    number of processes.
+    """
+    texts = Texts(blames, why, instead, what, to, harmless) if why else None
+
+    def add(find: F) -> F:
+        assert code not in REGISTRY, f"{code} is taken"
+        masks = partial(by_trial, judge=find) if counts == "by trial" else counts
+        REGISTRY[code] = Rule(
+            code=code, severity=severity, of=of, name=title or find.__name__, text=text or find.__doc__ or "",
+            reads=frozenset(reads), find=find, counts=masks, texts=texts,
+        )  # fmt: skip
+        choose.cache_clear()
+        return find
+
+    return add
+
+
+def variant(code: str, of: frozenset[str], find: Find) -> None:
+    """Register another condition of some frameworks for a rule whose code, severity and documentation they share.
+
+    ``find`` reads the same fields, and accepts the same numbers of processes.
+    """
+    VARIANTS.setdefault(code, []).append((of, find))
+    choose.cache_clear()
+
+
+def spell(framework: FrameworkTraits) -> None:
+    """Register how users spell a framework's name, for the titles of rules."""
+    name, display_name = framework.name, framework.display_name
+    SPELLED[name.replace("-", "_")] = display_name if display_name.lower() == name else name
+
+
+@lru_cache(maxsize=256)
+def choose(
+    ignore: tuple[str, ...] = (), select: tuple[str, ...] = (), framework: FrameworkTraits = TRL_FRAMEWORK
+) -> tuple[Rule, ...]:
+    """Return the rules of a framework that are on, by code: those selected (or all), without those ignored.
+
+    Both take codes (``GB101``) and families (``GB``).
+    """
+    return tuple(
+        _as_judged(rule, framework)
+        for code, rule in sorted(REGISTRY.items())
+        if rule.holds_for(framework)
+        and (not select or code in select or code[:2] in select)
+        and code not in ignore
+        and code[:2] not in ignore
+    )
+
+
+def _as_judged(rule: Rule, framework: FrameworkTraits) -> Rule:
+    """Return a rule with the condition of this framework."""
+    own = (find for of, find in VARIANTS.get(rule.code, ()) if not of.isdisjoint(framework.labels))
+    return next((replace(rule, find=find) for find in own), rule)
+
+
+RecipeJudge = Callable[[Recipe], Iterable[Violation]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecipeRule(Documented):
+    """A rule on the recipe itself, for what no setting can express: keys, versions, overwritten values.
+
+    ``by_release``: its findings depend on the release. If the version is unknown, GV110 reports them in one warning.
+    """
+
+    judge: RecipeJudge
+    by_release: bool = False
+
+
+RECIPE_RULES: dict[str, RecipeRule] = {}
+RECIPE_VARIANTS: dict[str, list[tuple[frozenset[str], RecipeJudge]]] = {}
+
+
+def recipe_rule(
+    code: str, severity: Severity, of: frozenset[str] = TRL_FAMILY, *, by_release: bool = False
+) -> Callable[[RecipeJudge], RecipeJudge]:
+    """Register a rule on recipes under its permanent code; in its findings ``fields`` are native keys.
+
+    ``by_release`` marks a rule whose findings depend on the framework's release (see `RecipeRule`).
+    """
+
+    def add(judge: RecipeJudge) -> RecipeJudge:
+        assert code not in REGISTRY, f"{code} is taken"
+        assert code not in RECIPE_RULES, f"{code} is taken"
+        RECIPE_RULES[code] = RecipeRule(
+            code=code, severity=severity, of=of, name=judge.__name__, text=judge.__doc__ or "", judge=judge,
+            by_release=by_release,
+        )  # fmt: skip
+        choose_for_recipes.cache_clear()
+        return judge
+
+    return add
+
+
+def recipe_variant(code: str, of: frozenset[str], judge: RecipeJudge) -> None:
+    """Register another condition of some frameworks for a recipe rule whose documentation they share."""
+    RECIPE_VARIANTS.setdefault(code, []).append((of, judge))
+    choose_for_recipes.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
+    """Return the recipe rules of a framework, by code."""
+    found = []
+    for code, rule in sorted(RECIPE_RULES.items()):
+        own = (judge for of, judge in RECIPE_VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels))
+        if rule.holds_for(framework):
+            found.append(next((replace(rule, judge=judge) for judge in own), rule))
+    return tuple(found)
+
+
+def errors(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems that make a point invalid."""
+    return [problem for problem in problems if problem.severity == "error"]

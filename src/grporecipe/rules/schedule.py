@@ -1,0 +1,322 @@
+"""GS, GD and GC: a run has a length and takes steps, no data is lost silently, checkpoints can be resumed.
+
+Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/utils.py RepeatSampler and
+trainer/grpo_config.py.
+"""
+
+from math import ceil, gcd, inf
+
+from grporecipe import planning
+from grporecipe.rules.batch import COMPLETIONS, SIZES, judgeable
+from grporecipe.rules.helpers import ALL_COUNTS, multiples, up_to
+from grporecipe.rules.registry import Violation, by_trial, rule
+from grporecipe.setting import EVERY, TRL_LIKE, Setting
+
+LENGTHS = ("budget_completions", "max_steps", "epochs")
+ROLLOUT = (*SIZES, "unsolved", "num_generations")
+WATCHING = ("reduce_lr_on_plateau", "greedy")  # schedulers that read an evaluated metric
+LEAST_DROPPED = 20  # at least a twentieth of the data: less is lost in every shuffle
+HUB_CHECKED = (0, 28)
+BEST = ("load_best_model_at_end", "save_strategy", "eval_strategy", "save_steps", "eval_steps")
+Facts = dict[str, object]
+
+
+@rule("GS101", "error", (*LENGTHS, "given"), of=EVERY)
+def one_length(s: Setting) -> Violation | None:
+    """A schedule has exactly one of a budget in completions, optimizer steps, or epochs.
+
+    In TRL max_steps silently overrides epochs, so grposweep cannot know which of the two was meant. For recipes, in which epochs
+    have a default, see GS203.
+    """
+    if s.given:
+        return None
+    given = [name for name in LENGTHS if getattr(s, name) is not None]
+    if len(given) == 1:
+        return None
+    if not given:
+        return Violation(
+            what="schedule",
+            why="neither a budget in completions, nor steps, nor epochs are set, so the run has no length",
+            instead="Choose schedule=completions, schedule=steps or schedule=epochs.",
+            fields=LENGTHS,
+            suggestions=({"budget_completions": 6400},),
+        )
+    others = [{other: None for other in given if other != name} for name in reversed(given)]
+    return Violation(
+        what=" and ".join(f"{s.key(name)}={getattr(s, name)}" for name in given),
+        why=f"a run has one length, and these are {len(given)}",
+        instead="Choose the matching option (schedule=completions, steps or epochs).",
+        fields=tuple(given),
+        suggestions=tuple(others),
+    )
+
+
+@rule("GS102", "error", (*LENGTHS, "given", "framework"), of=EVERY)
+def the_length_is_positive(s: Setting) -> Violation | None:
+    """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.
+
+    In verl and EasyR1 a run without steps is an evaluation: ``trainer.total_training_steps=0`` with ``val_before_train``.
+    """
+    for name in LENGTHS:
+        value = getattr(s, name)
+        is_evaluation = name == "max_steps" and value == 0 and s.framework.syntax == "dotted"
+        if value is not None and value <= 0 and not is_evaluation:
+            return Violation(
+                what=f"{s.key(name)}={value}",
+                why="a run without a step trains nothing",
+                instead=f"Set {s.key(name)} above 0.",
+                fields=(name,),
+                suggestions=({name: None}, {name: 1}) if s.given and name == "max_steps" else ({name: 1},),
+            )
+    return None
+
+
+def _budget_counts(s: Setting) -> int:
+    return ALL_COUNTS if s.budget_completions is None else by_trial(s, the_budget_holds_a_step)
+
+
+@rule("GS103", "error", (*ROLLOUT, "budget_completions", "max_steps", "num_iterations"), _budget_counts, of=EVERY,
+      blames=("budget_completions",), why="the first optimizer step needs {needed} completions ({rollout} per rollout)",
+      instead="Set {budget_completions}={needed} or more.", to=lambda s: ({"budget_completions": _needed(s)},))  # fmt: skip
+def the_budget_holds_a_step(s: Setting) -> Facts | None:
+    """The budget must pay for at least one whole rollout and one optimizer step.
+
+    A grposweep schedule: steps = floor(budget / (B W S)) mu S / A.
+    """
+    if not judgeable(s) or s.num_iterations < 1 or s.max_steps is not None or not s.budget_completions:
+        return None
+    steps, rollout = planning.budget_steps(s), planning.completions_per_rollout(s)
+    if s.budget_completions < 0 or steps is None or rollout is None or steps >= 1:
+        return None
+    return {"needed": _needed(s), "rollout": rollout}
+
+
+def _needed(s: Setting) -> int:
+    """Return the completions of the rollouts behind the first optimizer step."""
+    return (planning.completions_per_rollout(s) or 0) * -(-1 // planning.steps_per_rollout(s))
+
+
+def _filled_counts(s: Setting) -> int:
+    """Return the counts with D >= B W S / G if groups are whole; GB101 and others report the rest."""
+    if s.train_prompts is None or s.num_generations < 1 or not judgeable(s.replace({"processes": 1})):
+        return ALL_COUNTS
+    most = s.train_prompts * s.num_generations
+    if s.generation_batch_size is not None:
+        return by_trial(s, the_data_fill_a_rollout)
+    per = s.per_device_train_batch_size * planning.micro_steps_per_generation(s)
+    per = per if s.version >= COMPLETIONS else per * s.num_generations
+    torn = ALL_COUNTS & ~multiples(s.num_generations // gcd(s.num_generations, per)) if per > 0 else ALL_COUNTS
+    return torn | up_to(most // per) if per > 0 else ALL_COUNTS
+
+
+@rule("GS104", "error", ("framework", *ROLLOUT, "train_prompts"), _filled_counts, of=TRL_LIKE, blames=SIZES[1:],
+      what="{s.train_prompts} training prompts",
+      why="one rollout takes {prompts}, so {trainer} would finish without a single step",
+      instead="Use more prompts, or a smaller batch.")  # fmt: skip
+def the_data_fill_a_rollout(s: Setting) -> Facts | None:
+    """The training prompts must fill one rollout, or no step is taken.
+
+    TRL 1.16 with max_steps: no error and 0 optimizer steps; with epochs: "args.max_steps must be set to a positive
+    value if dataloader does not have a length".
+    """
+    if not judgeable(s) or s.train_prompts is None or planning.rollouts_per_epoch(s) != 0:
+        return None
+    return {"prompts": planning.prompts_per_rollout(s)}
+
+
+@rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
+def the_learning_rate_is_positive(s: Setting) -> Violation | None:
+    """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
+    if s.learning_rate <= 0:
+        meant = -s.learning_rate if 0 < -s.learning_rate < 1 else 1e-6  # a sign too many
+        return Violation(
+            what=f"{s.key('learning_rate')}={s.learning_rate:g}",
+            why="the optimizer needs a learning rate above 0",
+            instead=f"Set {s.key('learning_rate')}={meant:g}.",
+            fields=("learning_rate",),
+            suggestions=({"learning_rate": meant},),
+        )
+    if s.warmup_steps < 0:
+        return Violation(
+            what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
+            why="warmup cannot be negative",
+            instead=f"Set {s.key('warmup_steps')}=0.",
+            fields=("warmup_steps",),
+            suggestions=({"warmup_steps": 0.0},),
+        )
+    return None
+
+
+@rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
+      why="it follows an evaluated metric, and nothing is evaluated",
+      instead="Set {lr_scheduler_type}=linear, or switch evaluation on.", to=({"lr_scheduler_type": "linear"},))  # fmt: skip
+def the_scheduler_sees_a_metric(s: Setting) -> bool:
+    """A scheduler that follows an evaluated metric needs evaluations.
+
+    transformers 5.23: "lr_scheduler_type reduce_lr_on_plateau requires an eval strategy".
+    """
+    return s.lr_scheduler_type in WATCHING and not s.evaluates
+
+
+@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE,
+      blames=("gradient_accumulation_steps", "steps_per_generation"),
+      why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
+      instead="Choose an accumulation that divides them.")  # fmt: skip
+def steps_end_on_rollouts(s: Setting) -> Facts | None:
+    """If neither of mu S and A divides the other, optimizer steps straddle rollouts, and the last step of an epoch is short."""
+    if not judgeable(s) or s.num_iterations < 1:
+        return None
+    micro, accumulation = planning.micro_steps_per_generation(s) * s.num_iterations, s.gradient_accumulation_steps
+    return {"micro": micro} if micro % accumulation and accumulation % micro else None
+
+
+@rule("GS202", "warning", (*ROLLOUT, *planning.TOTAL_STEPS_READS, "warmup_steps"), of=EVERY, blames=("warmup_steps",),
+      why="the run has {total} optimizer steps, so the learning rate never reaches its value",
+      instead="Set {warmup_steps}=0.05 (a share), or fewer steps than {total}.")  # fmt: skip
+def warmup_ends(s: Setting) -> Facts | None:
+    """A warmup of as many steps as the run: the learning rate never reaches its value."""
+    if not judgeable(s) or s.num_iterations < 1 or s.warmup_steps < 1:
+        return None
+    total = planning.total_steps(s)
+    return {"total": total} if total and s.warmup_steps >= total else None
+
+
+@rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE, blames=("max_steps", "epochs"),
+      why="it overrides {overridden}, which is not read", instead="Leave {epochs} out, or {max_steps}.")  # fmt: skip
+def one_length_counts(s: Setting) -> Facts | None:
+    """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""
+    if not s.given or s.max_steps is None or s.max_steps < 1 or not {"max_steps", "epochs"} <= s.given:
+        return None
+    return {"overridden": f"{s.key('epochs')}={s.epochs:g}" if s.epochs is not None else s.key("epochs")}
+
+
+@rule("GD201", "warning", (*ROLLOUT, "train_prompts"), of=TRL_LIKE, blames=SIZES[1:],
+      what="{s.train_prompts} training prompts",
+      why="{dropped} of them ({share:.0%}) are dropped every epoch: a rollout takes {prompts}",
+      instead="Choose a rollout size that divides them, or a smaller one.")  # fmt: skip
+def few_prompts_are_dropped(s: Setting) -> Facts | None:
+    """Every epoch drops D mod P prompts (different ones each time if shuffled); reported from a twentieth of the data.
+
+    P = B W S / G prompts make a rollout, and an epoch has floor(D / P) of them. ``dataloader_drop_last`` changes nothing.
+    Measured with trl 1.16 on 60 random configurations.
+    """
+    if s.train_prompts is None or s.train_prompts < 1 or not judgeable(s):
+        return None
+    prompts = planning.prompts_per_rollout(s)
+    if not prompts or s.train_prompts < prompts:
+        return None
+    dropped = s.train_prompts % prompts
+    if dropped * LEAST_DROPPED < s.train_prompts:
+        return None
+    return {"dropped": dropped, "share": dropped / s.train_prompts, "prompts": prompts}
+
+
+@rule("GD202", "warning", ("chat", "has_chat_template"), of=EVERY, blames=("chat",),
+      why="the tokenizer has a chat template, and prompts reach the model without it",
+      instead="Set {chat}=true, unless the model was never tuned on conversations.")  # fmt: skip
+def an_instruct_model_gets_its_chat_template(s: Setting) -> bool:
+    """Without its chat template an instruction-tuned model completes text badly, because it does not see a question.
+
+    Judged after preparation has read the tokenizer. Some base models' tokenizers have a template too.
+    """
+    return s.chat is False and s.has_chat_template is True
+
+
+@rule("GC101", "error", ("version", "log_completions", "log_completions_hub_repo"),
+      blames=("log_completions_hub_repo", "log_completions"),
+      why="{log_completions} is false, so there is nothing to upload",
+      instead="Set {log_completions}=true, or leave the repository out.", harmless=("log_completions",),
+      to=({"log_completions": True}, {"log_completions_hub_repo": None}))  # fmt: skip
+def completions_are_logged_before_upload(s: Setting) -> bool:
+    """``log_completions_hub_repo`` uploads what ``log_completions`` writes, and needs it.
+
+    TRL since 0.28: "log_completions_hub_repo is set, but log_completions is False."
+    """
+    return s.log_completions_hub_repo is not None and not s.log_completions and s.version >= HUB_CHECKED
+
+
+@rule("GC102", "error", BEST, of=TRL_LIKE)
+def the_best_checkpoint_was_evaluated(s: Setting) -> Violation | None:
+    """``load_best_model_at_end`` needs an evaluation at every checkpoint: the same strategy, and save steps a multiple.
+
+    transformers 5.23: "--load_best_model_at_end requires the save and eval strategy to match", "requires the saving steps
+    to be a round multiple of the evaluation steps".
+    """
+    if not s.load_best_model_at_end or s.save_strategy in (None, "best") or s.eval_strategy is None:
+        return None
+    if s.eval_strategy != s.save_strategy:
+        why = f"checkpoints are kept by {s.save_strategy} and evaluated by {s.eval_strategy}, which must be the same"
+        change: dict[str, object] = {"save_strategy": s.eval_strategy}
+    elif s.eval_strategy == "steps" and s.save_steps and s.eval_steps and _is_off(s.save_steps, s.eval_steps):
+        why = f"{s.key('save_steps')}={s.save_steps:g} is no multiple of {s.key('eval_steps')}={s.eval_steps:g}"
+        change = {"save_steps": s.eval_steps}
+    else:
+        return None
+    return Violation(
+        what=f"{s.key('load_best_model_at_end')}=true",
+        why=why,
+        instead="Evaluate at every checkpoint.",
+        fields=BEST,
+        suggestions=(change, {"load_best_model_at_end": False}),
+    )
+
+
+def _is_off(save: float, evaluate: float) -> bool:
+    """Return whether transformers would find no multiple: shares and steps do not mix."""
+    if (save < 1) != (evaluate < 1):
+        return save % evaluate != 0
+    return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
+
+
+@rule("GC202", "warning", ("step_seconds", "walltime_min", "checkpoint_minutes", "save_steps", "checkpoints", "num_iterations",
+                          "unsolved", *planning.TOTAL_STEPS_READS), blames=("checkpoints", "walltime_min"),
+      why="an optimizer step takes {s.step_seconds:.3g} seconds, so a checkpoint comes every {hours:.1f} hours, and a job ends "
+          "after {limit:.1f}: work since the last one is lost each time",
+      instead="Set {checkpoints}={enough} or more, or a longer {walltime_min}.")  # fmt: skip
+def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
+    """A job must reach a checkpoint before its time limit. Otherwise the next job repeats the work, forever.
+
+    In a sweep, a job is asked to stop at a rollout boundary ``cluster.warn_seconds`` before its end, and a long rollout misses
+    that. Judged if the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
+    loading and evaluations take their part of it.
+    """
+    if (
+        s.step_seconds is None
+        or not s.walltime_min
+        or not judgeable(s)
+        or s.num_iterations < 1
+        or s.num_generations < 1
+    ):
+        return None
+    every, total = planning.save_every(s), planning.total_steps(s)
+    if every is None or not total:
+        return None
+    minutes = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf)
+    enough = ceil(total * s.step_seconds / 60 / (s.walltime_min / 2))
+    return (
+        {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough}
+        if minutes > s.walltime_min / 2
+        else None
+    )
+
+
+@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,
+      blames=("save_steps",),
+      why="rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
+      instead="Choose a multiple of {every}.")  # fmt: skip
+def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
+    """A checkpoint inside a rollout cannot be resumed exactly: save_steps A must be a multiple of S mu.
+
+    TRL's micro-step counter starts at 0 again. Measured with trl 1.16: resumed after 3 of 4 steps of a rollout, it
+    generates and trains the used prompts once more, and the last rollout gets a single micro-step.
+    """
+    if s.save_steps is None or s.save_steps < 1 or s.save_strategy not in (None, "steps"):
+        return None
+    if (
+        not judgeable(s)
+        or s.num_iterations < 1
+        or (every := planning.boundary_steps(s)) == 1
+        or s.save_steps % every == 0
+    ):
+        return None
+    return {"every": every}

@@ -1,0 +1,76 @@
+"""Write to the terminal: control characters are escaped, and a closed or failed stream does not end the work."""
+
+import logging
+import os
+import sys
+from typing import Any, TextIO, cast
+
+logger = logging.getLogger("grposweep.terminal")  # a sweep's log has it too
+_STEERING = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+# Unicode's own control characters: direction overrides, line and paragraph separators, and surrogates.
+_STEERING |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
+_STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped. Line ends and tabs stay."""
+    return text if text.isprintable() else text.translate(_STEERING)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line: line ends and tabs are escaped as well."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def say(text: str, out: TextIO | None = None) -> None:
+    """Print a line that may hold text from files, to ``out`` or standard output."""
+    print(printable(text), file=out or sys.stdout, flush=True)
+
+
+def write_data(text: str) -> None:
+    """Write a file's content to standard output, unchanged unless that is a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+class Screen:
+    """A stream that is given up when it fails: the terminal or reader closed it, or the disk is full.
+
+    Output is not part of the work, so the work continues without it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        discard(self._stream)
+        name = self._stream.name.strip("<>")
+        logger.warning("%s cannot be written (%s): nothing more is shown there", name, error.strerror)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def discard(stream: TextIO) -> None:
+    """Send further output of a stream to nothing: Python flushes it once more at exit, and other streams may share it."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)
+
+
+def keep_screens() -> None:
+    """Let this process continue if a standard stream fails."""
+    if not isinstance(sys.stdout, Screen):
+        sys.stdout, sys.stderr = cast(TextIO, Screen(sys.stdout)), cast(TextIO, Screen(sys.stderr))

@@ -1,0 +1,272 @@
+"""Translate a recipe into another framework's keys.
+
+The recipe is read, written and read back. `differences` compares the two settings: the plan's numbers, and values that mean the
+same in every framework. A translation comes with its launch command and a list of what is lost.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grporecipe import frameworks, planning
+from grporecipe.check import check, errors
+from grporecipe.errors import UserError
+from grporecipe.files import parse_yaml, write_text
+from grporecipe.frameworks.base import TranslatedRecipe, read_mapping
+from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
+from grporecipe.recipe import Recipe
+from grporecipe.rules.helpers import cut
+from grporecipe.setting import Setting
+from grporecipe.terminal import printable, say, write_data
+
+PLAN_NUMBERS = {
+    "completions per rollout": planning.completions_per_rollout,
+    "prompts per rollout": planning.prompts_per_rollout,
+    "completions per optimizer step": planning.completions_per_step,
+    "optimizer steps per rollout": planning.steps_per_rollout,
+    "optimizer steps": planning.total_steps,
+}
+FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length", "lora")
+LORA = ("lora_rank", "lora_alpha")
+
+
+def differences(before: Setting, after: Setting) -> Iterator[str]:
+    """Return the numbers that are known on both sides and differ."""
+    for name, number in PLAN_NUMBERS.items():
+        yield from _differs(name, number(before), number(after))
+    for name in (*FIELDS, *LORA) if before.lora and after.lora else FIELDS:
+        yield from _differs(name, getattr(before, name), getattr(after, name))
+    yield from _differs("KL coefficient in the loss", before.beta, after.beta)
+
+
+def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
+    if before is not None and after is not None and before != after:
+        yield f"{name}: {float(before):g} becomes {float(after):g}"
+
+
+COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only count the entries of a key
+# Keys of transformers' TrainingArguments that mean the same in every framework built on it.
+TRANSFORMERS = frozenset(
+    ["bf16", "fp16", "tf32", "gradient_checkpointing", "logging_steps", "output_dir", "report_to", "run_name",
+     "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
+)  # fmt: skip
+NO_KEYS = frozenset({"config", "num_processes"})  # options of a launcher
+LAUNCH = "launch.sh"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translated recipe: its files (the first is the recipe), its launch command, and what is lost.
+
+    ``changed`` lists numbers of the plan that differ, which is a failure of the translation.
+    """
+
+    files: Mapping[str, str]
+    command: str
+    losses: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+
+
+Translator = Callable[[Setting, str, Recipe], Translation]
+
+
+def translate_file(
+    path: Path, target: str, options: Options, folder: Path | None, translator: Translator | None = None
+) -> int:
+    """Translate one recipe. Return exit code 1 if its plan could not be kept or the recipe is broken.
+
+    ``translator`` writes it for a target that is no framework.
+    """
+    try:
+        recipe, others = load_recipe(path, options), len(load_recipes(path, options)) - 1
+        setting = frameworks.read(recipe).setting
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    broken = errors(check(setting))
+    translation = (translator or translate)(setting, target, recipe)
+    if others:
+        where = f", the one on line {min(recipe.lines.values())}," if recipe.lines else ""
+        lost = f"{others} more in this file: one recipe{where} is translated"
+        translation = replace(translation, losses=(lost, *translation.losses))
+    if folder is None:
+        write_data(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
+    else:
+        say(f"{path}: read as {frameworks.describe_version(recipe)}", sys.stderr)
+        _write(folder, translation)
+        sys.stderr.write(printable(_report(translation)))
+    for problem in broken:
+        say(f"{path} breaks {problem.code} as it is: {problem.broken.what}: {problem.broken.why}.", sys.stderr)
+    return int(bool(broken or translation.changed))
+
+
+def translate(
+    setting: Setting, target: str, recipe: Recipe | None = None, native: Mapping[str, Any] | None = None
+) -> Translation:
+    """Translate a setting into a framework's keys.
+
+    Keys of the recipe that the setting does not hold are copied if the target takes them, and listed otherwise.
+    ``native`` are such keys without a recipe, under TRL's names.
+    """
+    left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
+    setting = _with_minimum_rate(setting, left)
+    written = frameworks.write(setting, target)
+    after = read_back(written, target, setting)
+    changed = (*differences(setting, after), *_newly_broken(setting, after))
+    kept = _kept_as_they_are(left, setting, target, written.recipe)
+    text = written.recipe
+    if kept:
+        text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
+    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, kept))
+    return Translation({written.file_name: text}, _command(written), losses, changed)
+
+
+def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
+    """Return the keys of a recipe that its setting does not hold and that are not at their default."""
+    framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
+    held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
+    found = []
+    for written, value in {**recipe.config, **recipe.unresolved}.items():
+        key = str(written).lstrip("+~")
+        is_held = key in setting.keys.values() if written in recipe.unresolved else key in held
+        is_default = key in known and known[key].default == value
+        if not (is_held or is_default or written in NO_KEYS):
+            found.append(written)
+    left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
+    values = {**recipe.config, **recipe.unresolved}
+    return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
+
+
+def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
+    """Return the keys whose removal leaves the setting unchanged. Searches by halves, because a recipe may have hundreds."""
+    keys = [key for key in keys if key in recipe.config]
+    if not keys or not _decide(recipe, keys, setting):
+        return keys
+    half = len(keys) // 2
+    return [*_undecided(recipe, keys[:half], setting), *_undecided(recipe, keys[half:], setting)] if half else []
+
+
+def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
+    """Return whether removing some keys from a recipe changes its setting."""
+    rest = {name: value for name, value in recipe.config.items() if name not in keys}
+    try:
+        other = frameworks.read(replace(recipe, config=rest)).setting
+    except UserError:  # the recipe cannot be read without them
+        return True
+    return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
+
+
+def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
+    """Return a setting with the lowest learning rate of a cosine, which TRL's recipes hold in a mapping taken from ``left``."""
+    options = read_mapping(left.get("lr_scheduler_kwargs"))
+    ratio = options.get("min_lr_rate")
+    if (
+        setting.lr_scheduler_type != "cosine_with_min_lr"
+        or options.keys() != {"min_lr_rate"}
+        or not isinstance(ratio, float)
+    ):
+        return setting
+    del left["lr_scheduler_kwargs"]
+    return setting.replace({"lr_scheduler_type": "cosine", "minimum_learning_rate_ratio": ratio})
+
+
+def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
+    """Return the keys that the target takes under the same name and that are not yet written.
+
+    Between frameworks that follow TRL, these are all keys. For one that extends TRL, they are the keys of transformers.
+    """
+    framework = frameworks.FRAMEWORKS[target]
+    both = (setting.framework, framework.traits)
+    if not all(traits.follows_trl or traits.extends_trl for traits in both):
+        return {}
+    takes, written = framework.takes(framework.version), parse_yaml(text)
+    if "dtype" in left and "dtype" not in takes:  # before 0.24
+        left["torch_dtype"] = left.pop("dtype")
+    names = left.keys() if all(traits.follows_trl for traits in both) else left.keys() & TRANSFORMERS
+    names = (names & takes.keys()) - written.keys()
+    return {key: value for key, value in left.items() if key in names and not _is_unknown(value)}
+
+
+def _shown(value: Any) -> str:
+    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, str) and "$" in value
+
+
+def list_left_out(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:
+    """Return a line that names the keys that are not translated."""
+    rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept]
+    if rest:
+        yield f"not translated, so set it yourself if you need it: {', '.join(rest)}"
+
+
+def list_unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
+    """Name the values that only a running shell knows. The framework's defaults are written for them."""
+    for key, value in recipe.unresolved.items() if recipe is not None else ():
+        if key.lstrip("+") in setting.keys.values():
+            yield f"{key}={value}: only the running script knows it, so {setting.trainer}'s default is taken: set it"
+
+
+def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
+    """Yield the errors of a translation whose recipe is valid."""
+    if not errors(check(before)):
+        yield from (f"{problem.code}: {problem.broken.what}: {problem.broken.why}" for problem in errors(check(after)))
+
+
+def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
+    """Read a written recipe with the framework's own reader, for the same processes and prompts."""
+    options = Options(target, None, setting.processes, setting.train_prompts)
+    found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
+    return replace(found, processes=setting.processes) if found.processes is None else found
+
+
+def render(translation: Translation, source: str, target: str) -> str:
+    """Return a translation as one text that is a valid recipe: everything else is in comments."""
+    (first, text), *others = translation.files.items()
+    shebang, text = _split_shebang(text)
+    source = " ".join(source.split())  # a file name may contain line breaks, and this text is a script
+    lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
+    lines += [f"#   {translation.command}", *_comments("Lost or changed:", translation.losses)]
+    lines += _comments("Not kept:", translation.changed)
+    parts = [f"# --- {name} ---\n{content}" for name, content in others]
+    return shebang + "\n".join(lines) + "\n" + "\n".join([text, *parts])
+
+
+def _split_shebang(text: str) -> tuple[str, str]:
+    if not text.startswith("#!"):
+        return "", text
+    head, _, rest = text.partition("\n")
+    return head + "\n", rest
+
+
+def _comments(title: str, items: tuple[str, ...]) -> list[str]:
+    return [f"# {title}", *(f"#   - {item}" for item in items)] if items else []
+
+
+def _write(folder: Path, translation: Translation) -> None:
+    """Write every file, and the command as a script, to the folder."""
+    try:
+        for name, text in translation.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / name, text)
+        write_text(folder / LAUNCH, f'#!/bin/sh\ncd "$(dirname "$0")" || exit\n{translation.command}\n')
+    except OSError as error:
+        raise UserError(f"-o {folder}: it cannot be written ({error.strerror}). Name a folder that can.") from error
+
+
+def _report(translation: Translation) -> str:
+    said = [f"wrote {', '.join([*translation.files, LAUNCH])}", *(f"lost: {item}" for item in translation.losses)]
+    return "\n".join([*said, *(f"not kept: {item}" for item in translation.changed)]) + "\n"
+
+
+def _command(written: TranslatedRecipe) -> str:
+    """Return the command with its variables before it."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in written.environment.items()]
+    return " ".join([*variables, shlex.join(written.command)])

@@ -1,0 +1,155 @@
+"""Write a setting as groups and a study that ``run.py`` can sweep: ``grposweep translate --to grposweep``."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from grporecipe import frameworks
+from grporecipe.frameworks.lora import PEFT_TARGETS, lora_losses
+from grporecipe.frameworks.reading import release_defaults
+from grporecipe.frameworks.trl.keys import span
+from grporecipe.frameworks.trl.recipes import NAMES, SAME, fitted
+from grporecipe.frameworks.writing import in_completions
+from grporecipe.planning import save_every, total_steps
+from grporecipe.recipe import Recipe
+from grporecipe.setting import TRL, Setting
+from grporecipe.translate import Translation, find_left_out, list_left_out, list_unknown
+from grposweep.config.precision import IMPLIED, read_precision
+from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
+from grposweep.process import run_command
+from grposweep.schema import Experiment
+
+OWN = "grposweep"
+NAME = "translated"  # of the options, and of the study
+WHAT = {
+    "batch": "Generations and sizes, in completions.",
+    "optimizer": "AdamW and the learning rate's way.",
+    "kl": "The KL penalty.",
+    "loss": "The loss and its clips.",
+    "schedule": "How long, and how often it evaluates and saves.",
+    "generation": "How completions are sampled.",
+}
+COMMAND = ("python", *run_command(), "--config-dir", ".", f"sweeps={NAME}")
+# Other keys set these, or none does because grposweep places evaluations and checkpoints itself.
+PLACED = frozenset(
+    ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
+     "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio", "max_prompt_length"]
+)  # fmt: skip
+
+
+def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return files for a folder that ``--config-dir`` names, and what they cannot express; ``types`` are keys of the model."""
+    sized, undivided = in_completions(s)
+    fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
+    values = own_values(fits, every=True)
+    values["schedule"] |= _frequencies(fits)
+    files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
+    study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values, types or {})}
+    head = (
+        f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and parameters.\n"
+    )
+    return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
+
+
+def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keys outside of groups: learning rate, seed, model name, processes."""
+    found = {name: values[name] for name in ("lr", "seed") if name in values}
+    model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
+    if s.lora:
+        model["lora"] = {"enabled": True, "r": s.lora_rank, "alpha": round(s.lora_alpha), "dropout": s.lora_dropout,
+                         "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
+    found |= {"model": model} if model else {}
+    arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
+    found |= {"trainer": {"args": arguments}} if arguments else {}
+    return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
+
+
+def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
+    """Return grposweep's keys for the numeric types that a recipe of TRL or Open-R1 sets; empty if it leaves them to TRL.
+
+    By default weights are float32 and are computed in bfloat16 (trl model_config.py; base_config.py since 0.19).
+    """
+    config = recipe.config
+    if not s.framework.follows_trl or not {"dtype", "torch_dtype", "bf16", "fp16"} & config.keys():
+        return {}
+    weights = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    in_half = config.get("bf16", recipe.version >= (0, 19, 0)) is not False
+    mixed = "fp16" if config.get("fp16") is True else "bf16" if in_half else "none"
+    if weights not in IMPLIED:  # auto: the type of the model's files, which the recipe does not state
+        return {"mixed_precision": mixed}
+    return {"dtype": weights} | ({} if mixed == IMPLIED[weights] else {"mixed_precision": mixed})
+
+
+def _frequencies(s: Setting) -> dict[str, Any]:
+    """Return evaluations and checkpoints as counts instead of intervals, if the run's length is known."""
+    total, found = total_steps(s), {}
+    if s.evaluates and s.eval_steps and total:
+        found["evaluations"] = max(round(1 / s.eval_steps if s.eval_steps < 1 else total / s.eval_steps), 1)
+    every = save_every(s)
+    if every and total and s.save_strategy in (None, "steps"):
+        found["checkpoints"] = max(round(total / every), 1)
+    return found
+
+
+def _unnamed(s: Setting) -> dict[str, Any]:
+    """Return the fields that are set, matter, and have no grposweep key."""
+    default = {**vars(Setting()), **release_defaults(frameworks.FRAMEWORKS["trl"], TRL)}
+    found = {name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - PLACED - NAMES) if span(name) is not None}
+    return {
+        name: value
+        for name, value in found.items()
+        if (name not in SOURCES or name in ARGS)
+        and value not in (None, default[name])
+        and not (name.startswith("vllm_") and not s.use_vllm)
+    }
+
+
+def _unsaid(s: Setting) -> Iterator[str]:
+    """Describe the fields that are lost."""
+    for name, value in _unnamed(s).items():
+        if name not in ARGS:
+            yield f"{name}={value}: grposweep's own trainer has no key for it"
+
+
+def _open(s: Setting) -> Iterator[str]:
+    """List what cannot be translated because it is code, not a number."""
+    data = f" (the recipe's data are {s.dataset_name})" if s.dataset_name else ""
+    yield f"prompts and rewards belong to the framework's own code: set task=...{data}"
+    yield from lora_losses(s, OWN, has_dropout=True)
+    if s.lora and s.lora_alpha != round(s.lora_alpha):
+        yield f"lora_alpha={s.lora_alpha:g}: model.lora.alpha is a whole number, so {round(s.lora_alpha)} is written"
+    if s.model_name_or_path is None:
+        yield "the recipe names no model: set model=... or model.path=..."
+    if s.eval_steps and total_steps(s) is None:
+        yield "evaluations in steps of a run whose length is unknown: set --dataset-size, or schedule.evaluations"
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+
+
+def translate_own(setting: Setting, _: str, recipe: Recipe) -> Translation:
+    """Translate a setting into grposweep's keys, with the numeric types of its recipe."""
+    files, losses = write_own(setting, model_types(recipe, setting))
+    if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
+        losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
+    left = list_left_out(find_left_out(recipe, setting), dict.fromkeys(("dtype", "torch_dtype", "bf16", "fp16")))
+    return Translation(files, shlex.join(COMMAND), (*list_unknown(setting, recipe), *losses, *left))
+
+
+def native_keys(experiment: Experiment) -> dict[str, Any]:
+    """Return TRL's keys for values of an experiment that its setting does not hold."""
+    model, precision = experiment.model, read_precision(experiment.model)
+    sharding = experiment.trainer.sharding
+    found = {
+        "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
+        "gradient_checkpointing": model.gradient_checkpointing, "model_revision": model.revision,
+        "attn_implementation": model.attn_implementation, "trust_remote_code": model.trust_remote_code or None,
+        "use_kernels": model.use_kernels or None, "chat_template_kwargs": model.chat_template_kwargs or None,
+        "load_in_4bit": model.quantization == "4bit" or None, "load_in_8bit": model.quantization == "8bit" or None,
+        "reward_weights": experiment.task.reward_weights, "torch_compile": experiment.trainer.compile or None,
+        "sharding": None if sharding == "none" else sharding, **experiment.trainer.args,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}
