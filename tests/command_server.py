@@ -156,14 +156,17 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
+    import grporecipe
     import grposweep
     import hydra_plugins.grposweep.sweeper  # noqa: F401
     from grposweep.config.compose import open_session
     from grposweep.launchers.local import TRAINING, TRL
 
-    for module in pkgutil.walk_packages(grposweep.__path__, "grposweep."):
-        if not module.name.startswith("grposweep.train") and not {"plugin", "__main__"} & set(module.name.split(".")):
-            importlib.import_module(module.name)
+    for package in (grporecipe, grposweep):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            others = {"train", "ms_swift_plugin", "__main__"}
+            if others.isdisjoint(module.name.split(".")):
+                importlib.import_module(module.name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
     for name in (*TRAINING, *(TRL if TRAINS in os.environ else [])):
         importlib.import_module(name)

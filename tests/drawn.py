@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from grporecipe.architecture import Architecture
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.setting import TRL_FRAMEWORK, Setting
-from grposweep.config.to_setting import KEYS
+from grposweep.config.fields import KEYS
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages
 

@@ -12,7 +12,7 @@ from grporecipe import planning
 from grporecipe.check import Problem, check, errors
 from grporecipe.fixes import Fix, changed, find_fixes, render_problem
 from grporecipe.setting import Setting
-from grposweep.config.to_setting import KEYS
+from grposweep.config.fields import KEYS
 from support import executed_lines
 
 SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})

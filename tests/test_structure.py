@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -11,53 +12,73 @@ import pytest
 
 from support import PROJECT
 
-SOURCE = PROJECT / "src" / "grposweep"
-ENTRY_POINTS = ("__init__", "__main__")  # of the package itself
+SOURCE = PROJECT / "src"
+RECIPES, SWEEPS = "grporecipe", "grposweep"
+ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
-PLUGIN = "frameworks/ms_swift/plugin"
+PLUGIN = "grposweep/external/ms_swift_plugin"
 MOST_FILES = 251  # a merge lowers it, the aim is 180
-# Lines of each package, root modules as ``.``: a feature that comes in says what goes out.
+# Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    ".": 3450, "cli": 1470, "config": 2460, "diagnose": 1440, "external": 270, "frameworks": 13520, "launchers": 2030,
-    "linting": 1530, "memory": 1280, "report": 4300, "rules": 2850, "schema": 590, "screening": 840, "search": 2860,
-    "storage": 2390, "sweep": 4800, "train": 5040,
+    "grporecipe": 2430, "grporecipe/diagnose": 1450, "grporecipe/frameworks": 13280, "grporecipe/linting": 1540,
+    "grporecipe/memory": 1300, "grporecipe/rules": 2860, "grposweep": 1130, "grposweep/cli": 1480,
+    "grposweep/config": 2660, "grposweep/external": 510, "grposweep/launchers": 2040, "grposweep/report": 4300,
+    "grposweep/schema": 590, "grposweep/screening": 850, "grposweep/search": 2680, "grposweep/storage": 2400,
+    "grposweep/sweep": 4800, "grposweep/train": 5070,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
 
 def modules() -> list[Path]:
-    """Every Python file of the package."""
-    return sorted(SOURCE.rglob("*.py"))
+    """Every Python file of both packages."""
+    return sorted(path for package in (RECIPES, SWEEPS) for path in (SOURCE / package).rglob("*.py"))
 
 
 def relative(path: Path) -> str:
-    """A file's path below the package."""
+    """A file's path below src."""
     return path.relative_to(SOURCE).as_posix()
+
+
+def name_of(path: Path) -> str:
+    """The module of a file."""
+    return relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def module_names() -> frozenset[str]:
+    """The modules of both packages."""
+    return frozenset(name_of(path) for path in modules())
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
     """Every module that a file imports, and the line, imports inside functions among them."""
+    known = module_names()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            whole = node.module == "grposweep"  # from grposweep import plan
-            yield from ((f"grposweep.{a.name}" if whole else node.module, node.lineno) for a in node.names)
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"  # from grposweep import plan
+                yield whole if whole in known else node.module, node.lineno
+
+
+def part_of(module: str) -> str:
+    """The package or root module that holds a module: ``grporecipe/rules``; empty for modules of others."""
+    package, _, rest = module.partition(".")
+    return f"{package}/{rest.partition('.')[0]}" if package in (RECIPES, SWEEPS) and rest else ""
 
 
 def package_imports() -> dict[str, dict[str, list[str]]]:
-    """For every top-level package and root module the ones that it imports, with the places of the imports."""
-    nodes = {path.stem if path.suffix == ".py" else path.name for path in SOURCE.iterdir()} - {*ENTRY_POINTS}
+    """For every package and root module the ones that it imports, with the places of the imports."""
     found: dict[str, dict[str, list[str]]] = {}
     for path in modules():
-        name = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if name in ENTRY_POINTS or relative(path).startswith(PLUGIN):
+        name = part_of(name_of(path))
+        if not name or name.endswith(ENTRY_POINTS) or relative(path).startswith(PLUGIN):
             continue
         found.setdefault(name, {})
         for module, line in imported(path):
-            root, _, rest = module.partition(".")
-            other = rest.partition(".")[0]
-            if root == "grposweep" and other in nodes and other != name:
+            other = part_of(module)
+            if other not in ("", name):
                 found[name].setdefault(other, []).append(f"{relative(path)}:{line}")
     return found
 
@@ -86,16 +107,25 @@ def test_no_package_imports_in_a_cycle() -> None:
 def layers_of_the_page() -> dict[str, int]:
     """The layer of every package and root module in docs/explanation/how_it_works.md, in the page's order."""
     page = (PROJECT / "docs" / "explanation" / "how_it_works.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| `(\w+/\w+)(?:/|\.py)` \|", page, re.MULTILINE)
     assert len(rows) == len({name for _, name in rows}), "a package has two rows"
     return {name: int(layer) for layer, name in rows}
+
+
+def test_recipes_never_import_sweeps() -> None:
+    """What reads and judges recipes stands alone, also for those who install nothing else."""
+    found = [f"{relative(path)}:{line}" for path in (SOURCE / RECIPES).rglob("*.py") for module, line in imported(path)
+             if module.partition(".")[0] in (SWEEPS, "hydra", "omegaconf", "optuna", "plotly", "jinja2")]  # fmt: skip
+    assert found == []
 
 
 def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> None:
     """A package's layer in docs/explanation/how_it_works.md is above the layers of all that it imports."""
     imports, layers = package_imports(), layers_of_the_page()
     assert layers.keys() == imports.keys()
-    assert list(layers.values()) == sorted(layers.values())
+    for package in (RECIPES, SWEEPS):
+        levels_of = [level for name, level in layers.items() if name.startswith(f"{package}/")]
+        assert levels_of == sorted(levels_of)
     wrong = [
         f"{name} (layer {layers[name]}) imports {other} (layer {layers[other]}): {places[0]}"
         for name, others in imports.items()
@@ -107,7 +137,7 @@ def test_the_page_lists_every_package_in_an_order_that_respects_imports() -> Non
 
 def test_only_train_imports_what_is_heavy() -> None:
     """Not even inside a function: commands and the controller never wait for torch."""
-    allowed = ("train/", PLUGIN)
+    allowed = ("grposweep/train/", PLUGIN)
     found = [
         f"{relative(path)}:{line} {module}"
         for path in modules()
@@ -127,8 +157,8 @@ def test_no_package_grows_beyond_its_budget_of_lines() -> None:
     """Lower a budget when a package shrinks. Raise one only together with another that falls."""
     lines: dict[str, int] = {}
     for path in modules():
-        package, _, rest = relative(path).partition("/")
-        name = package if rest else "."
+        package, inner, *rest = path.relative_to(SOURCE).parts
+        name = f"{package}/{inner}" if rest else package
         lines[name] = lines.get(name, 0) + len(path.read_text(encoding="utf-8").splitlines())
     assert lines.keys() == MOST_LINES.keys()
     assert {name: count for name, count in lines.items() if count > MOST_LINES[name]} == {}
@@ -138,12 +168,12 @@ PARSERS = re.compile(
     r"json\.loads?\(|JSONDecoder|yaml\.(?:safe_)?load\(|yaml\.(?:compose|parse)\(|OmegaConf\.load|csv\.\w*[rR]eader"
 )
 OWN_PARSERS = {
-    "files.py": "the one place",
-    "process.py": "runs as a script without the package, and reads what the warm server says",
-    "frameworks/base.py": "tables of this package",
-    "frameworks/parsing/python/text.py": "strings of a notebook that parse_json has read",
-    "linting/apply_fixes.py": "a recipe that parse_yaml has read, and words of letters and digits",
-    "diagnose/readers.py": "CSV has no depth; the reader bounds its lines",
+    "grporecipe/files.py": "the one place",
+    "grposweep/process.py": "runs as a script without the package, and reads what the warm server says",
+    "grporecipe/frameworks/base.py": "tables of this package",
+    "grporecipe/frameworks/parsing/python/text.py": "strings of a notebook that parse_json has read",
+    "grporecipe/linting/apply_fixes.py": "a recipe that parse_yaml has read, and words of letters and digits",
+    "grporecipe/diagnose/readers.py": "CSV has no depth; the reader bounds its lines",
 }
 
 

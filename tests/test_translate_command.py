@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from grporecipe import frameworks
-from grporecipe import translate as own
 from grporecipe.frameworks.parsing.load import Options, parse_recipe
 from grporecipe.setting import Setting
+from grporecipe.translate import translate as translate_setting
+from grposweep.config import from_setting
+from grposweep.config.from_setting import translate_own, write_own
 from support import PROJECT, Ended, grposweep
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B
@@ -59,7 +61,8 @@ def test_a_value_that_only_the_running_script_knows_is_listed() -> None:
     script = "python3 -m verl.trainer.main_ppo data.train_files=$HOME/t.parquet algorithm.adv_estimator=grpo +x.y=$Z\n"
     recipe = parse_recipe(Path("run.sh"), script, Options())
     for target in ("trl", "grposweep"):
-        losses = own.translate(frameworks.read(recipe).setting, target, recipe).losses
+        translator = translate_own if target == "grposweep" else translate_setting
+        losses = translator(frameworks.read(recipe).setting, target, recipe).losses
         assert losses[0].startswith("data.train_files=$HOME/t.parquet: only the running script knows it"), losses
         assert any("x.y=$Z" in loss for loss in losses[1:])
 
@@ -84,8 +87,8 @@ def test_a_recipe_that_is_broken_as_it_is_is_told_so(translate: Translate, here:
 def test_the_command_in_a_study_of_our_own_bears_a_blank_in_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pasted into a shell, run.py's path is one word."""
     command = ("python", "/a folder/src/run.py", "sweeps=translated")
-    monkeypatch.setattr(own, "COMMAND", command)
-    text = own.write_own(Setting())[0]["sweeps/translated.yaml"]
+    monkeypatch.setattr(from_setting, "COMMAND", command)
+    text = write_own(Setting())[0]["sweeps/translated.yaml"]
     assert shlex.split(text.splitlines()[1].removeprefix("# ")) == list(command)
 
 
@@ -102,7 +105,7 @@ def test_the_command_in_a_study_of_our_own_bears_a_blank_in_a_path(monkeypatch: 
 def test_our_own_study_has_the_types_of_the_recipe(line: str, wanted: dict[str, str]) -> None:
     """TRL computes in bfloat16 unless a recipe says otherwise; the type of a model's files is not known here."""
     recipe = parse_recipe(Path("recipe.yaml"), f"{RECIPE}{line}\n", Options("trl", None, 1, None))
-    translation = own.translate(frameworks.read(recipe).setting, "grposweep", recipe)
+    translation = translate_own(frameworks.read(recipe).setting, "grposweep", recipe)
     study = yaml.safe_load(translation.files["sweeps/translated.yaml"])
     assert study["model"] == {"path": "Qwen/Qwen2.5-7B", **wanted}
     assert any("set model.dtype" in lost for lost in translation.losses) == (line == "dtype: auto")

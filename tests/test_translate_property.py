@@ -10,7 +10,8 @@ from grporecipe import frameworks, planning
 from grporecipe.check import check, errors
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.setting import Setting
-from grporecipe.translate import differences, read_back, translate
+from grporecipe.translate import differences, read_back
+from grposweep.config.from_setting import translate_own
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
@@ -123,6 +124,6 @@ def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) ->
 @given(s=valid_settings())
 def test_our_own_groups_are_written_for_every_setting(s: Setting) -> None:
     """Files of six groups and a study; what no key of ours says is listed."""
-    translation = translate(s, "grposweep")
+    translation = translate_own(s)
     assert len(translation.files) == 7
     assert translation.losses

@@ -1,8 +1,9 @@
-"""Write to the terminal: control characters are escaped, and a closed or failed stream does not end the work."""
+"""Write for people: short names and counts, control characters escaped, and streams that may be closed or fail."""
 
 import logging
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, TextIO, cast
 
 logger = logging.getLogger("grposweep.terminal")  # a sweep's log has it too
@@ -74,3 +75,27 @@ def keep_screens() -> None:
     """Let this process continue if a standard stream fails."""
     if not isinstance(sys.stdout, Screen):
         sys.stdout, sys.stderr = cast(TextIO, Screen(sys.stdout)), cast(TextIO, Screen(sys.stderr))
+
+
+def short(point: Mapping[str, Any]) -> str:
+    """Return a short form of a point: the last word of each parameter, with its label."""
+    return (
+        " ".join(f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items()) or "as configured"
+    )
+
+
+def short_names(parameters: Iterable[str]) -> dict[str, str]:
+    """Map each parameter to its last word, or to its whole name if two parameters share that word."""
+    names = list(parameters)
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    return {name: word if last.count(word) == 1 else name for name, word in zip(names, last, strict=True)}
+
+
+def label_text(label: Any) -> str:
+    """Return a label as tables show it."""
+    return f"{label:.3g}" if isinstance(label, float) else str(label)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 trial, 2 trials, 2 processes."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"

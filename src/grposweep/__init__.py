@@ -6,13 +6,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grporecipe import __version__
+from grporecipe import __version__ as __version__
 
 if TYPE_CHECKING:
     from grposweep.api import InvalidRecipe, SweepFailed, lint, plan, sweep, validate
     from grposweep.report.frames import load_sweep
 
-__all__ = ["InvalidRecipe", "SweepFailed", "__version__", "lint", "load_sweep", "plan", "sweep", "validate"]
+__all__ = ["InvalidRecipe", "SweepFailed", "lint", "load_sweep", "plan", "sweep", "validate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -74,7 +74,7 @@ TRACKERS: dict[str, Callable[..., Any]] = {
     "mlflow": Lazy("grposweep.train.tracker:ReportTo"),
 }
 
-# trainer.kind: the programs that train beside TRL's trainer and the fake one
+# trainer.kind: the programs that train instead of TRL's trainer in this process or the fake one
 EXTERNAL = {
     "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build"), needs_script=True),
     "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build"), needs_script=True),

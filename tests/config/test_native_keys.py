@@ -14,10 +14,11 @@ from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.setting import TRL
 from grposweep.config.compose import Session, open_session
+from grposweep.config.fields import ARGS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
 from grposweep.config.points import Points
-from grposweep.config.to_setting import ARGS, read_setting
+from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
 from grposweep.process import PROJECT
 from grposweep.schema import UNSET, Experiment

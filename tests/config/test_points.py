@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from grporecipe.errors import UserError
 from grporecipe.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
+from grposweep.config.fields import KEYS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.points import Points
-from grposweep.config.to_setting import KEYS, read_setting
+from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
 
 Compose = Callable[[list[str]], DictConfig]

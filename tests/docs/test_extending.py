@@ -12,25 +12,29 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from grporecipe import planning
+from grporecipe import registries as recipe_registries
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
 from grporecipe.frameworks import FRAMEWORKS, read, write
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.registries import Lazy
 from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
 from grporecipe.rules.registry import choose as choose_rules
 from grporecipe.translate import read_back, translate
-from grposweep import registries
+from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
-from grposweep.registries import Lazy
 from grposweep.schema import Experiment
 from in_process import sweeps_in
 from support import PROJECT, lines, trials, wait_for
 
 PAGE = (PROJECT / "docs" / "guides" / "extending.md").read_text()
 EXAMPLE = re.compile(r"^`([\w/.]+)`(?:, in `(\w+)`)?:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-REGISTRIES = "src/grposweep/registries.py"
+REGISTRIES = {
+    "src/grporecipe/registries.py": recipe_registries,
+    "src/grposweep/registries.py": sweep_registries,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +42,8 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write the page's files where grposweep's packages find them, and add its lines to the registries."""
     codes, modules = {*REGISTRY, *RECIPE_RULES}, set()
     for path, registry, text in EXAMPLE.findall(PAGE):
-        if path == REGISTRIES:
-            monkeypatch.setitem(getattr(registries, registry), *entry(text))
+        if path in REGISTRIES:
+            monkeypatch.setitem(getattr(REGISTRIES[path], registry), *entry(text))
             continue
         assert not (PROJECT / path).exists(), f"{path} is no example any more"
         written = tmp_path / path
@@ -85,7 +89,7 @@ def judged(folder: Path, name: str, text: str) -> LintResult:
 
 def test_the_page_has_an_example_of_everything() -> None:
     """A line for each registry but those of samplers and trackers; rules and rewards need none."""
-    added = {registry for path, registry, _ in EXAMPLE.findall(PAGE) if path == REGISTRIES}
+    added = {registry for path, registry, _ in EXAMPLE.findall(PAGE) if path in REGISTRIES}
     assert added == {"TASKS", "POLICIES", "FRAMEWORKS", "LAUNCHERS"}
 
 

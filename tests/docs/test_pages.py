@@ -19,6 +19,7 @@ from support import PROJECT
 
 DOCS = PROJECT / "docs"
 PACKAGE = PROJECT / "src" / "grposweep"
+ROOTS = (PROJECT, PROJECT / "src", PACKAGE, PROJECT / "src" / "grporecipe")
 PAGES = sorted(DOCS.rglob("*.md"))
 FOLLOWED = [page for page in PAGES if "```console\n" in page.read_text()]
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -141,13 +142,16 @@ EXAMPLES = set(
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    """From the root of the repository, or (``sweep/run.py``) below src/grposweep."""
+    """From the root of the repository, from src, or (``sweep/run.py``) below a package."""
     text = page.read_text()
     missing = [name for name in NAMED.findall(text) if not (PROJECT / name).exists() and name not in EXAMPLES]
     missing += [
         name
         for name in OF_PACKAGE.findall(text)
-        if name not in EXAMPLES and not any((root / name).exists() for root in (PACKAGE, PROJECT))
+        if name not in EXAMPLES
+        and not any(
+            (root / name).exists() for root in (PACKAGE, PROJECT, PROJECT / "src", PROJECT / "src" / "grporecipe")
+        )
     ]
     assert missing == []
 

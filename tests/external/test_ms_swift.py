@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.external import NodeContext, Trial
+from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build
 from grposweep.process import PROJECT
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report

@@ -9,11 +9,11 @@ import yaml
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.dotted import as_entries
 from grposweep.config.native_keys import load_trial_recipe, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_words
+from grposweep.external.ray import as_entries
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from support import read

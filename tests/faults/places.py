@@ -27,7 +27,7 @@ def ledger(state: Path) -> list[dict[str, Any]]:
 
 def become_attempt(state: Path, folder: Path, environment: Mapping[str, str], log: Path, deaf: bool = False) -> int:
     """Run an attempt in this process, from begin to end; its exit code. A ``deaf`` one is stopped before it does anything."""
-    from grposweep.train.attempt import run_attempt
+    from grposweep.train.run import run_attempt
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)

@@ -10,6 +10,7 @@ from grporecipe.frameworks.parsing.load import Options, build_recipe
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.setting import Setting
 from grporecipe.translate import translate
+from grposweep.config.from_setting import translate_own
 
 BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_steps": 10, "per_device_train_batch_size": 8}
 SAPO = {"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 3.0}
@@ -78,7 +79,7 @@ def test_the_correction_and_the_sleep_of_vllm_are_kept_by_ms_swift() -> None:
 def test_our_own_groups_get_them_all() -> None:
     """A key that has no home here becomes one of ``trainer.args``; a null bound becomes infinity."""
     vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_clip_max": None}
-    done = translate(read({**SAPO, **SAMPLING, **vllm, "entropy_coef": 0.01, "use_liger_kernel": True}), "grposweep")
+    done = translate_own(read({**SAPO, **SAMPLING, **vllm, "entropy_coef": 0.01, "use_liger_kernel": True}))
     groups = {name: yaml.safe_load(text) for name, text in done.files.items()}
     assert groups["loss/translated.yaml"]["entropy_coef"] == 0.01
     assert groups["loss/translated.yaml"]["sapo_temperature_neg"] == 3.0

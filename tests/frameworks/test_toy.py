@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe import planning
+from grporecipe import planning, registries
 from grporecipe.frameworks import FRAMEWORKS, detect, read, write
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
@@ -15,7 +15,6 @@ from grporecipe.linting.linter import lint_recipe, select_rules
 from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
 from grporecipe.rules.registry import choose as choose_rules
 from grporecipe.translate import read_back, translate
-from grposweep import registries
 
 SCRIPT = """#!/bin/bash
 export NPROC_PER_NODE=4

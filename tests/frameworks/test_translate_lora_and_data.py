@@ -16,8 +16,9 @@ from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.parsing.load import Options, build_recipe, parse_recipe
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.setting import Setting
-from grporecipe.translate import native_keys, read_back, translate, translate_file
+from grporecipe.translate import read_back, translate, translate_file
 from grposweep.config.compose import to_experiment
+from grposweep.config.from_setting import native_keys
 from grposweep.config.to_setting import read_setting
 
 Compose = Callable[[list[str]], DictConfig]

@@ -10,8 +10,7 @@ import pytest
 
 from grporecipe.check import check
 from grporecipe.memory.catalog import find_model
-from grporecipe.memory.engine import find_engine
-from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.setting import Setting
 
 COLOCATED = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3}

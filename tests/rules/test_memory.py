@@ -11,7 +11,7 @@ from grporecipe.fixes import find_fixes
 from grporecipe.memory.estimate import GIB, estimate
 from grporecipe.planning import realise
 from grporecipe.setting import Setting
-from grposweep.config.to_setting import KEYS
+from grposweep.config.fields import KEYS
 
 SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B
 LARGE = Architecture(28, 3584, 18_944, 28, 4, 128, 152_064, False, "qwen2", 7_615_616_512)  # Qwen2.5-7B

@@ -13,7 +13,7 @@ from grporecipe.check import REGISTRY, Problem, check, errors
 from grporecipe.fixes import find_fixes, render_problem
 from grporecipe.rules import registry as registry_module
 from grporecipe.setting import TRL_FRAMEWORK, Runtime, Setting
-from grposweep.config.to_setting import KEYS
+from grposweep.config.fields import KEYS
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,

@@ -7,7 +7,8 @@ import yaml
 
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.setting import TRL
-from grporecipe.translate import native_keys, translate
+from grporecipe.translate import translate
+from grposweep.config.from_setting import native_keys
 from grposweep.config.to_setting import read_setting
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded

@@ -8,8 +8,8 @@ import pytest
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line
 from grposweep.schema import Search
-from grposweep.train.attempt import run_attempt
 from grposweep.train.records import optimism, summarise
+from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

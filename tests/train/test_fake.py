@@ -11,7 +11,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line, read_json
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus
-from grposweep.train.attempt import run_attempt
+from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

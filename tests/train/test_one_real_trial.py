@@ -15,7 +15,7 @@ def test_a_finished_trial_keeps_its_model_and_reports_its_objective(make_trial: 
     """keep=best: the model stays until the controller knows the winner, checkpoints go."""
     import torch  # torch and TRL take 8 s to import, in the one worker that runs this
 
-    from grposweep.train.attempt import run_attempt
+    from grposweep.train.run import run_attempt
 
     threads = torch.get_num_threads()
     folder = make_trial()

@@ -7,7 +7,7 @@ import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.sweep.oom import SPLITTABLE
-from grposweep.train.attempt import run_attempt
+from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, metrics_of
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # torch and real training: the default tier is fo
 FORK = """
 import os, sys
 import grposweep.train.trl
-from grposweep.train.attempt import run_attempt
+from grposweep.train.run import run_attempt
 from pathlib import Path
 child = os.fork()
 if child == 0:

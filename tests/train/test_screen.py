@@ -15,7 +15,7 @@ from grposweep.screening.summary import Screen
 from grposweep.storage import paths
 from grposweep.storage.screens import ScreenRequest, read_samples
 from grposweep.train import screen as screening
-from grposweep.train.attempt import run_attempt
+from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, build_experiment, control, metrics_of, result_of
 

@@ -13,9 +13,10 @@ from grporecipe.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
-from grposweep.train.attempt import load_attempt, run_attempt
+from grposweep.train.attempt import load_attempt
 from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts
 from grposweep.train.restore import REFERENCE
+from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
 

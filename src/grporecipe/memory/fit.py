@@ -6,8 +6,7 @@ from math import gcd
 from typing import Any
 
 from grporecipe.memory.catalog import GPUS
-from grporecipe.memory.engine import find_engine
-from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
 from grporecipe.planning import micro_steps_per_generation
 from grporecipe.setting import Setting
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grporecipe.memory.catalog import has_bfloat16
-from grporecipe.memory.engine import ENGINE, OWN_LENGTH, find_engine
-from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
 from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_rank
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
 from grporecipe.planning import realise

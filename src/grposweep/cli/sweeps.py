@@ -156,7 +156,7 @@ def report(
 
     It opens from disk, needs no network, and may be written while the sweep runs.
     """
-    from grporecipe.labels import count
+    from grporecipe.terminal import count
     from grposweep.report.html_page import write_report
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import open_sweep

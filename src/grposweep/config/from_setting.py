@@ -16,8 +16,9 @@ from grporecipe.planning import save_every, total_steps
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting
 from grporecipe.translate import Translation, find_left_out, list_left_out, list_unknown
+from grposweep.config.fields import ARGS, KEYS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.config.to_setting import ARGS, KEYS, NUMBERS, SOURCES, own_values
+from grposweep.config.to_setting import NUMBERS, own_values
 from grposweep.process import run_command
 from grposweep.schema import Experiment
 
@@ -130,8 +131,11 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
 
 
-def translate_own(setting: Setting, _: str, recipe: Recipe) -> Translation:
+def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) -> Translation:
     """Translate a setting into grposweep's keys, with the numeric types of its recipe."""
+    if recipe is None:
+        files, losses = write_own(setting)
+        return Translation(files, shlex.join(COMMAND), losses)
     files, losses = write_own(setting, model_types(recipe, setting))
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")

@@ -14,8 +14,8 @@ from typing import Any
 from grporecipe import planning
 from grporecipe.files import file_digest
 from grporecipe.setting import Setting
+from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.config.to_setting import KEYS
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
 from grposweep.storage.inputs import find_inputs
 

@@ -7,8 +7,6 @@ written; all other keys stay as they are. A trial's folder gets the point's reci
 """
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
@@ -18,21 +16,21 @@ from typing import Any
 from grporecipe import frameworks
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, write_json, write_text
-from grporecipe.frameworks import FRAMEWORKS, Framework
+from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.base import closest_keys, parse_release, text
 from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grporecipe.frameworks.parsing.yaml_text import convert
-from grporecipe.frameworks.reading import read_rows, values_of
-from grporecipe.frameworks.trl.keys import HABITS, known, parse_version, table
+from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.frameworks.writing import in_completions, render_keys
 from grporecipe.planning import micro_steps_per_generation
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.rules.helpers import show
-from grporecipe.setting import TRL, Setting, Version
+from grporecipe.setting import TRL, Setting
+from grposweep.config.base_recipe import base_of, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
-from grposweep.config.to_setting import FROM_RECIPE, KEYS, NUMBERS, own_values, read_setting
+from grposweep.config.fields import FROM_RECIPE, KEYS
+from grposweep.config.to_setting import NUMBERS, own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL
 from grposweep.schema import ALIASES, Experiment, Trainer, is_external, value_at
 from grposweep.storage import paths
@@ -140,11 +138,6 @@ def reaches(key: str) -> bool:
     return key not in {KEYS[name] for name in FROM_RECIPE}
 
 
-def framework_of(trainer: Trainer) -> Framework:
-    """Return the framework of an external trainer's recipes."""
-    return FRAMEWORKS[EXTERNAL[trainer.kind].framework]
-
-
 def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
     """Raise UserError for a key that an external trainer does not read, and name the nearest key that it reads."""
     for name in names if is_external(trainer.kind) else ():
@@ -246,14 +239,6 @@ def _mistyped(value: Any, kind: str) -> str:
     return WANTED[base] if base in WANTED and convert(value, kind).trouble else ""
 
 
-def read_args(trainer: Trainer) -> dict[str, Any]:
-    """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these keys."""
-    if not trainer.args:
-        return {}
-    framework = FRAMEWORKS["trl"]
-    return read_rows(framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL))
-
-
 @cache
 def arg_fields() -> Mapping[str, str]:
     """Return the setting's fields that ``trainer.args`` may set, with the key of each."""
@@ -264,67 +249,6 @@ def arg_fields() -> Mapping[str, str]:
 
 # Two keys for the size of a rollout, which TRL refuses together: once sizes change, it is written in micro-steps.
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
-ASKED = "from importlib.metadata import version; print(version('{package}'))"
-
-
-def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
-    """Read the base recipe; empty if there is none.
-
-    Raises UserError if it cannot be read.
-    """
-    framework = EXTERNAL[trainer.kind].framework
-    version = installed_version(trainer.python or sys.executable, framework)
-    if trainer.recipe is None:
-        return Recipe(framework, version, dict(trainer.args), processes)
-    path = Path(trainer.recipe)
-    try:
-        found = _loaded(path, _stamp(path), Options(framework, version, processes))
-        return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
-    except UserError as error:
-        raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
-
-
-@lru_cache(maxsize=16)
-def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
-    """Read a recipe under the program's keys; a recipe of another framework is translated."""
-    theirs = load_recipe(path, replace(options, framework="auto", version=None))
-    refuse_secrets(theirs.config)
-    one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
-    if one == other or (one.follows_trl and other.follows_trl):
-        return load_recipe(path, options)
-    written = frameworks.write(frameworks.read(theirs).setting, options.framework)
-    return parse_recipe(Path(written.file_name), written.recipe, options)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Return time and size of a file; zeros if it is missing, which its reader reports."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
-
-
-@lru_cache(maxsize=16)
-def installed_version(python: str, framework: str) -> Version:
-    """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the framework's version."""
-    known = frameworks.version_of(framework)
-    if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
-        return known
-    try:
-        asked = [python, "-c", ASKED.format(package="trl")]
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
-    except OSError as error:
-        raise UserError(
-            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
-        ) from error
-    return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
-
-
-def base_of(trainer: Trainer, processes: int) -> Setting:
-    """Return the base's numbers with sizes in completions. No field counts as set by the user, because a point sets all."""
-    setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
-    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})
 
 
 def point_recipe(

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.labels import count
 from grporecipe.registries import load
+from grporecipe.terminal import count
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
 from grposweep.registries import LAUNCHERS
 from grposweep.schema import Cluster, Experiment, default_of, is_external

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from grporecipe.labels import count
+from grporecipe.terminal import count
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.registries import LAUNCHERS

@@ -162,7 +162,7 @@ def _refuse_amd(setting: int | str) -> None:
         )
 
 
-TRAINING = ["grposweep.train.attempt"]
+TRAINING = ["grposweep.train.run"]
 TRL = ["torch", "transformers", "datasets", "trl", "trl.trainer.grpo_trainer", "grposweep.train.trl"]
 PORTS = 3  # an attempt's: where its ranks meet, its vLLM server, the weights sent there
 FIRST_PORT, LAST_PORT = 10_000, 32_000

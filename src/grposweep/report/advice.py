@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grporecipe.files import as_number
-from grporecipe.labels import count, label_text, short, short_names
+from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
 from grposweep.report.corners import unexplored_corner

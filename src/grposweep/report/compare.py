@@ -20,7 +20,7 @@ from rich.text import Text
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
 from grporecipe.frameworks.parsing.yaml_text import flatten
-from grporecipe.labels import count, label_text, short
+from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay

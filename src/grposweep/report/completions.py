@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from grporecipe.files import finite_or_none
-from grporecipe.labels import count
-from grporecipe.terminal import one_line
+from grporecipe.terminal import count, one_line
 from grposweep.report.trial_view import TrialView
 from grposweep.storage.completions import Evaluations, KeptCompletion, best_step, read_completions
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, islice, product
 
 from grporecipe.errors import UserError
-from grposweep.report.importance import FEWEST
+from grposweep.report.ranking import FEWEST
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import part_of

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from grporecipe.errors import UserError
 from grporecipe.files import write_text
-from grporecipe.labels import count, short
-from grporecipe.terminal import say, write_data
+from grporecipe.terminal import count, say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grporecipe.labels import count
+from grporecipe.terminal import count
 from grposweep.storage.records import RankStack
 
 COLLECTIVES = "torch/distributed/distributed_c10d.py"

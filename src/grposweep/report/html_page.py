@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from grporecipe.errors import UserError
 from grporecipe.files import as_number, write_text
-from grporecipe.labels import count, label_text, short, short_names
+from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning

@@ -1,14 +1,21 @@
-"""Rank the points of a sweep: first those confirmed on fresh seeds or on the Pareto front, then the others by value."""
+"""Rank the points of a sweep: first those confirmed on fresh seeds or on the Pareto front, then the others by value.
+
+And rank its parameters by what they decide: PED-ANOVA's shares, or contrasts of single parameters while there are few
+trials. A trial that is paused or was stopped early counts with the value that it has reached.
+"""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from grposweep.report.trial_view import Direction, TrialView
+from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
 from grposweep.search.replication import EndedTrial, Ranking, Replication, estimate
+from grposweep.search.space import read_space
 
+FEWEST = 4  # trials with a value
 NORMAL = 1.96  # standard errors of a 95 % interval
 ON_FRONT = "Pareto front"
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
@@ -145,3 +152,36 @@ def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]]
     fresh = [trial for trial in finished if trial.is_replicate] if raced else []
     fate = places.get(finished[0].number, (0, ""))[1]
     return RankedPoint(finished, fresh or finished, FATES.get(fate, fate))
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Each parameter's share in what decides, the largest first; without shares the contrasts, the clearest first.
+
+    ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not finished.
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    contrasts: Sequence[Contrast] = ()
+    trials: int = 0
+    unfinished: int = 0
+
+
+def find_importance(
+    trials: Sequence[TrialView], space: Sequence[Mapping[str, Any]], direction: Direction
+) -> Importance:
+    """Return what decides about the objective, by the trials of a search (without replicates)."""
+    try:
+        parameters = {known.name: known for known in read_space(space).parameters}
+    except (KeyError, TypeError, AttributeError):  # a damaged sweep.yaml
+        return Importance()
+    inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
+    finished = [trial for trial in inside if trial.objective is not None]
+    known = [Measured(dict(t.point), t.objective or 0.0) for t in finished]
+    known += [Measured(dict(t.point), t.reached) for t in inside if t.reached is not None]
+    maximize = direction == "maximize"
+    shares: dict[str, float] = {}
+    if len(finished) >= ENOUGH:
+        shares = find_importances(parameters, [m.point for m in known], [m.value for m in known], maximize)
+    contrasts = find_contrasts(parameters, known, maximize) if not shares and len(known) >= FEWEST else []
+    return Importance(shares, contrasts, len(known), len(known) - len(finished))

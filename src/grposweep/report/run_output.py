@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.files import as_number, write_json
-from grporecipe.labels import count, label_text, short, short_names
+from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.report.advice import parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left

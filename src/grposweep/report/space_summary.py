@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.labels import count, short
 from grporecipe.rules.registry import Problem
+from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.report.tables import FOLD, build_table
 from grposweep.schema import Experiment

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.labels import count, short
+from grporecipe.terminal import count, short
 from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning

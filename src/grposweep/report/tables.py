@@ -11,10 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from grporecipe.labels import count, label_text, short_names
-from grporecipe.terminal import printable
-from grposweep.report.importance import Importance
-from grposweep.report.ranking import NORMAL
+from grporecipe.terminal import count, label_text, printable, short_names
+from grposweep.report.ranking import NORMAL, Importance
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Comparison, Contrast, Effect

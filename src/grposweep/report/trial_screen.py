@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import ExitCode
-from grporecipe.labels import count, label_text, short
+from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
 from grposweep.report.hang import hang_sentence

@@ -21,8 +21,7 @@ from grporecipe.files import as_number, read_json, read_lines, whole_or_none
 from grposweep.launchers import launcher_class
 from grposweep.process import exists
 from grposweep.registries import LAUNCHERS
-from grposweep.report.importance import Importance, find_importance
-from grposweep.report.ranking import RankedPoint, rank_points, replication_ranking
+from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
 from grposweep.search.replication import Ranking, build_replication

@@ -16,9 +16,10 @@ from grporecipe.errors import UserError
 from grporecipe.fixes import find_fixes
 from grporecipe.planning import RESIZED
 from grporecipe.setting import FrameworkTraits, Setting
+from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
-from grposweep.config.to_setting import SOURCES, base_setting, read_fields, resolve_auto
+from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import check_words
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze

@@ -11,9 +11,9 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.labels import count
 from grporecipe.planning import build_plan
 from grporecipe.setting import Setting
+from grporecipe.terminal import count
 from grposweep.cost import HOUR, Work, find_work, fit_rates
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.errors import UserError
 from grporecipe.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
-from grporecipe.labels import count
+from grporecipe.terminal import count
 from grposweep.launchers.base import EndState
 from grposweep.redaction import redact
 from grposweep.report.compare import differences

@@ -17,8 +17,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, read_lines
-from grporecipe.labels import count
-from grporecipe.terminal import say
+from grporecipe.terminal import count, say
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.report.view import open_sweep

@@ -45,7 +45,6 @@ from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
-from grposweep.sweep.gpu_share import share_gpus
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.resume import (
@@ -56,7 +55,7 @@ from grposweep.sweep.resume import (
     open_folder,
     renew_untrained,
 )
-from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, validate_space
+from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, share_gpus, validate_space
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +17,14 @@ from grporecipe.check import errors
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.fixes import render_problem
+from grporecipe.memory.estimate import GIB, estimate
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
-from grposweep.config.to_setting import read_setting
+from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import Experiment
+from grposweep.schema import AUTO, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.journal import Direction
@@ -45,6 +47,7 @@ from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 
 logger = logging.getLogger(__name__)
+ESTIMATED_POINTS = 100  # valid points whose memory is estimated
 
 
 @dataclass(frozen=True)
@@ -353,3 +356,35 @@ def _extra_objectives(folder: SweepFolder, directions: Mapping[str, str]) -> Ext
         return known[trial.number]
 
     return ExtraObjectives(directions, read)
+
+
+def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
+    """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the number is printed.
+
+    As many trials as fit with the upper end of the largest estimate, and not more than this machine has CPU cores.
+    Raises UserError if the memory of the GPU or of the trials is not known.
+    """
+    base = judged.base
+    if base.cluster.trials_per_gpu != AUTO:
+        return base
+    limit = read_gpu(base.cluster)
+    if limit is None:
+        raise UserError(
+            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or the like, "
+            "cluster.gpu_memory_gib=80, or a number of trials."
+        )
+    settings = (
+        judged.validator.validate(point).setting for point in islice(judged.validity.valid_points(), ESTIMATED_POINTS)
+    )
+    needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
+    if not needs:
+        raise UserError(
+            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot be estimated. Set "
+            "model.shape, or a number of trials."
+        )
+    share = max(min(int(limit / max(needs)), os.cpu_count() or 1), 1)
+    console.print(
+        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} of {limit:g} GiB",
+        highlight=False,
+    )
+    return replace(base, cluster=replace(base.cluster, trials_per_gpu=share))

@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
 
         serve(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):
-        from grposweep.train.attempt import run_attempt
         from grposweep.train.process import take_rank_place
+        from grposweep.train.run import run_attempt
 
         folder = Path(arguments[0])
         take_rank_place(folder)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.files import read_lines
-from grporecipe.labels import short_names
 from grporecipe.planning import Plan
+from grporecipe.terminal import short_names
 from grposweep import schema
 from grposweep.config.validate import check_choice
 from grposweep.registries import TRACKERS

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from grporecipe import planning
 from grporecipe.check import check, errors
 from grporecipe.setting import Setting
-from grposweep.config.to_setting import KEYS, read_setting
+from grposweep.config.fields import KEYS
+from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
 from grposweep.storage.records import OomFix, apply_oom_fix
 from grposweep.sweep.oom import SPLITTABLE, heal

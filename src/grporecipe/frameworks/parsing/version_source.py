@@ -17,9 +17,9 @@ from grporecipe.frameworks.dotted import is_taken
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.repository import Pin, Repository, find_pins, find_repository, walk
 from grporecipe.frameworks.parsing.yaml_text import convert
-from grporecipe.labels import count
 from grporecipe.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.setting import Version
+from grporecipe.terminal import count
 
 NOT_A_FILE = VersionSource("asked", "default", "the default release, because no version is given")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from grporecipe.errors import UserError
-from grporecipe.labels import count
+from grporecipe.terminal import count
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import (
     End,

@@ -1,0 +1,96 @@
+"""The recipe that an external trainer starts from, and TRL's keys in ``trainer.args``."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from grporecipe import frameworks
+from grporecipe.errors import UserError
+from grporecipe.frameworks import FRAMEWORKS, Framework
+from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grporecipe.frameworks.reading import read_rows, values_of
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.frameworks.writing import in_completions
+from grporecipe.recipe import Recipe
+from grporecipe.setting import TRL, Setting, Version
+from grposweep.redaction import refuse_secrets
+from grposweep.registries import EXTERNAL
+from grposweep.schema import Trainer
+
+ASKED = "from importlib.metadata import version; print(version('{package}'))"
+
+
+def framework_of(trainer: Trainer) -> Framework:
+    """Return the framework of an external trainer's recipes."""
+    return FRAMEWORKS[EXTERNAL[trainer.kind].framework]
+
+
+def read_args(trainer: Trainer) -> dict[str, Any]:
+    """Return the setting's fields that ``trainer.args`` sets, as in a TRL recipe with these keys."""
+    if not trainer.args:
+        return {}
+    framework = FRAMEWORKS["trl"]
+    return read_rows(framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL))
+
+
+def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
+    """Read the base recipe; empty if there is none.
+
+    Raises UserError if it cannot be read.
+    """
+    framework = EXTERNAL[trainer.kind].framework
+    version = installed_version(trainer.python or sys.executable, framework)
+    if trainer.recipe is None:
+        return Recipe(framework, version, dict(trainer.args), processes)
+    path = Path(trainer.recipe)
+    try:
+        found = _loaded(path, _stamp(path), Options(framework, version, processes))
+        return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
+    except UserError as error:
+        raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
+    """Read a recipe under the program's keys; a recipe of another framework is translated."""
+    theirs = load_recipe(path, replace(options, framework="auto", version=None))
+    refuse_secrets(theirs.config)
+    one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
+    if one == other or (one.follows_trl and other.follows_trl):
+        return load_recipe(path, options)
+    written = frameworks.write(frameworks.read(theirs).setting, options.framework)
+    return parse_recipe(Path(written.file_name), written.recipe, options)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return time and size of a file; zeros if it is missing, which its reader reports."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=16)
+def installed_version(python: str, framework: str) -> Version:
+    """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the framework's version."""
+    known = frameworks.version_of(framework)
+    if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
+        return known
+    try:
+        asked = [python, "-c", ASKED.format(package="trl")]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+    except OSError as error:
+        raise UserError(
+            f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
+        ) from error
+    return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
+
+
+def base_of(trainer: Trainer, processes: int) -> Setting:
+    """Return the base's numbers with sizes in completions. No field counts as set by the user, because a point sets all."""
+    setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
+    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})

@@ -1,0 +1,163 @@
+"""Run one attempt: read the trial folder, make the plan, train, write result.json, and return the exit code.
+
+No torch here: the trainer is imported only when it is needed, so the fake trainer starts in a fraction of a second.
+"""
+
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+
+from grporecipe.errors import ExitCode, ProgramFailed, UserError
+from grposweep.redaction import redact
+from grposweep.schema import is_external
+from grposweep.storage import paths
+from grposweep.storage.records import read_metrics
+from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
+from grposweep.train import process as watchdog
+from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
+from grposweep.train.records import (
+    check_objective,
+    further_objectives,
+    summarise,
+)
+from grposweep.train.tracker import with_intervals
+
+LAST_LINES = 15  # of a traceback, kept in result.json
+
+
+def run_attempt(folder: Path) -> int:
+    """Run one rank of an attempt to its end; the exit code. Failures are written down, not raised."""
+    folder = folder.resolve()
+    if not (folder / paths.CONFIG).is_file():
+        print(
+            f"{folder} is no trial folder: it has no {paths.CONFIG}. Name a folder under a sweep's trials/.",
+            file=sys.stderr,
+        )
+        return ExitCode.BAD_INPUT
+    _clear_result(folder)
+    try:
+        return _train(load_attempt(folder))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        _write_failure(folder, error.kind, str(error), [])
+        return ExitCode.BAD_INPUT
+    except ProgramFailed as error:
+        print(error, file=sys.stderr)
+        _write_failure(folder, error.kind, str(error), error.last_lines)
+        return ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001 - the last handler of a training's errors: they are written down
+        text = traceback.format_exc()
+        print(text, file=sys.stderr)
+        _write_failure(folder, type(error).__name__, str(error), text.strip().splitlines()[-LAST_LINES:])
+        return ExitCode.FAILED
+
+
+def _train(attempt: Attempt) -> int:
+    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
+    is_screen = (attempt.folder / paths.SCREEN).is_file()
+    train = _trainer("screen" if is_screen else attempt.experiment.trainer.kind)
+
+    def on_terminate(_signal: int, _frame: FrameType | None) -> None:
+        attempt.terminated = True
+
+    before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # take_rank_place() has blocked it
+    if attempt.is_main:
+        start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts())
+    try:
+        watchdog.feed(attempt.experiment.cluster.stall_min)
+        attempt.tracker.start(attempt.experiment, attempt.plan)
+        with attempt.stacks if not is_external(attempt.experiment.trainer.kind) else nullcontext():
+            outcome = train(attempt)
+        # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
+        if not attempt.is_main:
+            return ExitCode.FINISHED
+        return _write_screened(attempt, outcome) if is_screen else _write_outcome(attempt, outcome)
+    finally:
+        watchdog.release()
+        attempt.tracker.finish()
+        if attempt.is_main:
+            end_run(attempt.folder, attempt.number, attempt.seconds)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
+    """The trainer's function, imported only when it is wanted: TRL takes seconds."""
+    if kind == "fake":
+        from grposweep.train.fake import train
+    elif kind == "trl":
+        from grposweep.train.trl import train
+    elif kind == "screen":
+        from grposweep.train.screen import screen as train
+    else:
+        from grposweep.train.external import train
+    return train
+
+
+def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
+    """result.json of an attempt that ended as it should; not over the failure of another node, which ended this one."""
+    present = TrialResult.read(attempt.folder)
+    if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
+        return ExitCode.FAILED
+    search, lines = attempt.experiment.search, attempt.metrics.lines()
+    found = summarise(lines, search)
+    if not outcome.stopped:
+        check_objective(lines, search.metric, found)
+    took = attempt.seconds
+    seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took))
+    result = TrialResult(
+        status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
+        attempt=attempt.number,
+        objective=found.objective,
+        objective_se=found.objective_se,
+        start=found.start,
+        start_se=found.start_se,
+        further=further_objectives(search, lines, gpu_seconds, outcome.stopped),
+        step=outcome.step,
+        total_steps=attempt.total,
+        completions=attempt.pace.completions_at(outcome.step),
+        seconds=seconds,  # of all its runs
+        gpu_seconds=gpu_seconds,
+        model=outcome.model,
+        checkpoint=outcome.checkpoint,
+        best_step=found.best_step,
+        optimism=found.optimism,
+    )
+    attempt.beat(outcome.step, force=True)
+    result.write(attempt.folder)
+    shown = {name: getattr(result, name) for name in (*found.as_dict(), "step", "completions", "seconds")}
+    attempt.tracker.summarise(
+        {"status": str(result.status), **with_intervals(shown)}
+    )  # of an enumeration W&B would show the name
+    return result.exit_code
+
+
+def _write_screened(attempt: Attempt, outcome: Outcome) -> int:
+    """result.json of a screen: steps are prompts."""
+    status = TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED
+    result = TrialResult(status, attempt.number, step=outcome.step, total_steps=attempt.heartbeat.total)
+    result.write(attempt.folder)
+    return result.exit_code
+
+
+def _write_failure(folder: Path, kind: str, message: str, last_lines: list[str]) -> None:
+    """result.json of a failure. The first rank to fail is the cause; the others only lose touch with it."""
+    number = attempt_number(folder)
+    present = TrialResult.read(folder)
+    if present.attempt == number and present.status is TrialStatus.FAILED:
+        return
+    last = max((row.step for row in read_metrics(folder)), default=0)
+    failure = FailureReport(kind, redact(message), tuple(map(redact, last_lines)))
+    TrialResult(TrialStatus.FAILED, number, step=last, failure=failure).write(folder)
+
+
+def _clear_result(folder: Path) -> None:
+    """An earlier attempt's result must not be taken for this one's; one of this attempt is another rank's failure."""
+    present = TrialResult.read(folder)
+    if present.status is not None and present.attempt != attempt_number(folder):
+        (folder / paths.RESULT).unlink(missing_ok=True)
