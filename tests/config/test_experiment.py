@@ -256,7 +256,7 @@ def test_vllm_keeps_room_for_no_more_than_the_model_reads(positions: int, wanted
 def test_training_without_trl_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything starts; the fake trainer needs none of it."""
     monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"pip install 'grposweep\[train\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[train\]'"):
         check_installed(Experiment())
     check_installed(Experiment(trainer=Trainer(kind="fake")))
 

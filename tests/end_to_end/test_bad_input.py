@@ -143,3 +143,18 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path, command: 
         [sys.executable, *command], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+
+
+def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_path: Path) -> None:
+    """The module here is missing as far as Python can tell."""
+    (tmp_path / "hydra.py").write_text("raise ModuleNotFoundError('no hydra', name='hydra')\n")
+    (tmp_path / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 3\n")
+    variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
+    ended = [
+        subprocess.run([sys.executable, "-m", "grposweep", *words], cwd=tmp_path, env=variables, capture_output=True,
+                       text=True, check=False)
+        for words in (["lint", "recipe.yaml", "--processes", "1"], ["space", "lr=1e-3"])
+    ]  # fmt: skip
+    assert [done.returncode for done in ended] == [1, 2]
+    assert "GB101" in ended[0].stdout
+    assert ended[1].stderr.startswith("error: hydra is not installed, and sweeps need it. Run pip install")

@@ -187,8 +187,8 @@ def check_installed(experiment: Experiment) -> None:
     """Raise UserError if trials would train with TRL here, and only linting and planning are installed."""
     if experiment.trainer.kind == "trl" and find_spec("trl") is None:
         raise UserError(
-            "trainer=trl: TRL is not installed here; `pip install grposweep` alone lints and plans. "
-            "Run pip install 'grposweep[train]', or set trainer=fake to try a sweep without training."
+            "trainer=trl: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, or set "
+            "trainer=fake to try a sweep without training."
         )
 
 
@@ -209,7 +209,7 @@ def check_tracker(experiment: Experiment) -> None:
         )
     if experiment.cluster.python is None and not any(map(find_spec, REPORT_TO.get(kind, (kind,)))):
         # transformers' callback fails with SwanLab 0.10
-        package = {"wandb": "'grposweep[train]'", "swanlab": "'swanlab<0.8'"}.get(kind, kind)
+        package = {"swanlab": "'swanlab<0.8'"}.get(kind, kind)
         raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none.")
 
 
