@@ -62,6 +62,13 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
                 yield whole if whole in known else node.module, node.lineno
 
 
+def lines_for_annotations(path: Path) -> set[int]:
+    """The lines of ``if TYPE_CHECKING`` blocks."""
+    blocks = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.If)]
+    only = [node for node in blocks if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"]
+    return {line for node in only for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
 def part_of(module: str) -> str:
     """The package or root module that holds a module: ``grporecipe/rules``; empty for modules of others."""
     package, _, rest = module.partition(".")
@@ -102,6 +109,28 @@ def test_no_package_imports_in_a_cycle() -> None:
         cycle = error.args[1][::-1]  # each imports the next
         lines = [f"{a} -> {b}: {', '.join(imports[a][b])}" for a, b in pairwise(cycle)]
         pytest.fail("\n".join(["packages import each other in a cycle", *lines]))
+
+
+# Reads a file of any kind, and calls readers that read the files which a script names.
+KNOWN_CIRCLE = {"load", "python.configs", "scripts"}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Also inside functions; apart from one circle that is named, and from imports for annotations only."""
+    known = module_names()
+    circle = {f"{RECIPES}.frameworks.parsing.{name}" for name in KNOWN_CIRCLE}
+    imports = {
+        name_of(path): {
+            module
+            for module, line in imported(path)
+            if module in known and module != name_of(path) and line not in lines_for_annotations(path)
+        }
+        for path in modules()
+        if not relative(path).startswith(PLUGIN)
+    }
+    joined = {name: others - circle if name in circle else others for name, others in imports.items()}
+    assert all(imports[name] & circle for name in circle)
+    TopologicalSorter(joined).prepare()
 
 
 def layers_of_the_page() -> dict[str, int]:

@@ -15,7 +15,7 @@ from grposweep.config.from_setting import translate_own
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
-WRITERS = sorted(name for name, framework in FRAMEWORKS.items() if framework.write is not None)
+WRITERS = sorted(FRAMEWORKS)
 # A number that a framework cannot keep is named by one of these words in what the translation says is lost.
 WORDS = {
     "completions per rollout": ("rollout",),

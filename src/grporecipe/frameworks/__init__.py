@@ -4,43 +4,18 @@ A framework is a `Framework` named ``FRAMEWORK`` in its folder, and a line in ``
 framework is detected by its keys and by the programs and paths it names, never by what is importable here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from grporecipe import registries
 from grporecipe.errors import UserError
-from grporecipe.frameworks.base import Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
+from grporecipe.frameworks.base import FRAMEWORKS, Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
+from grporecipe.frameworks.reading import read_table
 from grporecipe.frameworks.signs import has_sign, refuse_others, refuse_own_keys, refuse_without_sign
+from grporecipe.frameworks.writing import to_native, write_table
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
 
 __all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]
-
-
-class Frameworks(Mapping[str, Framework]):
-    """The frameworks of `grporecipe.registries` by name. A folder is imported at its first use."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, Framework] = {}
-
-    def __getitem__(self, name: str) -> Framework:
-        module = registries.FRAMEWORKS[name]
-        if module not in self._loaded:
-            self._loaded[module] = import_module(module).FRAMEWORK
-        return self._loaded[module]
-
-    def __contains__(self, name: object) -> bool:
-        return name in registries.FRAMEWORKS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(registries.FRAMEWORKS)
-
-    def __len__(self) -> int:
-        return len(registries.FRAMEWORKS)
-
-
-FRAMEWORKS = Frameworks()
 
 
 def find_framework(name: str) -> Framework:
@@ -55,7 +30,7 @@ def find_framework(name: str) -> Framework:
 
 def read(recipe: Recipe) -> ParsedRecipe:
     """Return a recipe's setting and its unreadable fields. If a GPU is named, the setting includes the model's shape."""
-    parsed = FRAMEWORKS[recipe.framework].read(recipe)
+    parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
     if recipe.gpu_gib is None:
         return parsed
     from grporecipe.frameworks.memory import describe  # it builds on this package, and is for recipes with a GPU
@@ -69,7 +44,7 @@ def read(recipe: Recipe) -> ParsedRecipe:
 
 def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
     """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
-    return FRAMEWORKS[recipe.framework].to_native(change, recipe, setting)
+    return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
 
 
 def takes(framework: str, version: Version) -> Mapping[str, KeySpec]:
@@ -84,7 +59,8 @@ def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
 
 def write(setting: Setting, framework: str) -> TranslatedRecipe:
     """Return a setting as a recipe of a framework."""
-    return find_framework(framework).write(setting)
+    found = find_framework(framework)
+    return (found.render or write_table)(found, setting)
 
 
 def detect(config: Mapping[str, Any], *paths: str) -> str:

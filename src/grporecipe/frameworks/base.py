@@ -6,13 +6,15 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grporecipe import registries
 from grporecipe.files import parse_json
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.recipe import KeySpec, Recipe
@@ -246,29 +248,36 @@ class Framework:
         """Return a new mapping from each field to its native key in a release."""
         return dict(_keys_at(self, version))
 
-    def read(self, recipe: Recipe) -> ParsedRecipe:
-        """Return the setting of a recipe, and the fields that could not be read."""
-        from grporecipe.frameworks.reading import read_table  # it builds on this module
-
-        return read_table(self, recipe)
-
-    def write(self, s: Setting) -> TranslatedRecipe:
-        """Return a setting as a recipe."""
-        from grporecipe.frameworks.writing import write_table  # it builds on this module
-
-        return (self.render or write_table)(self, s)
-
-    def to_native(self, change: Mapping[str, Any], recipe: Recipe, s: Setting) -> dict[str, Any] | None:
-        """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
-        from grporecipe.frameworks.writing import to_native  # it builds on this module
-
-        return to_native(self, change, recipe, s)
-
     def is_judged(self, key: str, version: Version) -> bool:
         """Return whether a rule or the plan depends on a native key in a release, or on a key inside its mapping."""
         keys = {row.key_at(version) for row in self.fields if row.judged}
         inside = set() if self.is_dotted else {name.partition(".")[0] for name in keys} | self.renamed.keys()
         return key in keys | inside
+
+
+class Frameworks(Mapping[str, Framework]):
+    """The frameworks of `grporecipe.registries` by name. A folder is imported at its first use."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Framework] = {}
+
+    def __getitem__(self, name: str) -> Framework:
+        module = registries.FRAMEWORKS[name]
+        if module not in self._loaded:
+            self._loaded[module] = import_module(module).FRAMEWORK
+        return self._loaded[module]
+
+    def __contains__(self, name: object) -> bool:
+        return name in registries.FRAMEWORKS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(registries.FRAMEWORKS)
+
+    def __len__(self) -> int:
+        return len(registries.FRAMEWORKS)
+
+
+FRAMEWORKS = Frameworks()
 
 
 @lru_cache(maxsize=64)

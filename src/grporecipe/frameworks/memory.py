@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.base import FRAMEWORKS
 from grporecipe.frameworks.lora import PEFT_TARGETS
 from grporecipe.frameworks.reading import Values, values_of
 from grporecipe.memory.catalog import find_bits, find_model

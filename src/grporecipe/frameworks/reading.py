@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from grporecipe import planning
-from grporecipe.frameworks.base import RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
+from grporecipe.frameworks.base import FRAMEWORKS, RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grporecipe.frameworks.parsing.yaml_text import Value, convert, resolve
 from grporecipe.frameworks.writing import rollout_steps
 from grporecipe.recipe import KeySpec, Recipe
@@ -63,8 +63,6 @@ def values_of(recipe: Recipe) -> Values:
 
     The reader and many rules need them, so they are cached with the recipe.
     """
-    from grporecipe.frameworks import FRAMEWORKS  # it loads the frameworks, whose tables import this module
-
     if "values" not in recipe.derived:
         framework = FRAMEWORKS[recipe.framework]
         recipe.derived["values"] = (framework.collect or collect)(framework, recipe)

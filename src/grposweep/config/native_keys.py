@@ -273,7 +273,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     named = s.replace({"framework": framework.traits, "version": base.version})
     if framework.native_keys is not None:
         return framework.native_keys(framework, named, base.version)
-    written = framework.write(named)
+    written = frameworks.write(named, framework.name)
     return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
 
 
