@@ -75,7 +75,7 @@ def measure(name: str, asks: int, history: int) -> None:
     ours, theirs, wrong, done = [], [], 0, 0
     while done < asks:
         with tempfile.TemporaryDirectory() as scratch:
-            study = SweepStudy(Path(scratch) / "journal", space, "maximize")
+            study = SweepStudy(Path(scratch), space, "maximize")
             plain = optuna.create_study(direction="maximize", sampler=PLAIN[name](seed=done))
             for _ in range(min(history, asks - done)):
                 seconds, point = timed(lambda study=study, seed=done: study.ask(valid, name, seed))
@@ -106,7 +106,7 @@ def measure_late(name: str, trials: int, rounds: int) -> None:
     stream, way = random.Random(0), build_policy(name, EFFORT)
     spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
     with tempfile.TemporaryDirectory() as scratch:
-        study, curves = SweepStudy(Path(scratch) / "journal", space, "maximize"), []
+        study, curves = SweepStudy(Path(scratch), space, "maximize"), []
         for number in range(trials):
             point = study.ask(valid, "random", number)
             assert point is not None

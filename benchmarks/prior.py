@@ -43,7 +43,7 @@ def truth(point: Point, best: float) -> float:
 
 def regrets(folder: Path, seed: int, best: float, first: list[Point]) -> list[float]:
     """What the best trial is below the optimum after each number of trials."""
-    study, noise = SweepStudy(folder / "study.journal", SPACE, "maximize"), Random(seed)
+    study, noise = SweepStudy(folder, SPACE, "maximize"), Random(seed)
     valid, found = ValidPoints(lambda _: True, tuple(FINITE)), list[float]()
     for number in range(TRIALS):
         point = study.ask(valid, "tpe", seed, first[number] if number < len(first) else {})

@@ -45,6 +45,12 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """The parsed file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def module_names() -> frozenset[str]:
     """The modules of both packages."""
     return frozenset(name_of(path) for path in modules())
@@ -53,7 +59,7 @@ def module_names() -> frozenset[str]:
 def imported(path: Path) -> Iterator[tuple[str, int]]:
     """Every module that a file imports, and the line, imports inside functions among them."""
     known = module_names()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -62,9 +68,10 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
                 yield whole if whole in known else node.module, node.lineno
 
 
+@cache
 def lines_for_annotations(path: Path) -> set[int]:
     """The lines of ``if TYPE_CHECKING`` blocks."""
-    blocks = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.If)]
+    blocks = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.If)]
     only = [node for node in blocks if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"]
     return {line for node in only for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 

@@ -50,7 +50,7 @@ def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolic
     space, points = composed(*arguments)
     search, validator = points.base.search, Validator(space, points)
     (folder.path / "trials").mkdir(exist_ok=True)
-    study, _ = open_study(folder, space, "maximize", search.metric)
+    study = open_study(folder, space, "maximize", search.metric)
     queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
     recorder = OutcomeRecorder(folder, study, validator, search)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)

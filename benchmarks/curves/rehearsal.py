@@ -3,15 +3,12 @@
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import optuna
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
 from grposweep.search.early_stopping import Action, Curve, State, build_policy
 from grposweep.search.sampler import ValidPoints
-from grposweep.search.space import Space
 from grposweep.search.study import SweepStudy
 
 
@@ -26,15 +23,6 @@ class Policy:
     stopping: str = "none"
     effort: float | None = None
     batch: int = 1
-
-
-class StudyInMemory(SweepStudy):
-    """A sweep's study without the journal, which takes a third of a replay's time."""
-
-    def __init__(self, space: Space) -> None:
-        with TemporaryDirectory() as folder:
-            super().__init__(Path(folder) / "journal", space, "maximize")
-        self.study = optuna.create_study(direction="maximize")
 
 
 @dataclass
@@ -58,7 +46,7 @@ class Rehearsal:
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.most = min(trials, len(self.left))
-        self.study = StudyInMemory(pool.space)
+        self.study = SweepStudy(Path("replay"), pool.space, "maximize")
         self.stopping = build_policy(policy.stopping, 1.0 if policy.effort is None else policy.effort)
         self.trials: list[StartedTrial] = []
         self.outcome = Outcome()

@@ -118,7 +118,7 @@ def test_a_study_is_made_again_from_damaged_files(examples: int, name: str, swee
     def check(text: str) -> None:
         put(trial.path / name, text)
         sweep.journal.unlink(missing_ok=True)
-        study, _ = open_study(sweep, read_space([LR]), "maximize", "eval_reward")
+        study = open_study(sweep, read_space([LR]), "maximize", "eval_reward")
         assert len(study.trials) == 1
 
     try_all(check, FILES[name], max(examples // 10, 10))

@@ -23,7 +23,7 @@ SPACE = Space((Parameter("lr", Interval(1e-5, 1e-2, log=True)),))
 @pytest.fixture
 def study(tmp_path: Path) -> SweepStudy:
     """Twelve trials, worth more and costing more from one to the next, but the last: it costs most for the least."""
-    found = SweepStudy(tmp_path / "study.journal", SPACE, "maximize")
+    found = SweepStudy(tmp_path, SPACE, "maximize")
     costs = {number: float(number) for number in range(12)}
     found.use_objectives(ExtraObjectives({"gpu_hours": "minimize"}, lambda trial: (costs[trial.number],)))
     for number in range(12):

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 
-from grposweep.search.journal import RdbMirror
+from grposweep.search.mirror import RdbMirror
 from search.postgres import Postgres, find, free_port
 from support import Ended, trials, wait_for
 

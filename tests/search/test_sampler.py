@@ -55,8 +55,15 @@ def score(point: Point) -> float:
 
 
 def open_study(folder: Path, space: Space = MIXED) -> SweepStudy:
-    """The study of a folder, new or found."""
-    return SweepStudy(folder / "study.journal", space, "maximize")
+    """A new study."""
+    return SweepStudy(folder, space, "maximize")
+
+
+def reopened(study: SweepStudy, folder: Path) -> SweepStudy:
+    """A study of the same trials, as the next controller builds it."""
+    again = open_study(folder, study.space)
+    again.study.add_trials(study.trials)
+    return again
 
 
 def search(study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed: int = 0) -> list[Point]:
@@ -121,7 +128,7 @@ def test_rare_valid_points_are_not_taken_from_the_head_of_the_list(tmp_path: Pat
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_the_next_point_is_the_same_after_reopening_the_journal(sampler: str, tmp_path: Path) -> None:
+def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_path: Path) -> None:
     """An ask is a pure function of seed, number and told history, not of who asked before."""
     study = open_study(tmp_path)
     search(study, MOSTLY_INVALID, sampler, 15)
@@ -130,25 +137,22 @@ def test_the_next_point_is_the_same_after_reopening_the_journal(sampler: str, tm
     following = study.ask(MOSTLY_INVALID, sampler, 0)
     assert following is not None
     assert study.ask(MOSTLY_INVALID, sampler, 0) == following
-    assert open_study(tmp_path).ask(MOSTLY_INVALID, sampler, 0) == following
-    assert open_study(tmp_path).ask(MOSTLY_INVALID, sampler, 1) != following
+    assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 0) == following
+    assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 1) != following
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_killed_search_continues_as_if_it_had_not_been_killed(sampler: str, tmp_path: Path) -> None:
     """Twelve at once, or six, a new process, and six."""
-    (tmp_path / "once").mkdir()
-    (tmp_path / "twice").mkdir()
-    once = search(open_study(tmp_path / "once"), MOSTLY_INVALID, sampler, 16)
-    twice = [p for _ in range(2) for p in search(open_study(tmp_path / "twice"), MOSTLY_INVALID, sampler, 8)]
-    assert once == twice
+    once = search(open_study(tmp_path), MOSTLY_INVALID, sampler, 16)
+    half = open_study(tmp_path)
+    points = search(half, MOSTLY_INVALID, sampler, 8)
+    assert points + search(reopened(half, tmp_path), MOSTLY_INVALID, sampler, 8) == once
 
 
 def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:
     """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had failed."""
-    (tmp_path / "invalid").mkdir()
-    (tmp_path / "failed").mkdir()
-    invalid, failed = open_study(tmp_path / "invalid"), open_study(tmp_path / "failed")
+    invalid, failed = open_study(tmp_path), open_study(tmp_path)
     bad: list[Point] = [{"lr": 1e-5, "processes": 8, "generations": 7, "kl": "none"} for _ in range(12)]
     for point in bad:
         invalid.add_invalid(point, ["GB101"])
@@ -186,9 +190,10 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_sampler import *
 folder = Path({folder!r})
-points = search(open_study(folder), MOSTLY_INVALID, "gp", 14)
+study = open_study(folder)
+points = search(study, MOSTLY_INVALID, "gp", 14)
 assert len(points) == 14 and all(map(fits, points)), points
-assert open_study(folder).ask(MOSTLY_INVALID, "gp", 0) == open_study(folder).ask(MOSTLY_INVALID, "gp", 0)
+assert study.ask(MOSTLY_INVALID, "gp", 0) == reopened(study, folder).ask(MOSTLY_INVALID, "gp", 0)
 assert "torch" not in sys.modules
 print("fine")
 """

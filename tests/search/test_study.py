@@ -1,4 +1,4 @@
-"""The study on disk: whole after any crash, and complete after reopening."""
+"""The sweep's study: what enters it, and what samplers see of it."""
 
 from pathlib import Path
 
@@ -15,55 +15,46 @@ SPACE = Space(
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    """Where the study is kept."""
-    return tmp_path / "study.journal"
+def study(tmp_path: Path) -> SweepStudy:
+    """A new study."""
+    return SweepStudy(tmp_path, SPACE, "maximize")
 
 
-def open_study(journal: Path) -> SweepStudy:
-    """The study in the journal, new or found."""
-    return SweepStudy(journal, SPACE, "maximize")
-
-
-def test_trials_and_their_evaluations_survive_reopening(journal: Path) -> None:
+def test_trials_are_kept_with_their_evaluations(study: SweepStudy) -> None:
     """Values, attributes, intermediate values, states."""
-    study = open_study(journal)
     first = study.add({"lr": 1e-3, "kl": "low"}, {"id": "3f9a1c"})
     second = study.add({"lr": 2e-3, "kl": "none"}, {})
     study.tell(first, 0.5, {10: 0.3, 20: 0.5})
     study.tell(second, None)
-    one, two = open_study(journal).trials
+    one, two = study.trials
     assert (one.number, one.value, one.state, one.user_attrs["id"]) == (first, 0.5, TrialState.COMPLETE, "3f9a1c")
     assert one.intermediate_values == {10: 0.3, 20: 0.5}
     assert one.params == {"lr": 1e-3, "kl": "low"}
     assert (two.number, two.state) == (second, TrialState.FAIL)
 
 
-def test_a_trial_is_told_once(journal: Path) -> None:
+def test_a_trial_is_told_once(study: SweepStudy) -> None:
     """A controller that crashed after telling tells again."""
-    study = open_study(journal)
     number = study.add({"lr": 1e-3, "kl": "low"}, {})
     study.tell(number, 0.5, {10: 0.5})
     study.tell(number, 0.9, {10: 0.9, 20: 0.9})
-    open_study(journal).tell(number, None)
-    assert [trial.value for trial in open_study(journal).trials] == [0.5]
-    assert open_study(journal).trials[0].intermediate_values == {10: 0.5}
+    study.tell(number, None)
+    assert [trial.value for trial in study.trials] == [0.5]
+    assert study.trials[0].intermediate_values == {10: 0.5}
 
 
-def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(journal: Path) -> None:
+def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(study: SweepStudy) -> None:
     """For a grid: the study shows what was left out, and why."""
-    study = open_study(journal)
     study.add_invalid({"lr": 1e-3, "kl": "none"}, ["GB101 num_generations=8: ..."])
     number = study.add({"lr": 1e-3, "kl": "low"}, {})
-    invalid, running = open_study(journal).trials
+    invalid, running = study.trials
     assert (invalid.state, running.state) == (TrialState.PRUNED, TrialState.RUNNING)
     assert invalid.user_attrs == {"invalid": True, "problems": ["GB101 num_generations=8: ..."]}
     assert number == running.number == 1
 
 
-def test_a_replicate_counts_for_nothing_in_the_search(journal: Path) -> None:
+def test_a_replicate_counts_for_nothing_in_the_search(study: SweepStudy) -> None:
     """It is no search trial, is never the best one, and no sampler sees it."""
-    study = open_study(journal)
     study.add_ended({"lr": 1e-3, "kl": "low"}, {}, 0.5, {})
     study.add_ended({"lr": 1e-3, "kl": "low"}, {"role": "confirm", "of": 0, "seed": 1000}, 0.9, {})
     assert [trial.number for trial in study.searched] == [0]
@@ -72,30 +63,30 @@ def test_a_replicate_counts_for_nothing_in_the_search(journal: Path) -> None:
     assert [trial.value for trial in SamplerView("maximize").updated(study.trials).trials] == [0.5]
 
 
-def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(journal: Path) -> None:
+def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(study: SweepStudy) -> None:
     """Ten earlier results end TPE's random start: it asks elsewhere than a study that knows nothing."""
     valid = ValidPoints(lambda _: True, ({"kl": "none"}, {"kl": "low"}))
-    study = open_study(journal)
     unknowing = study.ask(valid, "tpe", 0)
     study.learn([({"lr": 1e-4 * (i + 1), "kl": "low"}, i / 10) for i in range(12)])
     assert study.trials == []
     assert study.ask(valid, "tpe", 0) != unknowing
 
 
-def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_into_the_study(journal: Path) -> None:
+def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_into_the_study(
+    study: SweepStudy,
+) -> None:
     """Told while the sweep ran, or taken from its folder afterwards."""
-    study = open_study(journal)
     study.tell(study.add({"lr": 1e-3, "kl": "low"}, {}), 0.2, {10: 0.3, 20: 0.2}, pruned=True)
     study.add_ended({"lr": 2e-3, "kl": "low"}, {}, None, {10: 0.3, 20: 0.2}, pruned=True)
-    told, added = open_study(journal).trials
+    told, added = study.trials
     for trial in (told, added):
         assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.PRUNED, 0.2, {10: 0.3, 20: 0.2})
     assert study.best is None
 
 
-def test_samplers_see_forecasts_of_trials_until_they_have_a_value(journal: Path) -> None:
+def test_samplers_see_forecasts_of_trials_until_they_have_a_value(study: SweepStudy) -> None:
     """Forecasts change; the study itself knows nothing of them, and a new copy is the same."""
-    study, scratch = open_study(journal), SamplerView("maximize")
+    scratch = SamplerView("maximize")
     waiting, stopped = (study.add({"lr": lr, "kl": "low"}, {}) for lr in (1e-3, 2e-3))
     study.tell(stopped, None, {10: 0.1}, pruned=True)
     for foreseen in ({waiting: 0.4, stopped: 0.1}, {waiting: 0.6, stopped: 0.05}):

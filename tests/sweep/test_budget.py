@@ -104,16 +104,16 @@ def test_the_last_points_of_a_grid_start_longest_first(
 ) -> None:
     """In their own order if they take about as long, are short, or nothing is known."""
     validator = build_validator(compose, "seed=range(4)")
-    study = SweepStudy(tmp_path / "journal", validator.space, "maximize")
+    study = SweepStudy(tmp_path, validator.space, "maximize")
     queue = TrialQueue(study, validator, Search(), "grid", list(validator.space.finite_points()), at_once=2)
     queue.seconds = seconds
     assert start_all(queue, "seed") == order
 
 
-def tpe_queue(compose: Compose, journal: Path, seconds: float) -> TrialQueue:
+def tpe_queue(compose: Compose, folder: Path, seconds: float) -> TrialQueue:
     """A TPE search of 20 trials, two at once, which take 1 to 10 times as long by their learning rate."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
-    study = SweepStudy(journal, validator.space, "maximize")
+    study = SweepStudy(folder, validator.space, "maximize")
     queue = TrialQueue(study, validator, Search(trials=20), "tpe", [], at_once=2)
     queue.seconds = lambda point: float(str(point["lr"])) * 1000 * seconds
     return queue
@@ -132,13 +132,15 @@ def start(queue: TrialQueue, trials: int) -> list[float]:
 
 def test_tpe_draws_its_last_points_at_once_and_starts_the_longest_first(compose: Compose, tmp_path: Path) -> None:
     """A fifth of them; the next controller starts the same ones."""
-    queue = tpe_queue(compose, tmp_path / "journal", HOUR)
+    queue = tpe_queue(compose, tmp_path, HOUR)
     start(queue, 16)
     assert queue.study.drawn(20) == []
     first = start(queue, 1)
     drawn = [float(str(point["lr"])) for point in queue.study.drawn(20)]
     assert len(drawn) == 4
-    rest = start(tpe_queue(compose, tmp_path / "journal", HOUR), 3)
+    again = tpe_queue(compose, tmp_path, HOUR)
+    again.study.study.add_trials(queue.study.trials)
+    rest = start(again, 3)
     assert sorted(first + rest) == sorted(drawn)
     assert all(later < 1.11 * earlier for earlier, later in pairwise(first + rest))  # a tenth counts as equal
     assert max(drawn) > 1.11 * min(drawn)
@@ -146,7 +148,7 @@ def test_tpe_draws_its_last_points_at_once_and_starts_the_longest_first(compose:
 
 def test_tpe_learns_to_its_end_if_no_slot_would_wait_long(compose: Compose, tmp_path: Path) -> None:
     """Trials of seconds are drawn one by one."""
-    queue = tpe_queue(compose, tmp_path / "journal", 1.0)
+    queue = tpe_queue(compose, tmp_path, 1.0)
     start(queue, 20)
     assert queue.study.drawn(20) == []
     assert queue.next() is None
@@ -155,7 +157,7 @@ def test_tpe_learns_to_its_end_if_no_slot_would_wait_long(compose: Compose, tmp_
 def test_a_resumed_sweep_tries_the_points_of_another_list(compose: Compose, tmp_path: Path) -> None:
     """The first of the new list, too, although the first of the old one was tried."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
-    study = SweepStudy(tmp_path / "journal", validator.space, "maximize")
+    study = SweepStudy(tmp_path, validator.space, "maximize")
     for lr in (2e-3, 3e-3):
         queue = TrialQueue(study, validator, Search(trials=20), "random", [], [{"lr": lr}])
         assert start(queue, 1) == [lr]
@@ -168,7 +170,7 @@ def test_an_enqueued_point_with_a_value_of_an_inactive_parameter_is_tried_once(
     """Its trial does not have that value, and the search continues after it."""
     beta = {"when": {"kl": ["low"]}, "space": "interval(0.001,0.1)"}
     space, fixed = parse_space(["kl=none,low", "lr=interval(1e-3,1e-2)"], {"kl.beta": beta})
-    study = SweepStudy(tmp_path / "journal", space, "maximize")
+    study = SweepStudy(tmp_path, space, "maximize")
     enqueued = [{"kl": "none", "kl.beta": 0.01}]
     queue = TrialQueue(study, Validator(space, Points(compose, fixed)), Search(trials=20), "random", [], enqueued)
     start(queue, 10)

@@ -248,16 +248,3 @@ def test_silence_counts_only_while_the_controller_watches(tmp_path: Path, monkey
     clock.monotonic = lambda: 7250.0
     assert monitor.look(waits=True)
     assert monitor.still_seconds == 0.0
-
-
-def test_a_journal_that_is_removed_ends_the_sweep_in_one_message(place: Place, tmp_path: Path) -> None:
-    """The next controller makes it again from the trial folders, with all that ended meanwhile."""
-    sweep = SweepFolder(tmp_path)
-    controller = open_controller(sweep, place, NoStopping(), RATES)
-    controller.tick()
-    sweep.journal.unlink()
-    place.finish("0", "finished")
-    with pytest.raises(UserError, match="was removed while its sweep ran"):
-        controller.tick()
-    again = open_controller(sweep, place, NoStopping(), RATES)
-    assert again.ended == 1

@@ -141,7 +141,7 @@ def test_a_missing_package_is_one_message_with_the_command(kind: str, monkeypatc
     """Before anything is trained; another Python of cluster.python may have it."""
     monkeypatch.setattr("grposweep.config.validate.find_spec", lambda _: None)
     experiment = schema.Experiment(tracker=schema.Tracker(kind=kind))
-    package = {"wandb": r"'grposweep\[train\]'", "swanlab": "'swanlab<0.8'"}.get(kind, kind)
+    package = {"swanlab": "'swanlab<0.8'"}.get(kind, kind)
     with pytest.raises(UserError, match=rf"pip install {package}, or set tracker=none"):
         check_tracker(experiment)
     experiment.cluster.python = "apptainer exec image.sif python"

@@ -14,9 +14,8 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
 from grporecipe.files import parse_json
-from grposweep.search.journal import Direction
 from grposweep.search.sampler import SamplerRequest, candidates
-from grposweep.search.space import Point, Space, read_space
+from grposweep.search.space import Direction, Point, Space, read_space
 
 ENOUGH = 8  # candidates a request: two free ones, then the optimum in some valid combinations
 MOST_FINITE = 64  # valid combinations that are sent along

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 Label = str | int | float | bool | None
+Direction = Literal["maximize", "minimize"]
 Point = dict[str, Label]  # parameter -> label, active parameters only
 
 

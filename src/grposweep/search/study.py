@@ -1,4 +1,4 @@
-"""The sweep's study: an Optuna journal that one controller writes, and the in-memory copy that samplers draw from."""
+"""The sweep's study, an Optuna study in memory that is built from the trial folders, and the copy that samplers draw from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +9,14 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from grporecipe.files import VERSION, read_json, write_json
 from grposweep.registries import SAMPLERS
 from grposweep.search.analysis import pareto_front, signs_of
 from grposweep.search.gp_worker import ask_helper
-from grposweep.search.journal import Direction, open_journal, open_study
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
-from grposweep.search.space import Label, Point, Space, freeze
+from grposweep.search.space import Direction, Label, Point, Space, freeze
+from grposweep.storage import paths
 
 Values = tuple[float, ...]
 
@@ -114,14 +115,13 @@ RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in inv
 
 
 class SweepStudy:
-    """One sweep's Optuna study; trials enter it whole, in one append each."""
+    """One sweep's Optuna study. It is empty until the trials of ``folder`` are added."""
 
-    def __init__(self, journal: Path, space: Space, direction: Direction) -> None:
-        """Open or create the study in ``journal``, named as its folder; ``repairs`` says what that took."""
+    def __init__(self, folder: Path, space: Space, direction: Direction) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage, self.repairs = open_journal(journal, direction)
         self.space = space
-        self.study = open_study(storage, journal.resolve().parent.name, direction)
+        self.study = optuna.create_study(study_name=folder.resolve().name, direction=direction)
+        self._drawn = folder / paths.DRAWN
         self.replication: Replication | None = None  # set where leaders are evaluated again
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
@@ -213,12 +213,12 @@ class SweepStudy:
 
     def drawn(self, target: int) -> list[Point]:
         """Return the points that were drawn together for the end of a search of ``target`` trials, started or not."""
-        kept = self.study.user_attrs.get("drawn", {})
+        kept = read_json(self._drawn) or {}
         return list(kept["points"]) if kept.get("target") == target else []
 
     def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
         """Store drawn points for the next controller."""
-        self.study.set_user_attr("drawn", {"target": target, "points": list(points)})
+        write_json(self._drawn, {"v": VERSION, "target": target, "points": list(points)})
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point, and return its number."""

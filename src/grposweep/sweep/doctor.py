@@ -5,27 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from optuna.trial import FrozenTrial, TrialState
-
 from grporecipe.errors import ExitCode
 from grporecipe.terminal import say
 from grposweep.launchers import RunningJobs
 from grposweep.storage import paths
-from grposweep.storage.folders import TrialFolder, find_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
+from grposweep.storage.results import TrialStatus
 from grposweep.sweep.doctor_checks import (
     Finding,
-    Sweep,
     check_attempts,
+    check_description,
+    check_doubles,
     check_files,
-    check_journal,
     check_json,
     check_lease,
     check_leftovers,
     check_metrics,
-    check_study,
     end_attempt,
-    read_sweep,
 )
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid
@@ -36,17 +33,18 @@ def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
 
     Raises UserError if there is no such sweep, or if a controller works on what should be repaired.
     """
-    sweep = read_sweep(find_sweep(named, outputs))
-    checks = CheckRun(sweep, quiet=not is_held(sweep.folder.lease))
+    folder = find_sweep(named, outputs)
+    check_description(folder)
+    checks = CheckRun(folder, quiet=not is_held(folder.lease))
     left = list(checks.findings())
     if not checks.quiet:
         say("a controller is running: only files that it is not changing now were checked", out)
     if repair and left:
-        with Lease(sweep.folder.lease):
+        with Lease(folder.lease):
             left = _repair(checks, left, out)
     for finding in left:
         say(str(finding), out)
-    say(_summary(sweep, left, repair), out)
+    say(_summary(folder, left, repair), out)
     return ExitCode.FAILED if left else ExitCode.FINISHED
 
 
@@ -68,29 +66,22 @@ def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Findi
 class CheckRun:
     """One pass over all files; ``quiet``: no controller is running."""
 
-    sweep: Sweep
+    folder: SweepFolder
     quiet: bool
 
     def findings(self, lease: bool = True) -> Iterator[Finding]:
         """Return all problems now; ``lease``: include the lease, which may be ours by now."""
-        folder = self.sweep.folder
+        folder = self.folder
         if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
             yield found
         if self.quiet:
             yield from check_lease(folder) if lease else ()
             yield from check_leftovers(folder)
-            yield from check_journal(self.sweep)
-        trials = self.sweep.trials()
-        if folder.journal.exists():  # check_journal reports a missing one
-            yield from check_study(self.sweep, trials, self.quiet)
-        yield from self._trials(trials)
-
-    def _trials(self, trials: list[FrozenTrial]) -> Iterator[Finding]:
-        jobs = RunningJobs(self.sweep.folder.path)
-        for trial in self.sweep.folder.trials():
-            known = trials[trial.number] if trial.number < len(trials) else None
-            if self.quiet or (known is not None and known.state.is_finished()):
-                yield from check_files(trial, known)
+            yield from check_doubles(folder)
+        jobs = RunningJobs(folder.path)
+        for trial in folder.trials():
+            if self.quiet or trial.is_done:
+                yield from check_files(trial)
             if self.quiet:
                 yield from _check_quiet(trial, jobs)
 
@@ -107,19 +98,17 @@ def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
         yield end_attempt(trial, begun)
 
 
-def _summary(sweep: Sweep, left: list[Finding], repair: bool) -> str:
-    started = [trial for trial in sweep.trials() if not trial.user_attrs.get("invalid")]
-    finished = sum(trial.state == TrialState.COMPLETE for trial in started)
-    failed = sum(trial.state == TrialState.FAIL for trial in started)
-    stopped = sum(trial.state == TrialState.PRUNED for trial in started)
-    left_over = len(started) - finished - failed - stopped
+def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:
+    ends = [trial.result.status for trial in folder.trials()]
+    finished, failed, stopped = map(ends.count, (TrialStatus.FINISHED, TrialStatus.FAILED, TrialStatus.PRUNED))
+    left_over = len(ends) - finished - failed - stopped
     early = f"{stopped} stopped early, " if stopped else ""
-    counts = f"{len(started)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
+    counts = f"{len(ends)} trials, {finished} finished, {early}{failed} failed, {left_over} unfinished"
     if not left:
-        return f"{sweep.folder.path.name} is sound: {counts}"
+        return f"{folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
     hint = (
         "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""
     )
     problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
-    return f"{sweep.folder.path.name} has {problems}{'' if repair else hint} ({counts})"
+    return f"{folder.path.name} has {problems}{'' if repair else hint} ({counts})"

@@ -1,4 +1,4 @@
-"""The doctor's checks: stale files of killed processes, one trial's files, and the journal against the trial folders."""
+"""The doctor's checks: stale files of killed processes, one trial's files, and numbers with two folders."""
 
 import json
 import os
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.errors import UserError
 from grporecipe.files import (
@@ -23,22 +21,11 @@ from grporecipe.files import (
     text_sha256,
     write_text,
 )
-from grposweep.search.journal import (
-    LOCK_SECONDS,
-    Direction,
-    cut,
-    damaged_path,
-    lock_age,
-    read_study,
-    remove_lock,
-    sound_bytes,
-)
-from grposweep.search.space import Space, read_space
+from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
-from grposweep.storage.results import TrialStatus
-from grposweep.sweep.resume import Folders, contradictions, folders_by_number, open_study
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt
+from grposweep.sweep.resume import folders_by_number
 
 
 @dataclass(frozen=True)
@@ -106,13 +93,9 @@ def check_lease(folder: SweepFolder) -> Iterator[Finding]:
 
 
 def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
-    """Check for drafts and locks of dead writers; only while no controller is running."""
+    """Check for drafts of dead writers; only while no controller is running."""
     for path in _drafts(folder.path):
         yield Finding(f"{path.relative_to(folder.path)} is the draft of a writer that died", "delete it", path.unlink)
-    if lock_age(folder.journal) > LOCK_SECONDS:
-        yield Finding(
-            "study.journal.lock was left by a program that died", "remove it", partial(remove_lock, folder.journal)
-        )
 
 
 def _drafts(root: Path) -> Iterator[Path]:
@@ -140,13 +123,13 @@ REMEDIES = {
 }
 
 
-def check_files(trial: TrialFolder, known: FrozenTrial | None) -> Iterator[Finding]:
-    """Check files that hold one object each; ``known`` is the trial in the study."""
+def check_files(trial: TrialFolder) -> Iterator[Finding]:
+    """Check files that hold one object each."""
     name = trial.path.name
     if not (trial.path / paths.CONFIG).exists():
         yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
     elif (record := trial.record) is None:
-        yield _lost_record(trial, known)
+        yield Finding(f"{name}/trial.json does not state the trial's point", "read it from overrides.yaml")
     elif record.config_sha256 not in ("", _config_sha256(trial)):
         what = f"{name}/config.yaml differs from the hash in trial.json"
         yield Finding(what, "restore it: the folder's name and results are another experiment's")
@@ -164,14 +147,6 @@ def _config_text(trial: TrialFolder) -> str:
         return read_text(trial.path / paths.CONFIG, errors="replace")
     except (FileNotFoundError, ValueError):
         return ""
-
-
-def _lost_record(trial: TrialFolder, known: FrozenTrial | None) -> Finding:
-    what = f"{trial.path.name}/trial.json does not state the trial's point"
-    if known is None or str(known.user_attrs.get("experiment"))[:6] != trial.head:
-        return Finding(what, "nor does the study; read it from overrides.yaml")
-    record = TrialRecord(known.params, known.user_attrs, _config_sha256(trial), known.number)
-    return Finding(what, "write it again from the study", partial(record.write, trial.path))
 
 
 def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
@@ -237,43 +212,15 @@ def _check_torn(trial: TrialFolder, file: str) -> Iterator[Finding]:
         yield Finding(what, f"move them to {scrap_path(path).name}", partial(drop_torn_lines, path))
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep's folder with the search in its sweep.yaml."""
-
-    folder: SweepFolder
-    space: Space
-    direction: Direction
-    metric: str
-
-    def trials(self) -> list[FrozenTrial]:
-        """Return the readable trials of the study."""
-        study = read_study(self.folder.journal, self.direction)
-        return [] if study is None else study.get_trials(deepcopy=False)
-
-    def rebuild(self) -> None:
-        """Cut a damaged journal, and add what the study lacks from the trial folders."""
-        open_study(self.folder, self.space, self.direction, self.metric)
-
-    def remake(self) -> None:
-        """Set the whole journal aside, then rebuild it."""
-        if self.folder.journal.exists():
-            cut(self.folder.journal, 0)
-        self.rebuild()
-
-
-def read_sweep(folder: SweepFolder) -> Sweep:
-    """Read a sweep by its sweep.yaml.
-
-    Raises UserError if it does not state the search, without which nothing can be checked.
-    """
+def check_description(folder: SweepFolder) -> None:
+    """Raise UserError if sweep.yaml does not state the search, without which nothing can be checked."""
     settings: dict[str, Any] = folder.settings() or {}
     try:
         search = settings["search"]
-        direction, metric = search["direction"], str(search["metric"])
-        if direction not in ("maximize", "minimize"):
-            raise ValueError(direction)
-        return Sweep(folder, read_space(settings["space"]), direction, metric)
+        if search["direction"] not in ("maximize", "minimize"):
+            raise ValueError(search["direction"])
+        str(search["metric"])
+        read_space(settings["space"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder.path / paths.SWEEP} does not state what was searched ({type(error).__name__}: {error}). "
@@ -281,63 +228,11 @@ def read_sweep(folder: SweepFolder) -> Sweep:
         ) from error
 
 
-def check_journal(sweep: Sweep) -> Iterator[Finding]:
-    """Check the journal by itself."""
-    path = sweep.folder.journal
-    if not path.exists():
-        if any(sweep.folder.trials()):
-            yield Finding("study.journal is missing", "make the study again from the trial folders", sweep.rebuild)
-        return
-    size, sound = path.stat().st_size, sound_bytes(path, sweep.direction)
-    if sound < size:
-        remedy = f"move them to {damaged_path(path).name}, and take what is lacking then from the trial folders"
-        yield Finding(f"study.journal is damaged, its last {size - sound} bytes", remedy, sweep.rebuild)
-
-
-def check_study(sweep: Sweep, trials: list[FrozenTrial], quiet: bool = True) -> Iterator[Finding]:
-    """Compare the study with the trial folders; while a controller runs (not ``quiet``), for trials that have ended."""
-    folders = folders_by_number(sweep.folder)
-    if wrong := contradictions(trials, folders):
-        yield Finding("; ".join(wrong), "make the study again from the trial folders", sweep.remake)
-        return
-    if quiet and (lacking := [number for number in folders if number >= len(trials)]):
-        yield Finding(f"the study lacks {_named(lacking)}", "take them from the trial folders", sweep.rebuild)
-    for trial in trials:
-        if not trial.user_attrs.get("invalid") and (quiet or trial.state.is_finished()):
-            yield from _check_trial(sweep, trial, folders)
-
-
-def _check_trial(sweep: Sweep, trial: FrozenTrial, folders: Folders) -> Iterator[Finding]:
-    name, found = f"trial {trial.number}", folders.get(trial.number, ())
-    ours = [folder for folder in found if folder.head == trial.user_attrs["experiment"][:6]]
-    if not ours:
-        remedy = "the sweep's command writes it" if not trial.state.is_finished() else "restore it, if it can be"
-        yield Finding(f"{name} has no folder", remedy)
-    for other in found:
-        if other not in ours:
-            yield Finding(f"{other.path.name} is a second folder of {name}", *_put_away(other))
-    for folder in ours:
-        yield from _check_end(sweep, trial, folder)
-
-
-def _check_end(sweep: Sweep, trial: FrozenTrial, folder: TrialFolder) -> Iterator[Finding]:
-    """Check that a trial's end in the study is that of its result."""
-    name, remedy = f"trial {trial.number}", "update the study from the folder"
-    if not folder.is_done:
-        if trial.state.is_finished():
-            yield Finding(
-                f"{name} has ended according to the study, and has no result", "restore result.json; the study is kept"
-            )
-    elif not trial.state.is_finished():
-        yield Finding(f"{name} has ended according to its folder, but not in the study", remedy, sweep.rebuild)
-    else:
-        value = trial.value if trial.state == TrialState.COMPLETE else None
-        result = folder.result
-        if (trial.state == TrialState.PRUNED) != (result.status is TrialStatus.PRUNED):
-            yield Finding(f"{name} was stopped early by only one of the study and its result", remedy, sweep.remake)
-        elif value != result.value:
-            what = f"{name} is worth {value} by the study, and {result.value} by its result"
-            yield Finding(what, remedy, sweep.remake)
+def check_doubles(folder: SweepFolder) -> Iterator[Finding]:
+    """Check that no number has two folders."""
+    for number, (_, *others) in folders_by_number(folder).items():
+        for other in others:
+            yield Finding(f"{other.path.name} is a second folder of trial {number}", *_put_away(other))
 
 
 def _put_away(folder: TrialFolder) -> tuple[str, Callable[[], object] | None]:
@@ -345,8 +240,3 @@ def _put_away(folder: TrialFolder) -> tuple[str, Callable[[], object] | None]:
         return "look at both and move one away: it has been attempted", None
     name = f"unused-{folder.path.name}"
     return f"rename it to {name}", lambda: folder.path.rename(folder.path.with_name(name))
-
-
-def _named(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5])) + (" ..." if len(numbers) > 5 else "")
-    return f"{len(numbers)} trial{'s' * (len(numbers) > 1)} ({shown})"

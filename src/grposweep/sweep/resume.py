@@ -1,7 +1,7 @@
-"""Open a sweep's folder: create it, or recognise it and recover its study.
+"""Open a sweep's folder: create it, or recognise it and build its study.
 
 An existing folder is used if it asks the same question. Otherwise the sweep is refused and nothing on disk changes. The trial
-folders are the sweep, and the journal is what Optuna needs of them: a study is rebuilt from the folders where it is damaged.
+folders are the sweep, and its study is built from them at each start.
 """
 
 import errno
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.errors import UserError
 from grporecipe.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
@@ -24,9 +23,8 @@ from grposweep.launchers.base import EndState
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment
-from grposweep.search.journal import Direction, cut
 from grposweep.search.sampler import choose_sampler, lists_points
-from grposweep.search.space import Point, Space
+from grposweep.search.space import Direction, Point, Space
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -293,64 +291,30 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
     )
 
 
-def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> tuple[SweepStudy, list[str]]:
-    """Return the sweep's study, rebuilt if its journal is damaged, and what was done. Only for the holder of the lease."""
-    study = SweepStudy(folder.journal, space, direction)
-    said, folders = list(study.repairs), folders_by_number(folder)
-    if wrong := contradictions(study.trials, folders):
-        said += [*wrong, *cut(folder.journal, 0)]
-        study = SweepStudy(folder.journal, space, direction)
-    elif any(_is_reopened(trial, folders.get(trial.number, ())) for trial in study.trials):
-        cut(folder.journal, 0)  # in a study a failed trial is final
-        study = SweepStudy(folder.journal, space, direction)
-        rebuild(study, folder, folders, metric)
-    return study, said + rebuild(study, folder, folders, metric)
-
-
-def folders_by_number(folder: SweepFolder) -> Folders:
-    """Return trial folders by number; of two with the same number, first the one with an attempt."""
-    found: dict[int, list[TrialFolder]] = {}
-    for trial in folder.trials():
-        known = found.setdefault(trial.number, [])
-        known.insert(0 if known and (trial.path / paths.ATTEMPTS).exists() else len(known), trial)
-    return found
-
-
-def contradictions(trials: Sequence[FrozenTrial], folders: Folders) -> list[str]:
-    """Return numbers under which study and folders have different trials. Then the study is wrong, because folders cannot be."""
-    return [said for trial in trials if (said := _contradiction(trial, folders.get(trial.number, ())))]
-
-
-def _is_reopened(trial: FrozenTrial, folders: Sequence[TrialFolder]) -> bool:
-    """Return whether the study holds a trial's failure that is to be tried again."""
-    return trial.state == TrialState.FAIL and any(folder.result.status is TrialStatus.RETRIED for folder in folders)
-
-
-def _contradiction(trial: FrozenTrial, folders: Sequence[TrialFolder]) -> str | None:
-    if trial.user_attrs.get("invalid"):
-        return f"trial {trial.number} is invalid by the study, and was started by its folder" if folders else None
-    experiment = trial.user_attrs.get("experiment")
-    if not isinstance(experiment, str):
-        return f"trial {trial.number} has no experiment in the study"
-    if folders and all(folder.head != experiment[:6] for folder in folders):
-        return f"trial {trial.number} is {experiment[:6]} by the study, and {folders[0].head} by its folder"
-    return None
-
-
-def rebuild(study: SweepStudy, folder: SweepFolder, folders: Folders, metric: str) -> list[str]:
-    """Add the trials and the ends that the study lacks, under their own numbers; what was added, in words."""
-    first = len(study.trials)
+def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> SweepStudy:
+    """Return the sweep's study with all trials of its folders. Only for the holder of the lease, because it notes ends."""
+    study, folders = SweepStudy(folder.path, space, direction), folders_by_number(folder)
     invalid = _invalid_points(study, folder)
-    for number in range(first, max(folders, default=-1) + 1):
+    for number in range(max(folders, default=-1) + 1):
         if not any(_add(study, trial, metric) for trial in folders.get(number, ())):
             # A number without a folder was an invalid point's; or its folder was deleted, and the numbers must still fit.
             point, problems = next(invalid, ({}, [GONE]))
             study.add_invalid(point, problems)
-    ended = [trial for trial in study.trials if not trial.state.is_finished() and _tell(study, trial, folders, metric)]
-    added = len(study.trials) - first
-    said = [f"{added} trials that the study lacked were taken from the trial folders"] if added else []
-    late = sum(trial.number < first for trial in ended)
-    return said + ([f"{late} trials had ended without the study's knowing"] if late else [])
+    return study
+
+
+def folders_by_number(folder: SweepFolder) -> Folders:
+    """Return trial folders by number; of two with the same number, first the one with an attempt.
+
+    A folder that a controller left before it wrote the trial's record is no trial yet: its number is given again.
+    """
+    found: dict[int, list[TrialFolder]] = {}
+    for trial in folder.trials():
+        is_tried = (trial.path / paths.ATTEMPTS).exists()
+        if is_tried or (trial.path / paths.TRIAL).exists():
+            known = found.setdefault(trial.number, [])
+            known.insert(0 if known and is_tried else len(known), trial)
+    return found
 
 
 def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
@@ -370,28 +334,14 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
     return True
 
 
-def _tell(study: SweepStudy, trial: FrozenTrial, folders: Folders, metric: str) -> bool:
-    """Tell the study the end that a trial's folder knows; False if it knows none."""
-    head = str(trial.user_attrs["experiment"])[:6]
-    folder = next((folder for folder in folders.get(trial.number, ()) if folder.head == head), None)
-    if folder is None or not folder.is_done:
-        return False
-    folder.close_attempt()
-    outcome = folder.outcome(metric)
-    study.tell(trial.number, outcome.value, outcome.evaluations, outcome.is_pruned)
-    return True
-
-
 def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Point, list[str]]]:
-    """The invalid points of a grid that the study does not hold yet, in their order, with their problems."""
+    """The invalid points of a grid in their order, with their problems."""
     search = (folder.settings() or {}).get("search")
     if not lists_points(
         choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space)
     ):
         return
-    known = sum(bool(trial.user_attrs.get("invalid")) for trial in study.trials)
-    lines = read_lines(folder.path / paths.INVALID, point=dict, problems=list)
-    for line in islice(lines, known, RECORDED_INVALID):
+    for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
         yield line["point"], [_problem(problem) for problem in line["problems"] if isinstance(problem, dict)]
 
 

@@ -36,8 +36,8 @@ from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
-from grposweep.search.journal import Direction, RdbMirror
-from grposweep.search.space import Space
+from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
+from grposweep.search.space import Direction, Space
 from grposweep.storage import paths
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
@@ -97,7 +97,7 @@ def work(
     console: Console,
     interrupts: SignalCounter,
     invalid: int,
-    mirror: RdbMirror | None,
+    mirrors: Sequence[Mirror],
     reader: SweepReader,
 ) -> dict[str, int]:
     """Tick until nothing is left. The first interrupt stops trials at rollout boundaries, the second ends them now.
@@ -116,7 +116,7 @@ def work(
                 notice = _interrupt(controller, seen)
                 display.say(notice)
             done = controller.tick()
-            if mirror is not None:
+            for mirror in mirrors:
                 mirror.show(controller.study.trials)
             while controller.outcomes.news:
                 display.say(controller.outcomes.news.pop(0))
@@ -134,7 +134,7 @@ def work(
                 shown = time.monotonic()
                 written = _write_progress(controller, invalid, written)
                 if display.is_live:
-                    problem = notice or controller.trouble or (mirror.problem if mirror else "")
+                    problem = notice or controller.trouble or next((m.problem for m in mirrors if m.problem), "")
                     display.show(reader.read(written), problem)
             time.sleep(POLL_SECONDS)
 
@@ -296,7 +296,7 @@ def _play(
 ) -> int:
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
     base, folder = judged.base, controller.folder
-    mirror = _mirror(controller, base.search)
+    mirrors = _mirrors(controller, base.search)
     warnings = _first_problems(controller)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
@@ -309,14 +309,15 @@ def _play(
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     try:
-        reasons = work(controller, console, interrupts, invalid, mirror, reader)
+        reasons = work(controller, console, interrupts, invalid, mirrors, reader)
     except UserError as error:  # a job was refused; the others continue
         left = [item.job_id for item in controller.running.values() if item.folder.open_attempt() is not None]
         if left and launcher.outlives:
             raise UserError(f"{error}\n{launcher.detach_message(left)}") from error
         raise
-    if mirror is not None and not mirror.close():
-        console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
+    for mirror in mirrors:
+        if not mirror.close():
+            console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
     code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
     end = "interrupted" if interrupts.count else status(controller)
@@ -388,11 +389,16 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
     )
 
 
-def _mirror(controller: Controller, search: Search) -> RdbMirror | None:
-    """Return the team's database, if one is set. Raises UserError if it cannot be used."""
-    if search.storage is None:
-        return None
-    return RdbMirror(search.storage, controller.folder.path.name, cast(Direction, search.direction))
+def _mirrors(controller: Controller, search: Search) -> list[Mirror]:
+    """Return the study's copies: its journal, and the team's database if one is set.
+
+    Raises UserError if that cannot be used.
+    """
+    direction = cast(Direction, search.direction)
+    mirrors: list[Mirror] = [JournalMirror(controller.folder.journal, direction)]
+    if search.storage is not None:
+        mirrors.append(RdbMirror(search.storage, controller.folder.path.name, direction))
+    return mirrors
 
 
 def _write_only(controller: Controller, console: Console, command: Sequence[str]) -> int:

@@ -27,11 +27,10 @@ from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
-from grposweep.search.journal import Direction
 from grposweep.search.prior import check_prior, prior_points
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
-from grposweep.search.space import Point, Space, freeze
+from grposweep.search.space import Direction, Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
 from grposweep.storage import paths
@@ -243,12 +242,13 @@ def build_controller(
     overrides: list[str],
     provenance: Mapping[str, Any],
 ) -> Controller:
-    """Build the controller of a sweep: open and repair its study, add earlier results, and print what was found."""
+    """Build the controller of a sweep: build its study, add earlier results, and print what was found."""
     base, validator = judged.base, judged.validator
     for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         logger.info("%s", line)
-    study = _open(console, folder, judged)
+    direction = cast(Direction, base.search.direction)  # check_words has seen it
+    study = open_study(folder, judged.space, direction, base.search.metric)
     check_unfinished(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
@@ -270,17 +270,6 @@ def build_controller(
     )
     queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
-
-
-def _open(console: Console, folder: SweepFolder, judged: ValidatedSpace) -> SweepStudy:
-    """Open the study. Its journal is repaired or rebuilt if damaged."""
-    search = judged.base.search
-    direction = cast(Direction, search.direction)  # check_words has seen it
-    study, repairs = open_study(folder, judged.space, direction, search.metric)
-    for repair in repairs:
-        console.print(repair, style="yellow", markup=False, soft_wrap=True)
-        logger.warning("repaired: %s", repair)
-    return study
 
 
 def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:

@@ -1,0 +1,159 @@
+"""Copies of the sweep's study for other programs: its journal, and a database that a team shares.
+
+The sweep works from its trial folders and never reads a copy, so a full disk or a server that is away costs nothing.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from grporecipe.errors import UserError
+from grposweep.search.space import Direction
+
+PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
+LAST_SECONDS = 10.0  # for what is left to tell at the end
+BEHIND = "search.storage is behind ({}); trying again"
+
+
+class StudyCopy:
+    """A copy of the sweep's study in an Optuna storage: trials are added, and ended, in the order of their numbers."""
+
+    def __init__(self, open_copy: Callable[[], optuna.Study], name: str) -> None:
+        """``open_copy`` opens the storage. It is called again after every failure."""
+        self._open, self._name = open_copy, name
+        self._study: optuna.Study | None = None
+
+    def update(self, trials: Sequence[FrozenTrial]) -> None:
+        """Write what changed. Raises what the storage raises, and ValueError for another sweep's study."""
+        study, self._study = self._study or self._open(), None  # a dead connection is replaced
+        there = study.get_trials(deepcopy=False)
+        check_same(self._name, there, trials)
+        for mine, theirs in zip(trials, there, strict=False):
+            if mine.state.is_finished() and not theirs.state.is_finished():
+                _end(study, theirs, mine)
+        for mine in trials[len(there) :]:
+            study.add_trial(mine)
+        self._study = study
+
+
+class JournalMirror:
+    """Writes the sweep's study to ``study.journal``, for optuna-dashboard and notebooks. It is never read back."""
+
+    def __init__(self, path: Path, direction: Direction) -> None:
+        self._path, self._direction = path, direction
+        self._copy = StudyCopy(self._open, path.parent.name)
+        self._states: list[TrialState] = []  # of the trials that were written
+        self.problem = ""  # why the journal is behind; empty if it is not
+
+    def show(self, trials: Sequence[FrozenTrial]) -> None:
+        """Write what changed in the trials of the sweep. A failure is noted, and the next change writes the whole file."""
+        states = [trial.state for trial in trials]
+        if states == self._states:
+            return
+        try:
+            self._copy.update(trials)
+        except Exception as error:  # noqa: BLE001 - Optuna raises many kinds, and a sweep needs no journal
+            self.problem = f"study.journal is behind ({_first_line(error)}); trying again"
+        else:
+            self._states, self.problem = states, ""
+
+    def close(self) -> bool:
+        """Return whether all was written; if not, ``problem`` says why."""
+        return not self.problem
+
+    def _open(self) -> optuna.Study:
+        self._path.unlink(missing_ok=True)
+        self._path.with_name(f"{self._path.name}.lock").unlink(missing_ok=True)
+        storage = JournalStorage(JournalFileBackend(str(self._path)))
+        return optuna.create_study(storage=storage, study_name=self._path.parent.name, direction=self._direction)
+
+
+class RdbMirror:
+    """Copies the sweep's study to an Optuna storage whenever it changed and the server answers."""
+
+    def __init__(self, url: str, name: str, direction: Direction, last_seconds: float = LAST_SECONDS) -> None:
+        """``url`` is any that Optuna's RDBStorage takes. Raises UserError if it is none."""
+        try:
+            import sqlalchemy
+
+            sqlalchemy.create_engine(url)  # reads the URL and imports the driver; connects to nothing
+        except Exception as error:  # sqlalchemy raises its own ArgumentError, or ImportError for a missing driver
+            raise UserError(
+                f"search.storage={url}: this is no database that can be used here ({str(error).splitlines()[0]}). Set an Optuna "
+                "RDB URL such as postgresql://host/database, and install its driver (pip install 'psycopg[binary]')."
+            ) from error
+        self._url, self._name, self._direction, self._last_seconds = url, name, direction, last_seconds
+        self._trials: Sequence[FrozenTrial] = ()
+        self._states: list[TrialState] = []  # of these
+        self._news, self._told, self._ends = threading.Event(), threading.Event(), threading.Event()
+        self._copy = StudyCopy(self._open, name)
+        self.problem = ""  # why the database is behind; empty if it is not
+        self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
+        self._thread.start()
+
+    def show(self, trials: Sequence[FrozenTrial]) -> None:
+        """Set the present trials of the sweep."""
+        states = [trial.state for trial in trials]
+        if states != self._states:
+            self._states, self._trials = states, list(trials)
+            self._told.clear()
+            self._news.set()
+
+    def close(self) -> bool:
+        """Wait a while until the rest is copied, and return whether it was; if not, ``problem`` says why."""
+        told = not self._trials or self._told.wait(self._last_seconds)
+        if not told:
+            self.problem = self.problem or BEHIND.format("the server does not answer")
+        self._ends.set()
+        self._news.set()
+        return told
+
+    def _work(self) -> None:
+        while not self._ends.is_set():
+            self._news.wait()
+            self._news.clear()
+            try:
+                self._copy.update(self._trials)
+            except Exception as error:  # noqa: BLE001 - a database and its driver raise many kinds: it is tried again
+                self.problem = BEHIND.format(_first_line(error))
+                self._ends.wait(PAUSE_SECONDS)
+                self._news.set()
+            else:
+                self.problem = ""
+                if not self._news.is_set():
+                    self._told.set()
+
+    def _open(self) -> optuna.Study:
+        storage = optuna.storages.RDBStorage(self._url, engine_kwargs={"pool_pre_ping": True})
+        return optuna.create_study(
+            storage=storage, study_name=self._name, direction=self._direction, load_if_exists=True
+        )
+
+
+Mirror = JournalMirror | RdbMirror
+
+
+def check_same(name: str, there: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> None:
+    """Raise ValueError if the database holds another sweep's study under this name."""
+    for mine, theirs in zip(trials, there, strict=False):
+        if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
+            raise ValueError(f"its study {name!r} is another sweep's; give this one another name=...")
+
+
+def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
+    live = optuna.trial.Trial(study, theirs._trial_id)  # no public way from a number to a live trial
+    for step, value in mine.intermediate_values.items():
+        if step not in theirs.intermediate_values:
+            live.report(value, step)
+    told: dict[str, Any] = {"values": mine.values} if mine.values is not None else {"state": mine.state}
+    study.tell(theirs.number, **told)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
