@@ -1,4 +1,4 @@
-"""Compare stopping rules in real sweeps of the tiny model: python benchmarks/curves/pairs.py [FOLDER] [--pairs N].
+"""Compare stopping rules in real sweeps of the tiny model: python benchmarks/curves/pairs.py [FOLDER] [--seeds 0,1,2].
 
 Each pair is one sweep for each rule, with the same seed, the same space and the same number of trials. All trainings are real
 TRL runs on this machine's CPU, one at a time. A sweep that is already complete in FOLDER (default: .pairs in this folder) is read
@@ -71,11 +71,11 @@ def bootstrap(numbers: list[float]) -> tuple[float, float, float]:
     return means[BOOTSTRAPS // 40], fmean(numbers), means[-BOOTSTRAPS // 40]
 
 
-def main(folder: Path, rules: list[str], pairs: int, trials: int) -> None:
+def main(folder: Path, rules: list[str], seeds: list[int], trials: int) -> None:
     """Run what is missing, seed by seed, and print the table after each."""
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Sweep]] = {rule: [] for rule in (REFERENCE, *rules)}
-    for seed in range(pairs):
+    for seed in seeds:
         for rule, sweeps in found.items():
             sweeps.append(run(folder, rule, seed, trials))
             print(f"seed {seed} {rule}: {sweeps[-1]}", flush=True)
@@ -90,7 +90,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=HERE / ".pairs")
     parser.add_argument("--rules", type=lambda text: text.split(","), default=["rank"], help="of search.stopping")
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=list(range(10)))
     parser.add_argument("--trials", type=int, default=12, help="of each sweep")
     options = parser.parse_args()
-    main(options.folder.resolve(), options.rules, options.pairs, options.trials)
+    main(options.folder.resolve(), options.rules, options.seeds, options.trials)
