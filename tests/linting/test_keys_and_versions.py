@@ -8,6 +8,7 @@ import pytest
 
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.frameworks.trl.recipe_rules import CHOICES
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
 from grporecipe.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
 
@@ -214,7 +215,8 @@ def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number:
     ("num_generations", "eight"), ("num_generations", 7.5), ("num_generations", None), ("num_generations", True),
     ("learning_rate", "fast"), ("learning_rate", None), ("beta", [0.1]), ("beta", float("inf")), ("use_vllm", "maybe"),
     ("use_vllm", 3), ("eval_strategy", False), ("eval_strategy", True), ("eval_strategy", "step"),
-    ("reward_funcs", "accuracy"), ("max_steps", 1e30),
+    ("reward_funcs", "accuracy"), ("max_steps", 1e30), ("lr_scheduler_type", "cosin"), ("optim", "adam"),
+    ("report_to", "wandbb"), ("report_to", ["wandb", "tensorbord"]), ("logging_strategy", "step"),
 ])  # fmt: skip
 def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
     """And nothing else is reported about them."""
@@ -225,11 +227,33 @@ def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
     ("epsilon_high", None), ("max_grad_norm", 1), ("use_vllm", 1), ("report_to", "wandb"), ("run_name", 7),
     ("reward_funcs", ["a"]),
     ("scale_rewards", False), ("scale_rewards", "batch"), ("lr_scheduler_kwargs", {"num_cycles": 1}), ("eval_strategy", "no"),
+    ("report_to", ["wandb", "none"]), ("optim", "adamw_hf"), ("fp16", True), ("fp16_full_eval", True),
     ("deepspeed", "zero.json"), ("eval_steps", 0.1), ("bf16", True), ("pad_to_multiple_of", 8), ("generation_kwargs", '{"a": 1}'),
 ])  # fmt: skip
 def test_values_that_trl_takes_are_fine(key: str, value: Any) -> None:
     """No false alarm."""
     assert findings({key: value}) == []
+
+
+@pytest.mark.parametrize(("bf16", "fp16"), [("bf16", "fp16"), ("bf16_full_eval", "fp16_full_eval")])
+def test_two_precisions_at_once_are_an_error(bf16: str, fp16: str) -> None:
+    """Either is fine alone, or with the other false."""
+    (found,) = findings({bf16: True, fp16: True})
+    assert found.code == "GV113"
+    assert [fix.change for fix in found.fixes] == [{fp16: None}, {bf16: None}]
+    assert findings({bf16: True, fp16: False}) == findings({bf16: False, fp16: True}) == []
+
+
+@pytest.mark.slow  # imports torch
+def test_every_name_that_transformers_takes_is_a_choice() -> None:
+    """In the installed release."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.trainer_utils import SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    assert {name.value for name in SchedulerType} <= {*CHOICES["lr_scheduler_type"]}
+    assert {name.value for name in OptimizerNames} <= {*CHOICES["optim"]}
+    assert INTEGRATION_TO_CALLBACK.keys() <= {*CHOICES["report_to"]}
 
 
 def test_a_bare_no_is_fixed_with_quotes() -> None:

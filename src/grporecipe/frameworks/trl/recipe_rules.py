@@ -90,7 +90,32 @@ def fate(recipe: Recipe, key: str) -> Fate:
 
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
-STRATEGIES = {"eval_strategy": ("no", "steps", "epoch"), "save_strategy": ("no", "steps", "epoch", "best")}
+# Names that any transformers from 4.48 to 5.23 takes: training_args.py OptimizerNames, trainer_utils.py SchedulerType,
+# integrations/integration_utils.py INTEGRATION_TO_CALLBACK.
+CHOICES = {
+    "eval_strategy": ("no", "steps", "epoch"),
+    "save_strategy": ("no", "steps", "epoch", "best"),
+    "logging_strategy": ("no", "steps", "epoch"),
+    "lr_scheduler_type": (
+        "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+        "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
+    ),
+    "optim": (
+        "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_torch_4bit",
+        "adamw_torch_8bit", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_8bit",
+        "adafactor", "adagrad", "sgd", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "ademamix",
+        "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit",
+        "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit", "galore_adamw", "galore_adamw_8bit",
+        "galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "lomo",
+        "adalomo", "grokadamw", "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw",
+        "apollo_adamw_layerwise", "stable_adamw",
+    ),
+    "report_to": (
+        "none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon",
+        "clearml", "dagshub", "flyte", "dvclive", "swanlab", "kubeflow",
+    ),
+}  # fmt: skip
+EXCLUSIVE = (("bf16", "fp16"), ("bf16_full_eval", "fp16_full_eval"))
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
@@ -117,7 +142,7 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV104", "error", by_release=True)
 def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
-    """A value that its key cannot hold: text for a number, a fraction for a count, a bare ``no`` for a strategy.
+    """A value that its key cannot hold: text for a number, a fraction for a count, a name that is no choice.
 
     argparse refuses words for numbers ("invalid int value"); other types pass it and fail later, some after the model is
     loaded. ``eval_strategy: no`` without quotes is the boolean false in YAML.
@@ -126,8 +151,8 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     for key, value in recipe.config.items():
         if key in recipe.unresolved:
             continue
-        if key in STRATEGIES and isinstance(value, (bool, str)) and value not in STRATEGIES[key]:
-            yield _strategy(key, value)
+        if key in CHOICES and (wrong := _wrong_choice(key, value)) is not None:
+            yield wrong
         elif key in LISTS and key in takes and isinstance(value, str):
             change = {key: [value]}
             yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
@@ -142,12 +167,37 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
 NUMBER = "Write a number such as 1.0e-6."
 
 
-def _strategy(key: str, value: Any) -> Violation:
-    if value is False:
+def _wrong_choice(key: str, value: Any) -> Violation | None:
+    """Return the problem of a value that is none of the key's choices."""
+    choices = CHOICES[key]
+    if value is False and "no" in choices:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
-    choices = ", ".join(STRATEGIES[key])
-    return Violation(f"{key}={show(value)}", f"it is not one of the choices ({choices})", "Set one of them.", (key,))
+    names = value if key == "report_to" and isinstance(value, list) else [value]
+    unknown = [name for name in names if isinstance(name, (bool, str)) and name not in choices]
+    if not unknown:
+        return None
+    near = closest_keys(str(unknown[0]), choices)
+    advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
+    change = ({key: near[0]},) if near and not isinstance(value, list) else ()
+    return Violation(f"{key}={show(unknown[0])}", "transformers has no such choice", advice, (key,), change)
+
+
+@recipe_rule("GV113", "error")
+def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
+    """``bf16`` and ``fp16`` together, or ``bf16_full_eval`` and ``fp16_full_eval``.
+
+    transformers 5.23 training_args.py __post_init__ stops: "At most one of fp16 and bf16 can be True, but not both". TRL's
+    GRPOConfig sets ``bf16`` by default only if ``fp16`` is not set.
+    """
+    for first, second in EXCLUSIVE:
+        if (
+            recipe.config.get(first) is True is recipe.config.get(second)
+            and not {first, second} & recipe.unresolved.keys()
+        ):
+            yield Violation(f"{first}=true and {second}=true", "transformers takes at most one of them",
+                            f"Keep {first} on GPUs since Ampere, {second} on older ones.", (second, first),
+                            ({second: None}, {first: None}))  # fmt: skip
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
