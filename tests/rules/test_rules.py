@@ -138,6 +138,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GS101", {"max_steps": None}, {"max_steps": None, "budget_completions": 6400}),
     ("GS102", {"max_steps": 0}, {"max_steps": 1}),
     ("GS102", {"max_steps": None, "epochs": -1.0}, {"max_steps": None, "epochs": 0.5}),
+    ("GS204", LARGE | {"max_steps": None, "budget_completions": 6399}, LARGE | {"max_steps": None, "budget_completions": 6400}),
     ("GS103", {"max_steps": None, "budget_completions": 63}, {"max_steps": None, "budget_completions": 64}),
     ("GS104", {"train_prompts": 7}, {"train_prompts": 8}),
     ("GS105", {"learning_rate": 0.0}, {"learning_rate": 1e-9}),
