@@ -23,8 +23,8 @@ MOST_LINES = {
     "grporecipe": 2430, "grporecipe/diagnose": 1450, "grporecipe/frameworks": 13300, "grporecipe/linting": 1540,
     "grporecipe/memory": 1284, "grporecipe/rules": 2864, "grposweep": 1130, "grposweep/cli": 1480,
     "grposweep/config": 2660, "grposweep/external": 510, "grposweep/launchers": 2040, "grposweep/report": 4300,
-    "grposweep/schema": 590, "grposweep/screening": 850, "grposweep/search": 2540, "grposweep/storage": 2400,
-    "grposweep/sweep": 4620, "grposweep/train": 5070,
+    "grposweep/schema": 590, "grposweep/screening": 850, "grposweep/search": 2545, "grposweep/storage": 2400,
+    "grposweep/sweep": 4614, "grposweep/train": 5070,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
