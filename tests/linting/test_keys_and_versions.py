@@ -282,12 +282,14 @@ def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:
     assert verdict.plan["completions_per_rollout"] is None
 
 
-def test_unresolved_values_are_reported_if_a_rule_reads_them() -> None:
-    """Not for the name of a folder."""
-    unresolved = {"num_generations": "$G", "output_dir": "$OUT", "$@": "$@"}
-    found = findings({"num_generations": "$G", "output_dir": "$OUT"}, unresolved=unresolved)
-    assert [item.keys for item in found] == [("num_generations",), ("$@",)]
-    assert "the rest was checked without them" in found[1].message
+def test_unknown_values_that_a_rule_reads_are_one_finding() -> None:
+    """Not for the name of a folder, nor for ``$@``; other words that may hold options have one of their own."""
+    unresolved = {"num_generations": "$G", "beta": "$B", "output_dir": "$OUT", "$@": "$@", "$ARGS": "$ARGS"}
+    values, words = sorted(findings({}, unresolved=unresolved), key=lambda found: found.keys, reverse=True)
+    assert values.keys == ("num_generations", "beta")
+    assert values.message.startswith("num_generations: $G, beta: $B: the file alone does not determine them")
+    assert words.keys == ("$ARGS",)
+    assert "the rest was checked without them" in words.message
 
 
 @pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [

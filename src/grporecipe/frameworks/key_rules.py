@@ -21,6 +21,8 @@ from grporecipe.rules.helpers import NO_COUNT, cut, show
 from grporecipe.rules.registry import Change, RecipeRule, Rule, Violation, choose_for_recipes, recipe_rule
 from grporecipe.setting import DOTTED, EVERY, Version
 
+CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a script's own call
+
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
@@ -33,26 +35,31 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV106", "warning", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
-    """A value that only a running shell knows: rules that depend on it are not judged, and plan numbers are null.
+    """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
 
-    ``$@`` and other words that may add options are named too; the command is judged without them.
+    One finding names all of them. Words that may add options, such as ``$ARGS``, have one each. ``$@`` has none: many scripts
+    end with it, and it is empty unless the script is called with options.
     """
+    unknown = []
     for key, value in recipe.unresolved.items():
-        if key not in (value, "num_processes", "config") and not _matters(recipe, key):
-            continue  # the name of a folder or a run: no rule reads it
-        if key != value and value in recipe.unresolved:
-            continue  # reported once, for the words that may contain it
-        why = "the script alone does not determine it, so nothing that depends on it was checked"
-        instead = f"Assign it in the script{', or lint with --processes' if key == 'num_processes' else ''}."
-        if key == value:
-            why = "the script alone does not determine the options that it adds, so the rest was checked without them"
-            instead = "Write them into the command to have them checked."
         if key == "config":
-            why, instead = (
-                "the recipe that the script names was not found, so its keys were not checked",
-                "Lint that recipe itself.",
-            )
-        yield Violation(f"{key}: {show(value)}" if key != value else key, why, instead, (key,))
+            why = "the recipe that the script names was not found, so its keys were not checked"
+            yield Violation(f"{key}: {show(value)}", why, "Lint that recipe itself.", (key,))
+        elif key == value and not _matters(recipe, key):
+            if key not in CALLED_WITH:
+                why = (
+                    "the script alone does not determine the options that it adds, so the rest was checked without them"
+                )
+                yield Violation(key, why, "Write them into the command to have them checked.", (key,))
+        elif value not in recipe.unresolved and (key == "num_processes" or _matters(recipe, key)):
+            unknown.append(key)
+    if unknown:
+        shown = ", ".join(f"{key}: {show(recipe.unresolved[key])}" for key in unknown[:4])
+        more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        it = "it" if len(unknown) == 1 else "them"
+        why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
+        flag = ", or lint with --processes" if "num_processes" in unknown else ""
+        yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.", tuple(unknown))
 
 
 def _matters(recipe: Recipe, key: str) -> bool:
