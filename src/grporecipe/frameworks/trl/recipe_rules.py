@@ -90,8 +90,8 @@ def fate(recipe: Recipe, key: str) -> Fate:
 
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
-# Names that any transformers from 4.48 to 5.23 takes: training_args.py OptimizerNames, trainer_utils.py SchedulerType,
-# integrations/integration_utils.py INTEGRATION_TO_CALLBACK.
+# Names of transformers 5.23, and adamw_hf and adamw_apex_fused of transformers 4. Sources: training_args.py OptimizerNames,
+# trainer_utils.py SchedulerType, integrations/integration_utils.py INTEGRATION_TO_CALLBACK.
 CHOICES = {
     "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"),
