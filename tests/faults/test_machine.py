@@ -161,7 +161,7 @@ def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(start: S
     check_finished(here / "outputs" / "s")
 
 
-@pytest.mark.parametrize("rule", ["fsync study.journal", "stat heartbeat"])
+@pytest.mark.parametrize("rule", ["fsync trial.json", "stat heartbeat"])
 def test_a_file_system_that_stalls_under_a_controller_loses_nothing(start: Start, here: Path, rule: str) -> None:
     """One call does not return for as long as the test wants (a process as on a hard NFS mount: only SIGKILL ends it).
 

@@ -9,13 +9,18 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
-from grposweep.search.mirror import RdbMirror
+from grposweep.search.mirror import JournalMirror, RdbMirror
+from grposweep.search.space import Interval, Parameter, Space
+from grposweep.search.study import SweepStudy
 from search.postgres import Postgres, find, free_port
 from support import Ended, trials, wait_for
 
 Run = Callable[..., Ended]
 LaunchCommand = Callable[..., "Popen[str]"]
+SPACE = Space((Parameter("lr", Interval(1e-5, 1e-2)),))
 FAKE = ("trainer=fake", "name=s")
 
 
@@ -27,8 +32,7 @@ def told(url: str) -> list[tuple[str, Any, Any]]:
 
 def own(sweep: Path) -> list[tuple[str, Any, Any]]:
     """The same of the sweep's journal."""
-    journal = optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal"))
-    study = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(journal))
+    study = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(sweep / "study.journal"))))
     return [(trial.state.name, trial.params, trial.values) for trial in study.trials]
 
 
@@ -41,6 +45,17 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
     server.start()
     yield server
     server.stop()
+
+
+def test_a_trial_that_is_stopped_early_is_pruned_in_the_copy(here: Path) -> None:
+    """Its value is that of its last evaluation; running trials and pruned ones are told apart."""
+    study, mirror = SweepStudy(here, SPACE, "maximize"), JournalMirror(here / "j", "maximize")
+    numbers = [study.add({"lr": rate}, {}) for rate in (1e-3, 1e-4)]
+    mirror.show(study.trials)
+    study.tell(numbers[0], 0.2, {10: 0.3, 20: 0.2}, pruned=True)
+    mirror.show(study.trials)
+    copy = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(here / "j"))))
+    assert [(trial.state.name, trial.value) for trial in copy.trials] == [("PRUNED", 0.2), ("RUNNING", None)]
 
 
 @pytest.mark.slow

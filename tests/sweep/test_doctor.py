@@ -98,6 +98,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "two folders": (write_twice, "is a second folder of trial"),
     "damaged control": (lambda s: write(first(s) / "control.json", "{"), "control.json is damaged: set it aside"),
     "damaged preparation": (lambda s: write(s / "prepared.json", "[1]"), "prepared.json is damaged"),
+    "no record": (lambda s: (first(s) / "trial.json").unlink(), "write it again from provenance.json"),
     "torn attempts": (lambda s: write(first(s) / "attempts.jsonl", '+{"atte'), "attempts.jsonl has 1 torn line"),
     "torn metrics": (lambda s: write(first(s) / "metrics.jsonl", "+\x00\x00\n{"), "metrics.jsonl has 2 torn lines"),
     "a step twice": (repeat_step, "metrics.jsonl has step"),
@@ -130,7 +131,10 @@ def test_the_last_line_says_what_a_repair_would_do(sweep: Path) -> None:
 
 
 FOR_THE_USER: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no record": (lambda s: (first(s) / "trial.json").unlink(), "trial.json does not state the trial's point"),
+    "no record and no copy": (
+        lambda s: [(first(s) / name).unlink() for name in ("trial.json", "provenance.json")],
+        "trial.json does not state the trial's point: read it from overrides.yaml",
+    ),
     "no configuration": (lambda s: (first(s) / "config.yaml").unlink(), "has no config.yaml"),
     "another configuration": (
         lambda s: write(

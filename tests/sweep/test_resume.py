@@ -100,9 +100,12 @@ def test_a_folder_without_a_record_is_no_trial(sweep: Path) -> None:
 @pytest.mark.parametrize(
     "damaged", ["", "null", "{", '{"v": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
 )
-def test_a_damaged_record_is_no_record(sweep: Path, damaged: str) -> None:
-    """The number stays taken; nothing is guessed."""
+def test_a_damaged_record_is_read_from_its_copy(sweep: Path, damaged: str) -> None:
+    """In provenance.json. Without one the number stays taken, and nothing is guessed."""
+    before = reopen(sweep, GRID)
     (trials(sweep)[0] / "trial.json").write_text(damaged)
+    assert reopen(sweep, GRID) == before
+    (trials(sweep)[0] / "provenance.json").write_text("{}")
     assert [trial[5].get("problems") for trial in reopen(sweep, GRID)].count([GONE]) == 1
 
 

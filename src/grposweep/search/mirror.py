@@ -160,7 +160,7 @@ def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
     for step, value in mine.intermediate_values.items():
         if step not in theirs.intermediate_values:
             live.report(value, step)
-    told: dict[str, Any] = {"values": mine.values} if mine.values is not None else {"state": mine.state}
+    told: dict[str, Any] = {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
     study.tell(theirs.number, **told)
 
 

@@ -63,10 +63,12 @@ class TrialFolder:
 
     @property
     def record(self) -> TrialRecord | None:
-        """Return the trial's record for the study; None if trial.json is missing, damaged or of another trial."""
-        record = TrialRecord.read(self.path)
-        is_ours = record is not None and str(record.attributes.get("experiment"))[:6] == self.head
-        return record if is_ours else None
+        """Return the trial's record for the study, or its copy if trial.json is missing, damaged or of another trial."""
+        for read in (TrialRecord.read, TrialRecord.read_copy):
+            record = read(self.path)
+            if record is not None and str(record.attributes.get("experiment"))[:6] == self.head:
+                return record
+        return None
 
     def outcome(self, metric: str) -> TrialOutcome:
         """Return the values of an ended trial for the study."""

@@ -198,9 +198,15 @@ def read_metrics(trial: Path) -> Iterator[MetricRow]:
     return map(MetricRow.parse, read_lines(trial / paths.METRICS, step=int))
 
 
+COPY = "trial"  # the key of provenance.json that holds a trial's record once more
+
+
 @dataclass(frozen=True)
 class TrialRecord:
-    """trial.json: the trial's number, point and attributes as the study holds them; and a hash of its ``config.yaml``."""
+    """trial.json: the trial's number, point and attributes as the study holds them; and a hash of its ``config.yaml``.
+
+    provenance.json holds it once more, because the study is built from it alone.
+    """
 
     point: dict[str, Any]
     attributes: dict[str, Any]
@@ -210,7 +216,15 @@ class TrialRecord:
     @classmethod
     def read(cls, trial: Path) -> Self | None:
         """Return the record; None if trial.json is missing or damaged."""
-        content = read_json(trial / paths.TRIAL) or {}
+        return cls._of(read_json(trial / paths.TRIAL))
+
+    @classmethod
+    def read_copy(cls, trial: Path) -> Self | None:
+        """Return the copy in provenance.json; None if it is missing or damaged."""
+        return cls._of((read_json(trial / paths.PROVENANCE) or {}).get(COPY))
+
+    @classmethod
+    def _of(cls, content: Any) -> Self | None:
         try:
             point, attributes = dict(content["point"]), dict(content["attributes"])
         except (ValueError, KeyError, TypeError):
@@ -219,8 +233,7 @@ class TrialRecord:
 
     def write(self, trial: Path) -> None:
         """Replace trial.json in a trial's folder."""
-        content = {"number": self.number, "point": self.point, "attributes": self.attributes}
-        write_json(trial / paths.TRIAL, {**content, "config_sha256": self.config_sha256})
+        write_json(trial / paths.TRIAL, asdict(self))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
+from grposweep.storage.records import COPY, AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
 from grposweep.sweep.failures import log_sizes
 
 
@@ -53,13 +53,14 @@ def write_trial(
     point_overrides = [f"{name}={override_text(value)}" for name, value in values.items()]
     config = render_experiment(verdict.experiment)
     attributes = {"experiment": identity, **(attributes or {})}
-    TrialRecord(verdict.point, attributes, text_sha256(config), number).write(folder.path)
+    record = TrialRecord(verdict.point, attributes, text_sha256(config), number)
+    record.write(folder.path)
     write_json(folder.path / paths.PLAN, _plan(verdict.setting))
     write_text(
         folder.path / paths.OVERRIDES, "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
-    write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds})
+    write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds, COPY: asdict(record)})
     command = [sys.executable, *run_command(), *_repeatable(overrides), *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))

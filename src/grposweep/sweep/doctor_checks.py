@@ -24,7 +24,7 @@ from grporecipe.files import (
 from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
 from grposweep.sweep.resume import folders_by_number
 
 
@@ -128,8 +128,10 @@ def check_files(trial: TrialFolder) -> Iterator[Finding]:
     name = trial.path.name
     if not (trial.path / paths.CONFIG).exists():
         yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
-    elif (record := trial.record) is None:
-        yield Finding(f"{name}/trial.json does not state the trial's point", "read it from overrides.yaml")
+    elif (record := TrialRecord.read(trial.path)) is None or record != trial.record:
+        what, copy = f"{name}/trial.json does not state the trial's point", trial.record
+        remedy = "read it from overrides.yaml" if copy is None else "write it again from provenance.json"
+        yield Finding(what, remedy, None if copy is None else partial(copy.write, trial.path))
     elif record.config_sha256 not in ("", _config_sha256(trial)):
         what = f"{name}/config.yaml differs from the hash in trial.json"
         yield Finding(what, "restore it: the folder's name and results are another experiment's")

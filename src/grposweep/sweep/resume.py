@@ -30,7 +30,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.provenance import difference
-from grposweep.storage.records import AttemptEventKind
+from grposweep.storage.records import COPY, AttemptEventKind
 from grposweep.storage.results import TrialStatus
 
 SHOWN = 3  # keys in which two sweeps differ
@@ -270,7 +270,7 @@ def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
     if _files(before) != _files(provenance):
         trial.delete_checkpoints()
         trial.delete_model()  # where another program keeps its checkpoints
-    write_json(trial.path / paths.PROVENANCE, {**provenance, "seeds": before.get("seeds")})
+    write_json(trial.path / paths.PROVENANCE, {**provenance, **{key: before.get(key) for key in ("seeds", COPY)}})
 
 
 def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
