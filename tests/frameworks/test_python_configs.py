@@ -67,7 +67,11 @@ def test_values_are_those_that_the_text_says(name: str, tmp_path: Path) -> None:
     "class C:\n    s = 1\nGRPOConfig(seed=C.s)",
     "p.add_argument('--seed', required=True)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
     "p.add_argument('--seed', default=1)\nargs = p.parse_args()\nargs.seed = 2\nGRPOConfig(seed=args.seed)",
-    "from values import SEED\nGRPOConfig(seed=SEED)", "n = n + 1\nGRPOConfig(seed=n)",
+    "try:\n    from values import SEED\nexcept E:\n    SEED = 1\nGRPOConfig(seed=SEED)", "*a, b = 1, 2, 3\nGRPOConfig(seed=b)",
+    "p.add_argument('--seed', default=1)\nargs = p.parse_args(['--seed', '3'])\nGRPOConfig(seed=args.seed)",
+    "p.add_argument('--seed', default=1)\np.set_defaults(seed=3)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
+    "class C:\n    n = 1\n    def f(self):\n        GRPOConfig(seed=n)", "GRPOConfig(seed=f'{1:02}')",
+    "n = n + 1\nGRPOConfig(seed=n)",
     "n = int(input())\nGRPOConfig(seed=n)", "GRPOConfig(seed='a' * 10**9)",
     "GRPOConfig(seed=9 ** 9 ** 9)",
     "a = GRPOConfig(seed=1)\nif x:\n    a.seed = 2", "try:\n    n = 1\nexcept E:\n    n = 2\nGRPOConfig(seed=n)",
@@ -239,3 +243,10 @@ def test_a_dictionary_that_holds_itself_is_unknown(tmp_path: Path) -> None:
     """It was followed without end."""
     recipe = read(tmp_path, HEAD + "d = dict()\nd['a'] = d\nGRPOConfig(seed=1, model_init_kwargs=d)")
     assert recipe.unresolved.keys() == {"model_init_kwargs"}
+
+
+def test_dictionaries_that_double_each_other_are_not_followed_without_end(tmp_path: Path) -> None:
+    """Forty lines would have 2 ** 40 entries."""
+    lines = ["d0 = {'seed': 1}", *(f"d{n} = {{**d{n - 1}, **d{n - 1}}}" for n in range(1, 40))]
+    text = "\n".join([*lines, "GRPOConfig(**d39)"])
+    assert read(tmp_path, HEAD + text).unresolved

@@ -238,6 +238,8 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
         return {}
     said: dict[str, Slot] = {}
     for call, scope in names.calls:
+        if last_name(call.func) not in ("from_pretrained", "get_peft_model"):
+            continue
         given, _ = _arguments(names, call, scope)
         if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
             model = given.get("model_name") or given.get("*0")

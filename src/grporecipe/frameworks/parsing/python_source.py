@@ -7,6 +7,7 @@ IPython inputtransformer2.py.
 import ast
 import json
 import operator
+import posixpath
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ LARGEST_FILE = 2 * 2**20  # bytes
 LONGEST = 10_000  # characters of a text
 LARGEST = 10**18
 DEEPEST = 60  # of an expression
+MOST_SPREADS = 5000  # of named dictionaries into others
 
 
 class Cell(NamedTuple):
@@ -167,7 +169,6 @@ NUMBERS: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 CHANGES = frozenset({"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove"})
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(eq=False)
@@ -177,6 +178,7 @@ class Scope:
     outer: "Scope | None" = None
     names: dict[str, list[ast.expr | None]] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
+    is_class: bool = False
 
     def bind(self, name: str, value: ast.expr | None = None) -> None:
         """Add an expression that a name is given."""
@@ -208,6 +210,7 @@ class Names:
     options: dict[str, list[ast.expr | None]] = field(default_factory=dict)
     assigned: list[tuple[str, ast.expr]] = field(default_factory=list)
     module: Scope = field(default_factory=Scope)
+    spreads: int = 0
 
     def origin(self, node: ast.expr) -> str:
         """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if it is not imported."""
@@ -235,11 +238,12 @@ class Names:
                 return -found if isinstance(found, (int, float)) else UNKNOWN
             case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
                 return _compute(op, inner(left), inner(right))
-            case ast.JoinedStr(values=values) if not any(getattr(one, "format_spec", None) for one in values):
+            case ast.JoinedStr(values=values) if not any(map(_is_formatted, values)):
                 return _concatenate([inner(getattr(one, "value", one) if isinstance(one, ast.FormattedValue) else one)
-                                     for one in values], "")  # fmt: skip
+                                     for one in values])  # fmt: skip
             case ast.Call(func=function, args=args) if name_of(function) in ("os.path.join", "path.join"):
-                return _concatenate([inner(one) for one in args], "/")
+                parts = [inner(one) for one in args]
+                return posixpath.join(*parts) if parts and all(isinstance(one, str) for one in parts) else UNKNOWN
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 items = [inner(one) for one in elements[:LONGEST]]
                 return UNKNOWN if any(one is UNKNOWN for one in items) else items
@@ -268,20 +272,18 @@ class Names:
         """Return whether a name holds the options of argparse: given by ``parse_args()``, or a parameter ``args``."""
         found = scope.find(name)
         bound = found.names[name] if found else []
-        return bool(bound) and all(
-            name == "args" if one is None else isinstance(one, ast.Call) and last_name(one.func).endswith("parse_args")
-            for one in bound
-        )
+        return bool(bound) and all(name == "args" if one is None else _is_parse(one) for one in bound)
 
     def entries(self, node: ast.expr, scope: Scope, depth: int = 0) -> Iterator[tuple[str | None, ast.expr, Scope]]:
         """Yield key, expression and scope of a mapping's entries; the key is None for what may set any key."""
         at = scope.find(node.id) if isinstance(node, ast.Name) else None
         match node:
-            case _ if depth > DEEPEST:
+            case _ if depth > DEEPEST or self.spreads > MOST_SPREADS:
                 yield None, node, scope
             case ast.Name(id=name) if (
                 at and name not in self.changed and len(at.names[name]) == 1 and at.names[name][0]
             ):
+                self.spreads += 1
                 yield from self.entries(at.names[name][0], at, depth + 1)  # type: ignore[arg-type]
             case ast.Dict(keys=keys, values=values):
                 for key, one in zip(keys, values, strict=True):
@@ -299,10 +301,21 @@ class Names:
                 yield None, node, scope
 
 
+def _is_parse(node: ast.expr) -> bool:
+    """Return whether a call reads the command line (``parse_args()``, not ``parse_args(["--seed", "3"])``)."""
+    return (
+        isinstance(node, ast.Call) and last_name(node.func).endswith("parse_args") and not (node.args or node.keywords)
+    )
+
+
+def _is_formatted(part: ast.expr) -> bool:
+    return isinstance(part, ast.FormattedValue) and (part.format_spec is not None or part.conversion != -1)
+
+
 def _compute(op: ast.operator, left: Any, right: Any) -> Any:
     """Return a number, or two joined texts; UNKNOWN if it is an error or too large."""
     if isinstance(left, str) and isinstance(right, str) and isinstance(op, ast.Add):
-        return _concatenate([left, right], "")
+        return _concatenate([left, right])
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return UNKNOWN
     try:
@@ -312,9 +325,9 @@ def _compute(op: ast.operator, left: Any, right: Any) -> Any:
     return found if abs(found) <= LARGEST else UNKNOWN
 
 
-def _concatenate(parts: list[Any], between: str) -> Any:
+def _concatenate(parts: list[Any]) -> Any:
     known = all(isinstance(part, (str, int, float)) for part in parts)
-    found = between.join(map(str, parts)) if known else ""
+    found = "".join(map(str, parts)) if known else ""
     return found if known and len(found) <= LONGEST else UNKNOWN
 
 
@@ -328,7 +341,8 @@ def read_names(tree: ast.Module) -> Names:
         inner = scope
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
-                inner = Scope(scope)
+                # A method does not see the names of its class.
+                inner = Scope(scope.outer if scope.is_class else scope, is_class=isinstance(node, ast.ClassDef))
                 if not isinstance(node, ast.Lambda):
                     scope.bind(node.name)
                 if isinstance(node, ast.ClassDef):
@@ -339,9 +353,11 @@ def read_names(tree: ast.Module) -> Names:
                 for alias in aliases:
                     whole = alias.name if alias.asname else alias.name.partition(".")[0]
                     names.imports[alias.asname or whole] = whole
+                    scope.bind(alias.asname or whole)
             case ast.ImportFrom(names=aliases):
                 for alias in aliases:
                     names.imports[alias.asname or alias.name] = f"{'.' * node.level}{node.module or ''}.{alias.name}"
+                    scope.bind(alias.asname or alias.name)
             case ast.Global(names=shared) | ast.Nonlocal(names=shared):
                 for name in shared:
                     names.changed.add(name)
@@ -349,7 +365,8 @@ def read_names(tree: ast.Module) -> Names:
                 for target in targets:
                     pairs = [(target, value)]
                     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                        pairs = list(zip(target.elts, value.elts, strict=False))
+                        starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts))
+                        pairs = [] if starred else list(zip(target.elts, value.elts, strict=False))
                     _bind(names, scope, pairs, given)
             case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
                 _bind(names, scope, [(target, value)], given)
@@ -364,17 +381,27 @@ def read_names(tree: ast.Module) -> Names:
             ):
                 scope.bind(name)
             case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
-                names.changed.add(name_of(owner))
+                names.changed.add(_root_of(owner))
             case ast.Call():
                 names.calls.append((node, scope))
                 if isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
-                    names.changed.add(name_of(node.func.value))
+                    names.changed.add(_root_of(node.func.value))
                 if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
                     for option, default in _defaults(node):
                         names.options.setdefault(option, []).append(default)
+                if last_name(node.func) == "set_defaults":
+                    for word in node.keywords:
+                        names.options.setdefault(word.arg or "", []).append(None)
         stack += [(child, inner) for child in ast.iter_child_nodes(node)]
     names.calls.sort(key=lambda found: (found[0].lineno, found[0].col_offset))
     return names
+
+
+def _root_of(node: ast.expr) -> str:
+    """Return the name of the dictionary or list that holds an item of an item."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return name_of(node)
 
 
 def _bind(names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], given: set[int]) -> None:
