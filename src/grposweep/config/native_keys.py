@@ -23,7 +23,7 @@ from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.frameworks.writing import in_completions, render_keys
 from grporecipe.planning import micro_steps_per_generation
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.recipe import KeySpec, LaunchedCode, Recipe
 from grporecipe.rules.helpers import show
 from grporecipe.setting import TRL, Setting
 from grposweep.config.base_recipe import base_of, framework_of, load_base
@@ -192,16 +192,20 @@ def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Expe
 
 
 @lru_cache(maxsize=16)
-def _declared(script: Path) -> Mapping[str, KeySpec]:
-    from grporecipe.frameworks.parsing.python.launched import read_launched  # only a script needs it
+def _launched(script: Path) -> LaunchedCode | None:
+    from grporecipe.frameworks.parsing.python_launched import read_launched  # only a script needs it
 
-    found = read_launched(script.name, script)
-    return {} if found is None else found.declares
+    return read_launched(script.name, script)
+
+
+def _code_of(trainer: Trainer) -> LaunchedCode | None:
+    return None if trainer.script is None else _launched((Path(trainer.workdir or ".") / trainer.script).resolve())
 
 
 def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
     """Return the options that a training script declares, and those of its recipe, without running anything."""
-    own = {} if trainer.script is None else _declared((Path(trainer.workdir or ".") / trainer.script).resolve())
+    code = _code_of(trainer)
+    own = {} if code is None else code.declares
     return {**dict.fromkeys(load_base(replace(trainer, args={})).config, KeySpec("any", None)), **own}
 
 
@@ -212,7 +216,9 @@ def _check_own_key(trainer: Trainer, name: str, value: Any, what: str) -> None:
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
         raise UserError(f"{what}: grposweep has its own key for this. Set {home} instead.")
-    keys = {**known(TRL), **declared(trainer)}
+    keys, code = {**known(TRL), **declared(trainer)}, _code_of(trainer)
+    if name not in keys and code is not None and code.declares_more:
+        return  # another file may declare it
     if name not in keys:
         near = closest_keys(name, keys)
         meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."

@@ -407,7 +407,7 @@ def check_program(trainer: Trainer, cluster: Cluster) -> None:
 
 def check_script(name: str, path: Path) -> None:
     """Raise UserError if a script builds its GRPOConfig from constants, so that no trial could change it."""
-    from grporecipe.frameworks.parsing.python.configs import hard_coded  # only a script needs it
+    from grporecipe.frameworks.parsing.python_configs import hard_coded  # only a script needs it
 
     line = hard_coded(path)
     if line is not None:
