@@ -15,6 +15,7 @@ Run = Callable[..., Ended]
 # what is typed, and what the message must hold: the culprit, and a way out
 CASES = {
     "an unknown key": (["batch.num_generation=4"], ["batch.num_generation", "batch.num_generations"]),
+    "the learning rate under TRL's name": (["optimizer.learning_rate=1e-4"], ["learning_rate is not a key", "mean lr?"]),
     "an unknown key with +": (["+foo=1"], ["foo is not a key"]),
     "an unknown key with ++": (["++kl.betta=1"], ["kl.betta", "kl.beta"]),
     "an unknown key in a sweep": (["-m", "lrr=1,2"], ["lrr is not a key", "lr"]),

@@ -1,14 +1,14 @@
 """Which keys of an Experiment decide which fields of a setting.
 
-``PATHS`` maps each field to its place in an Experiment. Users type the same key, unless the schema has a shorter alias
-for it (``lr``). A few fields are derived from several keys; ``DERIVED`` names these keys.
+``KEYS`` maps each field to the key that a user types, which messages and fixes name. A few fields are derived from several
+keys; ``DERIVED`` names these keys.
 """
 
 from grporecipe.setting import UNSET, Setting
-from grposweep.schema import ALIASES, AUTO_SIZES
+from grposweep.schema import AUTO_SIZES
 
-# A field of the setting -> the place of its value in an Experiment.
-PATHS = {
+# A field of the setting -> the key of its value.
+KEYS = {
     "processes": "cluster.processes",
     "num_generations": "batch.num_generations",
     "per_device_train_batch_size": "batch.per_device_train_batch_size",
@@ -40,7 +40,7 @@ PATHS = {
     "scale_rewards": "loss.scale_rewards",
     "importance_sampling_level": "loss.importance_sampling_level",
     "mask_truncated_completions": "loss.mask_truncated_completions",
-    "learning_rate": "optimizer.learning_rate",
+    "learning_rate": "lr",
     "lr_scheduler_type": "optimizer.lr_scheduler_type",
     "warmup_steps": "optimizer.warmup_steps",
     "optim": "optimizer.optim",
@@ -79,9 +79,6 @@ PATHS = {
     **{name: f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]},
 }
 
-# A field of the setting -> the key that a user types, which messages and fixes name.
-KEYS = {name: ALIASES.get(path, path) for name, path in PATHS.items()}
-
 # Fields that follow from several keys (or sections), and from what preparation counted.
 DERIVED: dict[str, tuple[str, ...]] = {
     "auto": tuple(f"batch.{name}" for name in AUTO_SIZES),
@@ -118,13 +115,13 @@ ARGS = {
 FROM_RECIPE = frozenset(
     ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
      "eval_prompts", "server_gpus", "chat", "server_command", "eval_at_start",
-     *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
+     *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
 # Fields that are left to the trainer if they are not set.
 OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
-    **{name: (path,) for name, path in PATHS.items()},
+    **{name: (path,) for name, path in KEYS.items()},
     **DERIVED,
     **dict.fromkeys(ARGS, ("trainer.args",)),
 }

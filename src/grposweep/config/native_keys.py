@@ -31,12 +31,13 @@ from grposweep.config.fields import FROM_RECIPE, KEYS
 from grposweep.config.to_setting import NUMBERS, own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.registries import EXTERNAL
-from grposweep.schema import ALIASES, Experiment, Trainer, is_external, value_at
+from grposweep.schema import Experiment, Trainer, is_external, value_at
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
 # Keys that have another name in grposweep, or follow from several keys.
 RENAMED = {
+    "learning_rate": "lr",
     "bf16": "model.mixed_precision",
     "fp16": "model.mixed_precision",
     "data_seed": "seed",
@@ -90,7 +91,7 @@ def taken() -> Mapping[str, KeySpec]:
 def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
-    same = {key.rpartition(".")[2]: ALIASES.get(key, key) for key in own}
+    same = {key.rpartition(".")[2]: key for key in own}
     return {name: key for name, key in {**same, **RENAMED}.items() if name in taken()}
 
 
@@ -212,7 +213,7 @@ def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
     if not framework_of(trainer).traits.follows_trl:
         return f"trainer={trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
-    if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
+    if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."
     keys = {**known(TRL), **declared(trainer)}
     if name not in keys:
@@ -336,6 +337,5 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
 def unchanged(experiment: Experiment) -> Setting:
     """Return the setting of the recipe itself, for a point that changes nothing."""
     own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
-    own["optimizer"]["learning_rate"] = own["lr"]
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
     return read_setting(to_experiment({**own, **kept}))

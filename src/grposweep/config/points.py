@@ -207,7 +207,7 @@ def recorded_points(recorded: Experiment, session: Session) -> Points:
 
 
 def follow(config: DictConfig) -> DictConfig:
-    """Restore references between values (``${lr}``) if conf/ has them and the values are equal."""
+    """Restore references between values (``${task.eval_generations}``) if conf/ has them and the values are equal."""
     found = config.copy()
     for key, reference in _references():
         trial = found.copy()

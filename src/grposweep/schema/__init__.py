@@ -45,15 +45,13 @@ NEWER = (
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
 GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are metrics of its evaluations
-# Each value has one key, which all code reads. An alias is a shorter key at the root; the group refers to it.
-ALIASES = {"optimizer.learning_rate": "lr"}
 
 
 @dataclass
 class Experiment:
     """One resolved configuration: parameters at the root, then one section per group.
 
-    ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
+    ``lr`` is the learning rate, ``seed`` that of data, model and sampling. ``name`` is
     the folder below ``outputs`` (null: derived from what is swept). ``force`` runs every recorded point again.
     ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """

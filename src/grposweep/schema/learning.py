@@ -136,7 +136,6 @@ class Kl:
 class Optimizer:
     """AdamW and its schedule. ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
 
-    learning_rate: float = 1e-6
     optim: str = "adamw_torch"
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
