@@ -20,16 +20,7 @@ from grposweep.config.base_recipe import base_of, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
-from grposweep.schema import (
-    AUTO,
-    AUTO_SIZES,
-    Cluster,
-    Experiment,
-    Shape,
-    Trainer,
-    is_external,
-    value_at,
-)
+from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, is_external, value_at
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:

@@ -365,10 +365,10 @@ def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
             )
     if cluster.nodes == 1:
         return
-    if cluster.kind == "local":
+    if "nodes" in load(LAUNCHERS[cluster.kind]).unread:
         yield (
-            f"cluster.nodes={cluster.nodes} with cluster=local: this machine is one node, and the job of several starts Ray on "
-            "each. Set cluster=slurm, or cluster.nodes=1."
+            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
+            "Ray on each. Set cluster=slurm, or cluster.nodes=1."
         )
     if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
         yield (
