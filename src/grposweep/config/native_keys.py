@@ -27,8 +27,8 @@ from grporecipe.rules.helpers import show
 from grporecipe.setting import TRL, Setting
 from grposweep.config.base_recipe import base_of, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
-from grposweep.config.fields import FROM_RECIPE, KEYS
-from grposweep.config.to_setting import NUMBERS, own_values, read_setting
+from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
+from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.registries import EXTERNAL
 from grposweep.schema import Experiment, Trainer, is_external, value_at

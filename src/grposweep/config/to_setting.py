@@ -17,7 +17,7 @@ from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.planning import micro_steps_per_generation, realise
 from grporecipe.setting import OF_TRL, TRL, Runtime, Setting
 from grposweep.config.base_recipe import base_of, read_args
-from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, OF_TASKS, OPTIONS, PLAIN
+from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
 from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, is_external, value_at
@@ -235,10 +235,6 @@ def read_gpu_share(cluster: Cluster) -> float | None:
     """Return the memory that a trial may use of one GPU in GiB; None if it is not known."""
     memory = read_gpu(cluster)
     return None if memory is None else memory / gpu_trials(cluster)
-
-
-# The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
-NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
 
 
 def own_values(s: Setting, every: bool = False) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
 The groups are in `learning` (what a trial learns) and `running` (where and how trials run). `NEWER` lists the keys that
-recorded sweeps may lack.
+recorded sweeps may lack. The metadata ``setting`` of a key names the field of the neutral Setting that it sets.
 """
 
 from dataclasses import dataclass, field
@@ -56,8 +56,8 @@ class Experiment:
     ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """
 
-    lr: float = 3e-4
-    seed: int = 0
+    lr: float = field(default=3e-4, metadata={"setting": "learning_rate"})
+    seed: int = field(default=0, metadata={"setting": "seed"})
     name: str | None = None
     force: bool = False
     verbose: bool = False
