@@ -21,10 +21,10 @@ MOST_FILES = 248  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 2418, "grporecipe/diagnose": 1435, "grporecipe/frameworks": 12734, "grporecipe/linting": 1527,
-    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1111, "grposweep/cli": 1472,
-    "grposweep/config": 2650, "grposweep/external": 496, "grposweep/launchers": 2023, "grposweep/report": 4281,
-    "grposweep/schema": 576, "grposweep/screening": 839, "grposweep/search": 2545, "grposweep/storage": 2384,
-    "grposweep/sweep": 4614, "grposweep/train": 5051,
+    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1111, "grposweep/cli": 1473,
+    "grposweep/config": 2676, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4273,
+    "grposweep/schema": 573, "grposweep/screening": 839, "grposweep/search": 2547, "grposweep/storage": 2384,
+    "grposweep/sweep": 4607, "grposweep/train": 5051,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
