@@ -104,7 +104,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
 def write_trial(folder: Path) -> Path:
     """A trial folder as the controller makes it: no evaluations, no checkpoints, which the plain script has not either."""
     config = OmegaConf.from_dotlist(
-        ["lr=1e-4", "optimizer.learning_rate=1e-4", f"schedule.max_steps={STEPS}", "schedule.evaluations=0",
+        ["lr=1e-4", f"schedule.max_steps={STEPS}", "schedule.evaluations=0",
          "schedule.eval_at_start=false", "schedule.checkpoints=0", "trainer.keep=none", "batch.num_generations=8",
          "batch.per_device_train_batch_size=32", "batch.gradient_accumulation_steps=2", "batch.per_device_eval_batch_size=8",
          "task.max_completion_length=8", "generation.max_completion_length=8"]

@@ -10,12 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from grposweep.config.compose import to_experiment
 from grposweep.config.points import Points
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.parse import parse_space
 from grposweep.search.space import Interval
-from grposweep.search.validity import Validator
+from grposweep.search.validity import Validator, check_space
 
 Compose = Callable[[list[str]], DictConfig]
 Composed = tuple[dict[str, str], Experiment]  # group -> option, and what they make
@@ -61,7 +61,7 @@ def test_every_option_of_every_group_composes_and_fits_the_schema(
     """An option that is never composed breaks for its first user; what it writes is what the experiment holds."""
     (choices, experiment), group = composed(path), path.parent.name
     assert choices[group] == path.stem
-    check_words(experiment)
+    check_experiment(experiment)
     made = asdict(experiment)
     written = OmegaConf.to_container(OmegaConf.load(CONF / path))
     assert isinstance(written, dict)
@@ -107,9 +107,8 @@ def test_every_sweep_file_composes_and_has_a_valid_point(path: Path, compose: Co
     assert isinstance(params, dict)
     space, fixed = parse_space(shared, {str(name): content for name, content in params.items()})
     points = Points(compose, fixed)
-    check_words(points.base)
+    check_space(space, points)
     validator = Validator(space, points)
-    validator.check_parameters()
     middle = {one.name: one.domain.at(0.5) for one in space.parameters if isinstance(one.domain, Interval)}
     assert any(validator.is_valid({**point, **middle}) for point in space.finite_points())
 

@@ -19,11 +19,11 @@ from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
 from grposweep.schema import UNSET, Experiment
 from grposweep.search.parse import parse_space
-from grposweep.search.validity import Validator
+from grposweep.search.validity import Validator, check_space
 
 OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
 
@@ -38,7 +38,7 @@ def session() -> Any:
 def base(session: Session, *overrides: str) -> Experiment:
     """A checked experiment with these overrides."""
     experiment = Points(session.compose, list(overrides)).base
-    check_words(experiment)
+    check_experiment(experiment)
     return experiment
 
 
@@ -182,8 +182,8 @@ def test_arguments_can_be_swept(session: Session) -> None:
     """A value that TRL does not take stops the sweep; a point's setting has the argument."""
     points = Points(session.compose, [])
     space, _ = parse_space(["trainer.args.use_liger_kernel=true,false"], {})
+    check_space(space, points)
     validator = Validator(space, points)
-    validator.check_parameters()
     settings = [validator.fields.setting({"trainer.args.use_liger_kernel": label}) for label in (True, False)]
     assert [setting.use_liger_kernel for setting in settings] == [True, False]
     assert json.dumps(points.experiment({"trainer.args.tf32": True}).trainer.args) == '{"tf32": true}'

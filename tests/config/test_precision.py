@@ -10,7 +10,7 @@ from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.identity import experiment_id, is_same_point, learning
 from grposweep.config.precision import Precision, read_precision
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.schema import Experiment
 
 LORA = "model.lora.enabled=true"
@@ -78,13 +78,13 @@ def test_a_setting_holds_both_types() -> None:
 def test_what_cannot_be_trained_is_bad_input(overrides: list[str], words: str) -> None:
     """One message, with what to set instead."""
     with pytest.raises(UserError, match=words):
-        check_words(build(*overrides))
+        check_experiment(build(*overrides))
 
 
 def test_types_of_other_trainers_are_their_own() -> None:
     """ms-swift reads its types from its recipe; the fake trainer has none."""
     for kind in ("ms-swift", "verl", "fake"):
-        check_words(build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit"))
+        check_experiment(build(f"trainer.kind={kind}", "model.dtype=float16", "model.quantization=4bit"))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_types_of_other_trainers_are_their_own() -> None:
 )
 def test_older_gpus_take_float16(overrides: list[str]) -> None:
     """And float32; newer ones bfloat16."""
-    check_words(build("cluster.gpu=V100", *overrides))
+    check_experiment(build("cluster.gpu=V100", *overrides))
 
 
 def test_quantized_and_offloaded_states_are_estimated_as_such() -> None:

@@ -10,7 +10,7 @@ from grporecipe.errors import UserError
 from grposweep.config.compose import to_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.schema import Experiment
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.provenance import collect_provenance, difference
@@ -56,7 +56,7 @@ def write(path: Path, **content: object) -> str:
 def test_options_that_the_kind_of_sharding_does_not_have_are_bad_input(overrides: list[str], words: str) -> None:
     """One message, with what to set instead."""
     with pytest.raises(UserError, match=words):
-        check_words(build(*overrides))
+        check_experiment(build(*overrides))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_file_of_deepspeeds_must_fit_the_kind_of_sharding(
 ) -> None:
     """The plan and the estimate of memory go by ``trainer.sharding``."""
     with pytest.raises(UserError, match=words):
-        check_words(build("trainer.sharding=zero2", write(tmp_path / "d.json", **content)))
+        check_experiment(build("trainer.sharding=zero2", write(tmp_path / "d.json", **content)))
 
 
 def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_of_deepspeeds_is_part_of_the_identity_by_its_content(tmp_path: P
 
     def identity(file: str) -> str:
         experiment = build("trainer.sharding=zero2", file)
-        check_words(experiment)
+        check_experiment(experiment)
         return experiment_id(experiment, read_setting(experiment))
 
     here, there = tmp_path / "a.json", tmp_path / "b.json"

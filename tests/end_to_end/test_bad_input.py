@@ -15,6 +15,7 @@ Run = Callable[..., Ended]
 # what is typed, and what the message must hold: the culprit, and a way out
 CASES = {
     "an unknown key": (["batch.num_generation=4"], ["batch.num_generation", "batch.num_generations"]),
+    "the learning rate under TRL's name": (["optimizer.learning_rate=1e-4"], ["learning_rate is not a key", "mean lr?"]),
     "an unknown key with +": (["+foo=1"], ["foo is not a key"]),
     "an unknown key with ++": (["++kl.betta=1"], ["kl.betta", "kl.beta"]),
     "an unknown key in a sweep": (["-m", "lrr=1,2"], ["lrr is not a key", "lr"]),
@@ -42,6 +43,15 @@ CASES = {
     "several samplers": (["-m", "search=tpe,random"], ["search: all trials of a sweep share it", "a name of its own"]),
     "several trackers": (["-m", "lr=1e-3,1e-4", "tracker.kind=none,wandb"], ["tracker.kind: all trials", "one value"]),
     "an invalid run": (["batch=open_r1_medium"], ["GB101", "batch.gradient_accumulation_steps=4"]),
+    "three mistakes at once": (
+        ["trainer.keep=some", "task=jsonl", "search.seeds=1"],
+        ["trainer.keep=some", "task.path is not set", "search.seeds=1: an interval needs at least two seeds"],
+    ),
+    "mistakes of the base, a parameter and a rule": (
+        ["-m", "lr=1e-3,1e-4", "cluster.partition=gpu", "generation.min_p=2",
+         "batch.max_per_device_train_batch_size=0,8", "rules.ignore=[GX]"],
+        ["only cluster=slurm reads cluster.partition", "generation.min_p=2", "max_per_device_train_batch_size=0", "no rule GX"],
+    ),
     "two contradictions at once": (["kl.beta=0.1", "batch.num_generations=7"], ["GK101", "GB101", "kl.enabled=true"]),
     "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
     "two lengths": (["schedule.max_steps=5"], ["GS101", "schedule.budget_completions=null"]),
@@ -76,6 +86,7 @@ DEFAULT = {
     "an unknown key", "an unknown key in a sweep", "an unknown option", "a number for a group", "a wrong type",
     "malformed sweep syntax", "a grid over an interval", "an invalid run", "a space without a valid point",
     "an enqueued value outside its parameter", "a vLLM server that leaves no GPU to train", "a missing data file's path",
+    "three mistakes at once",
 }  # fmt: skip
 
 

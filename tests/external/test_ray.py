@@ -12,7 +12,7 @@ from grporecipe.errors import UserError
 from grposweep.config.native_keys import load_trial_recipe, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.external.ray import as_entries
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
@@ -151,7 +151,7 @@ def test_a_shape_in_which_the_program_would_wait_forever_is_refused(
 ) -> None:
     """Ray grants nothing that is not there, and says nothing."""
     with pytest.raises(UserError, match=why):
-        check_words(points("verl", *words).base)
+        check_experiment(points("verl", *words).base)
 
 
 @pytest.mark.parametrize("framework", RECIPES)

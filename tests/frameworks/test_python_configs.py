@@ -8,7 +8,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes
-from grporecipe.frameworks.parsing.python.configs import hard_coded
+from grporecipe.frameworks.parsing.python_configs import hard_coded
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.recipe import Recipe, VersionSource
 from grposweep.config.validate import check_script
@@ -37,15 +37,17 @@ def notebook(folder: Path, *cells: str, name: str = "train.ipynb") -> Path:
 VALUES: dict[str, tuple[str, Any]] = {
     "literals": ("GRPOConfig(beta=0.04, temperature=-1)", {"beta": 0.04, "temperature": -1}),
     "names": ("N = 8\nB = N * 4 // 2\nGRPOConfig(num_generations=N, seed=B)", {"num_generations": 8, "seed": 16}),
-    "the last assignment": ("N = 8\nN = 4\nGRPOConfig(seed=N)\nN = 2", {"seed": 4}),
     "f-strings": ("m = 'q'\nn = 7\nGRPOConfig(run_name=f'{m}-{n}b')", {"run_name": "q-7b"}),
-    "a dictionary": ("d = dict(beta=1, seed=2)\nd['seed'] = 3\nGRPOConfig(**d, top_k=5)", {"beta": 1, "seed": 3, "top_k": 5}),
+    "a dictionary": ("d = dict(beta=1, seed=2)\nGRPOConfig(**d, top_k=5)", {"beta": 1, "seed": 2, "top_k": 5}),
+    "the same twice": ("n = 3\nif x:\n    n = 3\nGRPOConfig(seed=n)", {"seed": 3}),
+    "paths": ("import os\no = 'out'\nGRPOConfig(os.path.join(o, 'a'))", {"output_dir": "out/a"}),
+    "argparse defaults": ("p.add_argument('--num-generations', type=int, default=8)\nargs = p.parse_args()\n"
+                          "GRPOConfig(num_generations=args.num_generations)", {"num_generations": 8}),
+    "a parameter args": ("p.add_argument('--seed', default=3)\ndef main(args):\n    GRPOConfig(seed=args.seed)", {"seed": 3}),
     "a literal dictionary": ("GRPOConfig(**{'beta': 0.0})", {"beta": 0.0}),
-    "attributes": ("class C:\n    b = 1e-6\na = GRPOConfig(beta=C.b)\na.seed = 9", {"beta": 1e-6, "seed": 9}),
     "module names": ("import trl\ntrl.GRPOConfig(beta=1)", {"beta": 1}),
     "a function": ("def main():\n    n = 2\n    return GRPOConfig(seed=n)", {"seed": 2}),
     "main": ("if __name__ == '__main__':\n    s = 3\n    GRPOConfig(seed=s)", {"seed": 3}),
-    "a known condition": ("FAST = False\nif FAST:\n    s = 1\nelse:\n    s = 2\nGRPOConfig(seed=s)", {"seed": 2}),
     "a class of its own": ("class C(GRPOConfig):\n    seed: int = 5\n    o: int = 1\nC(beta=1)", {"seed": 5, "o": 1, "beta": 1}),
     "the folder": ("GRPOConfig('out', beta=1)", {"output_dir": "out", "beta": 1}),
 }  # fmt: skip
@@ -61,8 +63,17 @@ def test_values_are_those_that_the_text_says(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [
     "GRPOConfig(seed=args.seed)", "def f(n):\n    GRPOConfig(seed=n)", "for n in (1, 2):\n    GRPOConfig(seed=n)",
-    "n = 1\nif x:\n    n = 2\nGRPOConfig(seed=n)", "n = int(input())\nGRPOConfig(seed=n)", "GRPOConfig(seed='a' * 10**9)",
-    "GRPOConfig(seed=9 ** 9 ** 9)", "d = {'seed': 1}\nif x:\n    d['seed'] = 2\nGRPOConfig(**d)",
+    "n = 1\nif x:\n    n = 2\nGRPOConfig(seed=n)", "n = 8\nn = 4\nGRPOConfig(seed=n)",
+    "class C:\n    s = 1\nGRPOConfig(seed=C.s)",
+    "p.add_argument('--seed', required=True)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
+    "p.add_argument('--seed', default=1)\nargs = p.parse_args()\nargs.seed = 2\nGRPOConfig(seed=args.seed)",
+    "try:\n    from values import SEED\nexcept E:\n    SEED = 1\nGRPOConfig(seed=SEED)", "*a, b = 1, 2, 3\nGRPOConfig(seed=b)",
+    "p.add_argument('--seed', default=1)\nargs = p.parse_args(['--seed', '3'])\nGRPOConfig(seed=args.seed)",
+    "p.add_argument('--seed', default=1)\np.set_defaults(seed=3)\nargs = p.parse_args()\nGRPOConfig(seed=args.seed)",
+    "class C:\n    n = 1\n    def f(self):\n        GRPOConfig(seed=n)", "GRPOConfig(seed=f'{1:02}')",
+    "n = n + 1\nGRPOConfig(seed=n)",
+    "n = int(input())\nGRPOConfig(seed=n)", "GRPOConfig(seed='a' * 10**9)",
+    "GRPOConfig(seed=9 ** 9 ** 9)",
     "a = GRPOConfig(seed=1)\nif x:\n    a.seed = 2", "try:\n    n = 1\nexcept E:\n    n = 2\nGRPOConfig(seed=n)",
 ])  # fmt: skip
 def test_what_only_a_running_program_knows_is_unresolved(text: str, tmp_path: Path) -> None:
@@ -79,12 +90,11 @@ def test_unknown_words_may_set_any_key(tmp_path: Path) -> None:
 
 
 def test_each_configuration_of_a_file_is_a_recipe_with_its_lines(tmp_path: Path) -> None:
-    """Also one that is made from another by ``dataclasses.replace``."""
-    text = HEAD + "from dataclasses import replace\na = GRPOConfig(beta=1,\n  seed=2)\nb = replace(a, seed=3)\n"
-    (tmp_path / "train.py").write_text(text)
+    """In the order of the file."""
+    (tmp_path / "train.py").write_text(HEAD + "a = GRPOConfig(beta=1,\n  seed=2)\nb = GRPOConfig(seed=3)\n")
     first, second = load_recipes(tmp_path / "train.py", Options())
-    assert (first.config, first.lines) == ({"beta": 1, "seed": 2}, {"beta": 3, "seed": 4})
-    assert (second.config, second.line("seed")) == ({"beta": 1, "seed": 3}, 5)
+    assert (first.config, first.lines) == ({"beta": 1, "seed": 2}, {"beta": 2, "seed": 3})
+    assert (second.config, second.line("seed")) == ({"seed": 3}, 4)
     assert load_recipe(tmp_path / "train.py", Options()).config == first.config
 
 
@@ -153,11 +163,17 @@ def test_an_unknown_key_is_a_type_error(tmp_path: Path) -> None:
 
 
 def test_keys_of_a_class_of_its_own_are_known(tmp_path: Path) -> None:
-    """From another file of the repository too, with their defaults."""
-    (tmp_path / "ours.py").write_text(HEAD + "class Ours(GRPOConfig):\n    margin: float = 0.5\n")
-    recipe = read(tmp_path, "from ours import Ours\nOurs(beta=0.0)\n# GRPOConfig")
+    """With their defaults."""
+    recipe = read(tmp_path, HEAD + "class Ours(GRPOConfig):\n    margin: float = 0.5\nOurs(beta=0.0)\n")
     assert recipe.config == {"margin": 0.5, "beta": 0.0}
     assert "GV102" not in [problem.code for problem in lint_recipe(recipe).diagnostics]
+
+
+def test_a_class_of_another_file_is_not_read(tmp_path: Path) -> None:
+    """It may be derived from TRL's class or not."""
+    (tmp_path / "ours.py").write_text(HEAD + "class Ours(GRPOConfig):\n    margin: float = 0.5\n")
+    with pytest.raises(UserError, match=r"no GRPOConfig\(\.\.\.\) of TRL"):
+        read(tmp_path, "from ours import Ours\nOurs(beta=0.0)\n# GRPOConfig")
 
 
 def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
@@ -216,16 +232,21 @@ def test_what_stands_next_to_the_call_is_no_key_that_its_release_refuses(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["d = {'seed': 1, 'old': 2}\nd.pop('old', None)\nGRPOConfig(**d)", "d = {'seed': 1, 'old': 2}\ndel d['old']\nGRPOConfig(**d)",
-     "d = {'seed': 0}\nd['seed'] += 1\nGRPOConfig(**d)"],
-)  # fmt: skip
-def test_keys_that_are_removed_or_added_to_are_followed(text: str, tmp_path: Path) -> None:
-    """They kept their first value."""
-    assert read(tmp_path, HEAD + text).config == {"seed": 1}
+    "change", ["d['seed'] = 2", "d.pop('seed')", "del d['seed']", "d.update(seed=2)", "d |= {'seed': 2}"]
+)
+def test_a_dictionary_that_is_changed_may_set_any_key(change: str, tmp_path: Path) -> None:
+    """Nothing is followed: the words are unresolved."""
+    assert "**d" in read(tmp_path, f"{HEAD}d = {{'seed': 1}}\n{change}\nGRPOConfig(**d, beta=1)").unresolved
 
 
 def test_a_dictionary_that_holds_itself_is_unknown(tmp_path: Path) -> None:
     """It was followed without end."""
     recipe = read(tmp_path, HEAD + "d = dict()\nd['a'] = d\nGRPOConfig(seed=1, model_init_kwargs=d)")
     assert recipe.unresolved.keys() == {"model_init_kwargs"}
+
+
+def test_dictionaries_that_double_each_other_are_not_followed_without_end(tmp_path: Path) -> None:
+    """Forty lines would have 2 ** 40 entries."""
+    lines = ["d0 = {'seed': 1}", *(f"d{n} = {{**d{n - 1}, **d{n - 1}}}" for n in range(1, 40))]
+    text = "\n".join([*lines, "GRPOConfig(**d39)"])
+    assert read(tmp_path, HEAD + text).unresolved

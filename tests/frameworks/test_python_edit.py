@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.python.edit import edit_call
+from grporecipe.frameworks.parsing.python_edit import edit_call
 
 HEAD = "from trl import GRPOConfig\nN = 8  # é\n"
 CASES = {

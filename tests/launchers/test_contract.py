@@ -10,8 +10,8 @@ import pytest
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
-from grposweep.config.validate import check_words
-from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, check_slurm_keys, launcher_class
+from grposweep.config.validate import check_experiment, check_place
+from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
 from grposweep.schema import Cluster, Experiment
@@ -178,12 +178,12 @@ def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
     """Before anything starts: the configuration alone, or this machine."""
     broken = place.experiment(processes=3, nodes=2)
     words = {"local": "local: a trial", "slurm": "makes 2", "toy": "a toy job has one"}
-    check_words(place.experiment())
+    check_experiment(place.experiment())
     if place.kind == "local":
-        check_words(broken)  # only this machine can tell
+        check_experiment(broken)  # only this machine can tell
         return
     with pytest.raises(UserError, match=words[place.kind]):
-        check_words(broken)
+        check_experiment(broken)
 
 
 def test_detaching_says_what_continues(place: Place) -> None:
@@ -233,14 +233,14 @@ def test_a_dry_run_writes_and_starts_nothing(state: Path, tmp_path: Path, capsys
     assert "none is submitted" in launcher.detach_message([job_id])
     assert not list(state.glob("*.job"))
     with pytest.raises(UserError, match="makes 2"):
-        check_words(place.experiment(processes=3, nodes=2))
+        check_experiment(place.experiment(processes=3, nodes=2))
 
 
 def test_an_unknown_launcher_is_refused_with_the_names_of_all(toy: Path) -> None:
     """Those that are registered now."""
     experiment = Place("kubernetes", toy).experiment()
     with pytest.raises(UserError, match="local, slurm, dry_run, toy"):
-        check_words(experiment)
+        check_experiment(experiment)
 
 
 def test_every_launcher_is_registered_under_its_own_name() -> None:
@@ -266,9 +266,9 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
 
 def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:
     """A login node is no place to train; a study for Slurm with ``cluster=local`` is meant."""
-    with pytest.raises(UserError, match=r"only cluster=slurm reads cluster.partition and cluster.walltime_min"):
-        check_slurm_keys(Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"])
-    check_slurm_keys(Cluster(partition="gpu"), ["cluster", "cluster.partition"])
-    check_slurm_keys(Cluster(partition="gpu"), ["lr"])  # from a study's file
-    check_slurm_keys(Cluster(kind="slurm", partition="gpu"), [])
-    check_slurm_keys(Cluster(processes=2), ["cluster.partition"])
+    (problem,) = check_place(Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"])
+    assert problem.startswith("only cluster=slurm reads cluster.partition and cluster.walltime_min")
+    assert not [*check_place(Cluster(partition="gpu"), ["cluster", "cluster.partition"])]
+    assert not [*check_place(Cluster(partition="gpu"), ["lr"])]  # from a study's file
+    assert not [*check_place(Cluster(kind="slurm", partition="gpu"), [])]
+    assert not [*check_place(Cluster(processes=2), ["cluster.partition"])]

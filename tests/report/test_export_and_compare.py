@@ -340,7 +340,7 @@ def test_trls_own_parser_takes_the_exported_recipe(commands: Commands, made: Pat
     experiment = load_experiment(best.path / "config.yaml")
     arguments = ["--config", "r.yaml", "--output_dir", "out", "--use_cpu", "true", "--bf16", "false"]
     real = make_parser().parse_args_and_config(arguments)[1]
-    assert real.learning_rate == experiment.optimizer.learning_rate
+    assert real.learning_rate == experiment.lr
     assert real.num_generations == experiment.batch.num_generations
     assert real.beta == experiment.kl.beta
 
@@ -359,10 +359,3 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Pa
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count
         assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
-
-
-def test_a_learning_rate_is_one_difference() -> None:
-    """``optimizer.learning_rate`` refers to ``lr``; where the two differ otherwise, both are named."""
-    here, there = ({"lr": rate, "optimizer": {"learning_rate": rate}} for rate in (1e-4, 3e-4))
-    assert [found.key for found in compared(here, there)] == ["lr"]
-    assert len(compared(here, there | {"optimizer": {"learning_rate": 1.0}})) == 2

@@ -12,7 +12,7 @@ from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.identity import experiment_id, prepared_key, screen_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import check_words
+from grposweep.config.validate import check_experiment
 from grposweep.schema import Experiment
 from grposweep.screening.run import (
     choose_pass_rates,
@@ -176,7 +176,7 @@ def test_a_trial_refuses_pass_rates_of_other_data(tmp_path: Path) -> None:
 def test_bounds_that_are_no_pass_rates_are_refused(base: Experiment, bounds: list[float]) -> None:
     """Two numbers from 0 to 1, the lower first."""
     with pytest.raises(UserError, match=r"task.keep_between=\["):
-        check_words(changed(base, "task", keep_between=bounds))
+        check_experiment(changed(base, "task", keep_between=bounds))
 
 
 def test_only_our_own_trainer_screens_and_filters(base: Experiment) -> None:
@@ -185,7 +185,7 @@ def test_only_our_own_trainer_screens_and_filters(base: Experiment) -> None:
     with pytest.raises(UserError, match="Set trainer=trl"):
         run_screen(fake, 16, None, None, None)  # type: ignore[arg-type]  # refused before they are used
     with pytest.raises(UserError, match=r"kept\.jsonl"):
-        check_words(changed(fake, "task", keep_between=[0.2, 0.8]))
+        check_experiment(changed(fake, "task", keep_between=[0.2, 0.8]))
 
 
 def test_a_screen_runs_whole_groups_and_trains_nothing(base: Experiment) -> None:

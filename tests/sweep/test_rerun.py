@@ -36,19 +36,13 @@ def changed(recorded: Experiment, overrides: list[str], session: Session) -> Exp
     return apply_values(recorded, parse_values(overrides, session.loader), session)
 
 
-def test_a_changed_learning_rate_reaches_the_optimizer(session: Session) -> None:
-    """Recorded configurations are resolved; what refers to another key by conf/ does so again."""
+def test_what_refers_to_another_key_by_conf_does_so_again(session: Session) -> None:
+    """Recorded configurations are resolved; a length that was not the task's stays as it was."""
     recorded = Experiment()
-    recorded.lr = recorded.optimizer.learning_rate = 1e-3
-    again = changed(recorded, ["lr=2e-3"], session)
-    assert (again.lr, again.optimizer.learning_rate) == (2e-3, 2e-3)
-
-
-def test_an_optimizer_rate_that_was_not_lr_stays_independent(session: Session) -> None:
-    """An optimizer's rate that was not ``lr`` does not become it."""
-    recorded = Experiment()
-    recorded.optimizer.learning_rate = 7.0
-    assert changed(recorded, ["lr=2e-3"], session).optimizer.learning_rate == 7.0
+    again = changed(recorded, ["task.max_completion_length=99"], session)
+    assert again.generation.max_completion_length == 99
+    recorded.generation.max_completion_length = 7
+    assert changed(recorded, ["task.max_completion_length=99"], session).generation.max_completion_length == 7
 
 
 def test_an_option_replaces_its_group_and_a_key_its_value(session: Session) -> None:
@@ -97,7 +91,7 @@ def test_a_rerun_is_a_sweep_of_its_own_that_names_its_origin(run: Run, here: Pat
     assert ended.sweep.parent == original.parent
     origin = yaml.safe_load((ended.sweep / "sweep.yaml").read_text())["provenance"]["rerun_of"]
     assert origin == {"sweep": str(original), "trial": trials(original)[0].name, "overrides": ["lr=1e-2"]}
-    assert load_experiment(trials(ended.sweep)[0] / "config.yaml").optimizer.learning_rate == 1e-2
+    assert load_experiment(trials(ended.sweep)[0] / "config.yaml").lr == 1e-2
     assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == before
 
 

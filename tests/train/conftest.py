@@ -28,7 +28,7 @@ SMALL = [
 
 def build_experiment(*overrides: str) -> Experiment:
     """A small experiment: 2 prompts x 4 generations per step, 4 steps, 8 held-out prompts."""
-    config = OmegaConf.from_dotlist(["lr=1e-3", *SMALL, "optimizer.learning_rate=${lr}", *overrides])
+    config = OmegaConf.from_dotlist(["lr=1e-3", *SMALL, *overrides])
     return to_experiment(config)
 
 

@@ -88,7 +88,7 @@ def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnost
 def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
     """Return the text after changing one of its recipes; None if more than these keys would change."""
     if path.suffix in PYTHON:
-        from grporecipe.frameworks.parsing.python.edit import edit_call  # few files are Python
+        from grporecipe.frameworks.parsing.python_edit import edit_call  # few files are Python
 
         return edit_call(path, judged.text, number, change)
     return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")

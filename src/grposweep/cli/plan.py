@@ -186,12 +186,13 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
     from grposweep.config.compose import open_session, override_name
-    from grposweep.config.native_keys import check_reach, check_switches
+    from grposweep.config.native_keys import check_switches
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+    from grposweep.config.validate import refuse
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.search.validity import Validator, distinct_experiments
+    from grposweep.search.validity import Validator, check_space, distinct_experiments
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
@@ -200,13 +201,13 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
             raise UserError(
                 "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
             )
-        searched = [parameter.name for parameter in space.parameters]
-        validator = Validator(space, Points(session.compose, fixed))
-        check_reach(validator.points.base.trainer, [*map(override_name, fixed), *searched])
-        validator.check_parameters()
+        points = Points(session.compose, fixed)
+        check_space(space, points, [*map(override_name, fixed)])
+        validator = Validator(space, points)
         validity = evaluate_grid(validator)
         if validity.valid:
-            check_switches(searched, lambda section: distinct_experiments(validity, section))
+            searched = [parameter.name for parameter in space.parameters]
+            refuse(check_switches(searched, lambda section: distinct_experiments(validity, section)))
         console = build_console()
         console.print(
             f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False

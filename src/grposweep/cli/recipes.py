@@ -218,7 +218,7 @@ def screen(
     from grporecipe.errors import ExitCode
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points
-    from grposweep.config.validate import check_words
+    from grposweep.config.validate import check_experiment
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.screening.run import prompts_by_group, run_screen
     from grposweep.screening.summary import recommend
@@ -231,7 +231,7 @@ def screen(
         console.quiet = True
     with open_session() as session:
         experiment = Points(session.compose, list(overrides or [])).base
-    check_words(experiment)
+    check_experiment(experiment)
     with counting_interrupts() as interrupts:
         screen = run_screen(experiment, samples, prompts, console, interrupts)
     if screen is None:

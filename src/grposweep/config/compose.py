@@ -40,7 +40,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
-from grposweep.schema import ALIASES, GPU_HOURS, GROUPS, Experiment, Search, drop_newer
+from grposweep.schema import GPU_HOURS, GROUPS, Experiment, Search, drop_newer
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
@@ -78,7 +78,8 @@ def unknown_key(key: str) -> str:
     keys = list(known_keys())
     last = key.rsplit(".", 1)[-1]
     same = [known for known in keys if known.rsplit(".", 1)[-1] == last]
-    same = [ALIASES.get(known, known) for known in same]
+    # TRL's name is like none of ours
+    same = ["lr"] if last == "learning_rate" else same
     near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or _near_last(last, keys)
     hint = f"Did you mean {' or '.join(near[:3])}?" if near else "'--cfg job' shows all keys."
     return f"{key} is not a key of grposweep, so nothing would read it. {hint}"
@@ -234,11 +235,8 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """Return the schema as a configuration, built once (merging copies it). A key with an alias refers to the alias."""
-    schema = _open_mappings(OmegaConf.structured(Experiment))
-    for key, alias in ALIASES.items():
-        OmegaConf.update(schema, key, f"${{{alias}}}")
-    return schema
+    """Return the schema as a configuration, built once (merging copies it)."""
+    return _open_mappings(OmegaConf.structured(Experiment))
 
 
 def explain(error: OmegaConfBaseException) -> str:

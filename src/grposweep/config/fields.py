@@ -1,86 +1,37 @@
 """Which keys of an Experiment decide which fields of a setting.
 
-``PATHS`` maps each field to its place in an Experiment. Users type the same key, unless the schema has a shorter alias
-for it (``lr``). A few fields are derived from several keys; ``DERIVED`` names these keys.
+``KEYS`` maps each field to the key that a user types, which messages and fixes name. A few fields are derived from several
+keys; ``DERIVED`` names these keys.
 """
 
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
 from grporecipe.setting import UNSET, Setting
-from grposweep.schema import ALIASES, AUTO_SIZES
+from grposweep.schema import AUTO_SIZES, Experiment
 
-# A field of the setting -> the place of its value in an Experiment.
-PATHS = {
-    "processes": "cluster.processes",
-    "num_generations": "batch.num_generations",
-    "per_device_train_batch_size": "batch.per_device_train_batch_size",
-    "gradient_accumulation_steps": "batch.gradient_accumulation_steps",
-    "steps_per_generation": "batch.steps_per_generation",
-    "num_iterations": "batch.num_iterations",
-    "prompts_per_step": "batch.prompts_per_step",
-    "max_per_device_train_batch_size": "batch.max_per_device_train_batch_size",
-    "per_device_eval_batch_size": "batch.per_device_eval_batch_size",
-    "num_generations_eval": "batch.num_generations_eval",
-    "eval_prompts": "task.eval_prompts",
-    "train_prompts": "task.train_prompts",
-    "chat": "task.chat",
-    "max_steps": "schedule.max_steps",
-    "epochs": "schedule.epochs",
-    "budget_completions": "schedule.budget_completions",
-    "evaluations": "schedule.evaluations",
-    "checkpoints": "schedule.checkpoints",
-    "kl_enabled": "kl.enabled",
-    "beta": "kl.beta",
-    "use_bias_correction_kl": "kl.use_bias_correction_kl",
-    "sync_ref_model": "kl.sync_ref_model",
-    "ref_model_sync_steps": "kl.ref_model_sync_steps",
-    "ref_model_mixup_alpha": "kl.ref_model_mixup_alpha",
-    "loss_type": "loss.loss_type",
-    "epsilon": "loss.epsilon",
-    "epsilon_high": "loss.epsilon_high",
-    "delta": "loss.delta",
-    "scale_rewards": "loss.scale_rewards",
-    "importance_sampling_level": "loss.importance_sampling_level",
-    "mask_truncated_completions": "loss.mask_truncated_completions",
-    "learning_rate": "optimizer.learning_rate",
-    "lr_scheduler_type": "optimizer.lr_scheduler_type",
-    "warmup_steps": "optimizer.warmup_steps",
-    "optim": "optimizer.optim",
-    "weight_decay": "optimizer.weight_decay",
-    "adam_beta1": "optimizer.adam_beta1",
-    "adam_beta2": "optimizer.adam_beta2",
-    "adam_epsilon": "optimizer.adam_epsilon",
-    "max_grad_norm": "optimizer.max_grad_norm",
-    "seed": "seed",
-    "lora": "model.lora.enabled",
-    "lora_rank": "model.lora.r",
-    "lora_alpha": "model.lora.alpha",
-    "lora_dropout": "model.lora.dropout",
-    "weights_dtype": "model.dtype",
-    "autocast_dtype": "model.mixed_precision",
-    "gradient_checkpointing": "model.gradient_checkpointing",
-    "sharding": "trainer.sharding",
-    "gpu_memory_gib": "cluster.gpu_memory_gib",
-    "temperature": "generation.temperature",
-    "top_p": "generation.top_p",
-    "top_k": "generation.top_k",
-    "max_completion_length": "generation.max_completion_length",
-    "use_vllm": "generation.use_vllm",
-    "vllm_mode": "generation.vllm_mode",
-    "vllm_tensor_parallel_size": "generation.vllm_tensor_parallel_size",
-    "vllm_gpu_memory_utilization": "generation.vllm_gpu_memory_utilization",
-    "vllm_max_model_length": "generation.vllm_max_model_length",
-    "nodes": "cluster.nodes",
-    "gpus_per_node": "cluster.gpus_per_node",
-    "server_gpus": "generation.vllm_gpus",
-    "server_command": "generation.vllm_server_command",
-    "walltime_min": "cluster.walltime_min",
-    "host_memory_gib": "cluster.mem_gb",
-    "eval_at_start": "schedule.eval_at_start",
-    "checkpoint_minutes": "schedule.checkpoint_minutes",
-    **{name: f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]},
-}
+# The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
+NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
 
-# A field of the setting -> the key that a user types, which messages and fixes name.
-KEYS = {name: ALIASES.get(path, path) for name, path in PATHS.items()}
+
+def _keys(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every field of the setting that one key sets, and the key.
+
+    The schema names the field in the key's metadata. In the groups of numbers both have the same name otherwise.
+    """
+    hints = get_type_hints(schema)
+    for key in fields(schema):
+        path = f"{section}.{key.name}" if section else key.name
+        name = key.metadata.get("setting", key.name if section in NUMBERS else "")
+        if is_dataclass(hints[key.name]):
+            yield from _keys(hints[key.name], path)
+        elif name in Setting.__dataclass_fields__:
+            yield name, path
+
+
+# A field of the setting -> the key of its value.
+KEYS = dict(_keys())
 
 # Fields that follow from several keys (or sections), and from what preparation counted.
 DERIVED: dict[str, tuple[str, ...]] = {
@@ -118,13 +69,13 @@ ARGS = {
 FROM_RECIPE = frozenset(
     ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
      "eval_prompts", "server_gpus", "chat", "server_command", "eval_at_start",
-     *(name for name in PATHS if name.startswith(("vllm_", "use_vllm")))]
+     *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
 # Fields that are left to the trainer if they are not set.
 OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
-    **{name: (path,) for name, path in PATHS.items()},
+    **{name: (path,) for name, path in KEYS.items()},
     **DERIVED,
     **dict.fromkeys(ARGS, ("trainer.args",)),
 }

@@ -16,9 +16,9 @@ from grporecipe.planning import save_every, total_steps
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting
 from grporecipe.translate import Translation, find_left_out, list_left_out, list_unknown
-from grposweep.config.fields import ARGS, KEYS, SOURCES
+from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.config.to_setting import NUMBERS, own_values
+from grposweep.config.to_setting import own_values
 from grposweep.process import run_command
 from grposweep.schema import Experiment
 

@@ -103,6 +103,7 @@ def _content(experiment: Experiment) -> dict[str, Any]:
     """
     content, found = asdict(experiment), read_precision(experiment.model)
     drop_newer(content)
+    content["optimizer"]["learning_rate"] = experiment.lr  # hashes that name folders have it twice
     content["model"] |= {"dtype": found.weights, "mixed_precision": found.mixed}
     if found.mixed == IMPLIED.get(found.weights):
         del content["model"]["mixed_precision"]

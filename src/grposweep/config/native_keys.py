@@ -7,14 +7,13 @@ written; all other keys stay as they are. A trial's folder gets the point's reci
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from grporecipe import frameworks
-from grporecipe.errors import UserError
 from grporecipe.files import read_json, write_json, write_text
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.base import closest_keys, parse_release, text
@@ -23,21 +22,22 @@ from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.frameworks.writing import in_completions, render_keys
 from grporecipe.planning import micro_steps_per_generation
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.recipe import KeySpec, LaunchedCode, Recipe
 from grporecipe.rules.helpers import show
 from grporecipe.setting import TRL, Setting
 from grposweep.config.base_recipe import base_of, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
-from grposweep.config.fields import FROM_RECIPE, KEYS
-from grposweep.config.to_setting import NUMBERS, own_values, read_setting
+from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
+from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.registries import EXTERNAL
-from grposweep.schema import ALIASES, Experiment, Trainer, is_external, value_at
+from grposweep.schema import Experiment, Trainer, is_external, value_at
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
 # Keys that have another name in grposweep, or follow from several keys.
 RENAMED = {
+    "learning_rate": "lr",
     "bf16": "model.mixed_precision",
     "fp16": "model.mixed_precision",
     "data_seed": "seed",
@@ -91,27 +91,30 @@ def taken() -> Mapping[str, KeySpec]:
 def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
-    same = {key.rpartition(".")[2]: ALIASES.get(key, key) for key in own}
+    same = {key.rpartition(".")[2]: key for key in own}
     return {name: key for name, key in {**same, **RENAMED}.items() if name in taken()}
 
 
-def check_args(trainer: Trainer) -> None:
-    """Raise UserError for keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
+def check_args(experiment: Experiment) -> Iterator[str]:
+    """Name keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
+    trainer = experiment.trainer
+    check = _check_own_key if is_external(trainer.kind) else _check_arg
     for name, value in trainer.args.items():
-        what = f"trainer.args.{name}={show(value)}"
-        if is_external(trainer.kind):
-            _check_own_key(trainer, name, value, what)
-            continue
-        if name in homes():
-            raise UserError(f"{what}: grposweep has its own key for this. Set {homes()[name]} instead.")
-        if name not in taken():
-            near = [HABITS[name]] if name in HABITS else closest_keys(name, taken())
-            advice = f"Did you mean {' or '.join(map(_place, near))}?" if near else "Remove it."
-            raise UserError(f"{what}: GRPOConfig of TRL {text(TRL)} has no such key. {advice}")
-        if wanted := _mistyped(value, taken()[name].type):
-            raise UserError(f"{what}: the key takes {wanted}. Set one.")
-        if value and name in UNFIT:
-            raise UserError(f"{what}: {UNFIT[name]}. Leave it out.")
+        if problem := check(trainer, name, value):
+            yield f"trainer.args.{name}={show(value)}: {problem}"
+
+
+def _check_arg(_: Trainer, name: str, value: Any) -> str:
+    """Describe what is wrong with an argument of TRL's own trainer; empty if nothing is."""
+    if name in homes():
+        return f"grposweep has its own key for this. Set {homes()[name]} instead."
+    if name not in taken():
+        near = [HABITS[name]] if name in HABITS else closest_keys(name, taken())
+        advice = f"Did you mean {' or '.join(map(_place, near))}?" if near else "Remove it."
+        return f"GRPOConfig of TRL {text(TRL)} has no such key. {advice}"
+    if wanted := _mistyped(value, taken()[name].type):
+        return f"the key takes {wanted}. Set one."
+    return f"{UNFIT[name]}. Leave it out." if value and name in UNFIT else ""
 
 
 # grposweep keys that an external trainer does not read -> the key of its recipe with the same meaning, under TRL's names.
@@ -138,8 +141,8 @@ def reaches(key: str) -> bool:
     return key not in {KEYS[name] for name in FROM_RECIPE}
 
 
-def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
-    """Raise UserError for a key that an external trainer does not read, and name the nearest key that it reads."""
+def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
+    """Name keys that an external trainer does not read, each with the nearest key that it reads."""
     for name in names if is_external(trainer.kind) else ():
         if reaches(name):
             continue
@@ -155,7 +158,7 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> None:
             advice = f"Set trainer.args.{theirs}, a key of its recipe."
         else:
             advice = "Set a key that the script reads: trainer.args.KEY."
-        raise UserError(f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}")
+        yield f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
 
 
 # Beginnings of keys, the key that switches them on, and its value then.
@@ -171,8 +174,8 @@ SWITCHES: dict[str, tuple[str, Any]] = {
 }
 
 
-def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Experiment]]) -> None:
-    """Raise UserError for a searched key that another key switches off at every point.
+def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Experiment]]) -> Iterator[str]:
+    """Name searched keys that another key switches off at every point.
 
     ``distinct`` returns the experiments of the space that differ in a section, such as ``model``.
     """
@@ -185,42 +188,46 @@ def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Expe
         if any(is_external(item.trainer.kind) or value_at(item, key) == wanted for item in experiments):
             continue
         present = str(value_at(experiments[0], key)).lower()
-        raise UserError(
+        yield (
             f"{name}: nothing reads it while {key} is {present}, so its values would all train the same. "
             f"Set {key.removesuffix('.kind')}={str(wanted).lower()}, or leave it out."
         )
 
 
 @lru_cache(maxsize=16)
-def _declared(script: Path) -> Mapping[str, KeySpec]:
-    from grporecipe.frameworks.parsing.python.launched import read_launched  # only a script needs it
+def _launched(script: Path) -> LaunchedCode | None:
+    from grporecipe.frameworks.parsing.python_launched import read_launched  # only a script needs it
 
-    found = read_launched(script.name, script)
-    return {} if found is None else found.declares
+    return read_launched(script.name, script)
+
+
+def _code_of(trainer: Trainer) -> LaunchedCode | None:
+    return None if trainer.script is None else _launched((Path(trainer.workdir or ".") / trainer.script).resolve())
 
 
 def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
     """Return the options that a training script declares, and those of its recipe, without running anything."""
-    own = {} if trainer.script is None else _declared((Path(trainer.workdir or ".") / trainer.script).resolve())
+    code = _code_of(trainer)
+    own = {} if code is None else code.declares
     return {**dict.fromkeys(load_base(replace(trainer, args={})).config, KeySpec("any", None)), **own}
 
 
-def _check_own_key(trainer: Trainer, name: str, value: Any, what: str) -> None:
-    """Raise UserError for a key of a script's recipe that grposweep sets, that nothing reads, or whose value does not fit."""
+def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
+    """Describe a key of a script's recipe that grposweep sets, that nothing reads, or whose value does not fit."""
     if not framework_of(trainer).traits.follows_trl:
-        raise UserError(f"{what}: trainer={trainer.kind} has other keys. Set it in trainer.recipe.")
+        return f"trainer={trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
-    if home.startswith((*NUMBERS, *ALIASES.values(), "seed", "outputs")) and reaches(home):
-        raise UserError(f"{what}: grposweep has its own key for this. Set {home} instead.")
-    keys = {**known(TRL), **declared(trainer)}
+    if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
+        return f"grposweep has its own key for this. Set {home} instead."
+    keys, code = {**known(TRL), **declared(trainer)}, _code_of(trainer)
+    if name not in keys and code is not None and code.declares_more:
+        return ""  # another file may declare it
     if name not in keys:
         near = closest_keys(name, keys)
         meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."
-        raise UserError(
-            f"{what}: neither TRL's classes nor the script declare such a key, nor does the recipe. {meant}"
-        )
-    if wanted := _mistyped(value, keys[name].type):
-        raise UserError(f"{what}: the key takes {wanted}. Set one.")
+        return f"neither TRL's classes nor the script declare such a key, nor does the recipe. {meant}"
+    wanted = _mistyped(value, keys[name].type)
+    return f"the key takes {wanted}. Set one." if wanted else ""
 
 
 def _place(name: str) -> str:
@@ -336,6 +343,5 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
 def unchanged(experiment: Experiment) -> Setting:
     """Return the setting of the recipe itself, for a point that changes nothing."""
     own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
-    own["optimizer"]["learning_rate"] = own["lr"]
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
     return read_setting(to_experiment({**own, **kept}))

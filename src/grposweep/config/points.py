@@ -20,7 +20,8 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, read_text
 from grposweep.config.base_recipe import base_of
 from grposweep.config.compose import Session, explain, resolved, to_experiment, typed
-from grposweep.config.to_setting import NUMBERS, own_values
+from grposweep.config.fields import NUMBERS
+from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
 from grposweep.schema import GROUPS, Experiment, Trainer, is_external
@@ -207,7 +208,7 @@ def recorded_points(recorded: Experiment, session: Session) -> Points:
 
 
 def follow(config: DictConfig) -> DictConfig:
-    """Restore references between values (``${lr}``) if conf/ has them and the values are equal."""
+    """Restore references between values (``${task.eval_generations}``) if conf/ has them and the values are equal."""
     found = config.copy()
     for key, reference in _references():
         trial = found.copy()

@@ -42,15 +42,6 @@ def read_precision(model: Model) -> Precision:
     return Precision(COMPUTED.get(mixed, "float32") if model.lora.enabled else "float32", mixed)
 
 
-def check_types(experiment: Experiment) -> None:
-    """Raise UserError for numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
-    if experiment.trainer.kind != "trl":
-        return
-    check_precision(experiment.model, experiment.cluster)
-    check_generation(experiment)
-    check_quantization(experiment)
-
-
 def check_precision(model: Model, cluster: Cluster | None = None) -> None:
     """Raise UserError for types that cannot be trained together, or that ``cluster.gpu`` cannot compute in."""
     if model.dtype not in (AUTO, *IMPLIED):

@@ -17,19 +17,10 @@ from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.planning import micro_steps_per_generation, realise
 from grporecipe.setting import OF_TRL, TRL, Runtime, Setting
 from grposweep.config.base_recipe import base_of, read_args
-from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, OF_TASKS, OPTIONS, PATHS, PLAIN
+from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
-from grposweep.schema import (
-    AUTO,
-    AUTO_SIZES,
-    Cluster,
-    Experiment,
-    Shape,
-    Trainer,
-    is_external,
-    value_at,
-)
+from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, is_external, value_at
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -68,7 +59,7 @@ def _starts_tasks(cluster: Cluster) -> bool:
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the setting's fields as configured; sizes left to ``auto`` are 1 and named in the field ``auto``."""
-    fields = {name: value_at(experiment, path) for name, path in PATHS.items() if name not in DERIVED}
+    fields = {name: value_at(experiment, path) for name, path in KEYS.items() if name not in DERIVED}
     auto = frozenset(name for name in AUTO_SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
     fields |= _optional_fields(experiment, fields)
@@ -246,10 +237,6 @@ def read_gpu_share(cluster: Cluster) -> float | None:
     return None if memory is None else memory / gpu_trials(cluster)
 
 
-# The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
-NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
-
-
 def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves open keep their defaults.
 
@@ -269,7 +256,6 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
             found[path] = value
         elif group in NUMBERS and (value not in (None, "") or _is_optional(path)):
             found[group][key] = value
-    found["optimizer"]["learning_rate"] = "${lr}"
     found["kl"]["enabled"] = s.beta != 0
     found["batch"] |= _sizes(s)
     found["schedule"] |= _length(s) | {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}

@@ -1,7 +1,7 @@
 """Check an experiment's values beyond their types: choices, ranges, and values that exclude each other."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +11,12 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load
-from grposweep.config.native_keys import check_args
-from grposweep.config.precision import check_types
+from grposweep.config.native_keys import check_args, check_reach
+from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL, LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, suggest_search_key
-from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Generation, Search, Trainer, is_external, value_at
+from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Trainer, default_of, is_external, value_at
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.dtype": (AUTO, "float32", "bfloat16", "float16"),
@@ -71,8 +71,145 @@ NOT_NEGATIVE = ("loss.entropy_coef_min", "loss.entropy_coef_max", "loss.entropy_
                 "generation.vllm_importance_sampling_clip_min")  # fmt: skip
 
 
-def check_ranges(experiment: Experiment) -> None:
-    """Raise UserError for an option of the loss or of generation outside its range."""
+def validate(experiment: Experiment, names: Collection[str] = (), trains: bool = False) -> list[str]:
+    """Return a message for every mistake of a configuration: what is set, why it cannot work, what to set instead.
+
+    Args:
+        experiment: the configuration.
+        names: the keys and groups that the command sets, which something has to read.
+        trains: whether trials start from this machine, so that it needs what they import.
+
+    """
+    if secrets := list(collect(refuse_secrets, asdict(experiment))):
+        return secrets  # another message would print the secret
+    wrong = {key: message for key in _keys() for message in check_value(key, value_at(experiment, key))}
+    # A check of several keys has no answer if one of them has no meaning.
+    checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
+    problems = [*wrong.values(), *(message for check in checks for message in collect(check, experiment))]
+    if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
+        problems += check_reach(experiment.trainer, names)
+        problems += check_place(experiment.cluster, names)
+        problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
+    return problems
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Raise UserError with all mistakes of a configuration."""
+    refuse(validate(experiment))
+
+
+def collect(check: Callable[..., Iterable[str] | None], *arguments: Any) -> Iterator[str]:
+    """Yield the messages of a check that yields or raises them."""
+    try:
+        yield from check(*arguments) or ()
+    except UserError as error:
+        yield str(error)
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise UserError with all of these messages, each once; do nothing without any."""
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} keys cannot work:", *found]))
+
+
+def _keys() -> tuple[str, ...]:
+    return (*CHOICES, *REGISTERED, *SIZES_OR_AUTO, *AT_LEAST_ONE)
+
+
+def check_value(key: str, value: Any) -> Iterator[str]:
+    """Say if a key has an unknown choice, no size, or a count below one that must be at least one."""
+    if key in SIZES_OR_AUTO:
+        if isinstance(value, str) and value != AUTO:
+            yield f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto."
+    elif key in AT_LEAST_ONE:
+        if value is not None and value < 1:
+            yield f"{key}={value}: it must be at least 1. Set {key}=1 or more."
+    else:
+        yield from _choice(key, value)
+
+
+def check_search(experiment: Experiment) -> Iterator[str]:
+    """Name a budget and numbers of seeds and evaluations with which nothing could be compared."""
+    search, evaluations = experiment.search, experiment.schedule.evaluations
+    if search.budget_gpu_hours is not None and not search.budget_gpu_hours > 0:
+        yield (
+            f"search.budget_gpu_hours={search.budget_gpu_hours}: nothing could start. Set a number of hours above 0, or null for "
+            "no limit."
+        )
+    if search.seeds == 1 or search.seeds < 0:
+        yield (
+            f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
+            "least), or 0 to train no leader again."
+        )
+    if search.last > max(evaluations, 1) and not is_external(experiment.trainer.kind):
+        yield (
+            f"search.last={search.last}: the objective averages over that many evaluations, and there are "
+            f"{evaluations}. Set schedule.evaluations={search.last}, or a smaller search.last."
+        )
+
+
+def check_gpu(experiment: Experiment) -> Iterator[str]:
+    """Say if the memory of a GPU is not above 0. Raise UserError for a GPU that is not in the catalog."""
+    size = read_gpu(experiment.cluster)
+    if size is not None and not size > 0:
+        yield (
+            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in GiB, or null to skip "
+            "the memory rules."
+        )
+
+
+def check_prompts(experiment: Experiment) -> Iterator[str]:
+    """Say if a task lacks its file of prompts, or would not read it."""
+    task = experiment.task
+    if task.kind == "arithmetic" and task.path is not None:
+        yield (
+            f"task.path={task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
+            "Set task=jsonl or task=gsm8k as well."
+        )
+    if task.kind == "jsonl" and task.path is None:
+        yield "task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl."
+
+
+def check_name(experiment: Experiment) -> Iterator[str]:
+    """Say if the name is not that of a folder."""
+    name = experiment.name
+    if name is not None and ("/" in name or name.strip(".") == ""):
+        yield f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes."
+
+
+def check_types(experiment: Experiment) -> Iterator[str]:
+    """Name numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
+    if experiment.trainer.kind == "trl":
+        yield from collect(check_precision, experiment.model, experiment.cluster)
+        yield from collect(check_generation, experiment)
+        yield from collect(check_quantization, experiment)
+
+
+def check_launcher(experiment: Experiment) -> Iterator[str]:
+    """Name what cannot work with the launcher."""
+    launcher = load(LAUNCHERS[experiment.cluster.kind])
+    yield from collect(launcher.check_gpu_share, experiment)
+    yield from collect(launcher.validate, experiment)
+
+
+def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
+    """Say if a command sets keys that the launcher does not read, and chooses no cluster.
+
+    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
+    ``cluster=local``, and exported.
+    """
+    unread = load(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    set_here = [name for name in unread if getattr(cluster, name) != default_of(f"cluster.{name}")]
+    if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
+        yield (
+            f"only cluster=slurm reads {' and '.join(found)}, and these trials would train on this machine. Set cluster=slurm, "
+            "or cluster=local to train here."
+        )
+
+
+def check_ranges(experiment: Experiment) -> Iterator[str]:
+    """Name an option of the loss or of generation outside its range."""
     ranges: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         (SHARES, lambda value: 0 <= value <= 1, "a share, from 0 to 1"),
         (ABOVE_ZERO, lambda value: value > 0, "a number above 0"),
@@ -82,89 +219,27 @@ def check_ranges(experiment: Experiment) -> None:
         for key in keys:
             value = value_at(experiment, key)
             if value is not None and not is_inside(value):
-                raise UserError(f"{key}={value:g}: it takes {wanted}. Set one, or null for TRL's default.")
+                yield f"{key}={value:g}: it takes {wanted}. Set one, or null for TRL's default."
     low, high = experiment.loss.entropy_coef_min, experiment.loss.entropy_coef_max
     if low is not None and high is not None and low > high:
-        raise UserError(
+        yield (
             f"loss.entropy_coef_min={low:g} is above loss.entropy_coef_max={high:g}, so no coefficient fits. Swap them."
         )
 
 
-def check_filter(experiment: Experiment) -> None:
-    """Raise UserError for bounds of pass rates that keep nothing, and for a trainer that reads other prompts."""
+def check_filter(experiment: Experiment) -> Iterator[str]:
+    """Name bounds of pass rates that keep nothing, and a trainer that reads other prompts."""
     bounds = experiment.task.keep_between
     if bounds is None:
         return
     if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= 1:
-        raise UserError(
+        yield (
             f"task.keep_between={bounds}: it takes two pass rates from 0 to 1, the lower first. Set task.keep_between=[0.2,0.8]."
         )
     if experiment.trainer.kind != "trl":
-        raise UserError(
+        yield (
             f"task.keep_between with trainer={experiment.trainer.kind}: it filters the prompts of trainer=trl only. Screen with "
             "trainer=trl, and give the program the prompts in kept.jsonl."
-        )
-
-
-def check_words(experiment: Experiment) -> None:
-    """Raise UserError for an unknown choice, a count below one that must be at least one, or a secret."""
-    refuse_secrets(asdict(experiment))
-    for key in (*CHOICES, *REGISTERED):
-        if value_at(experiment, key) is not None:  # null is a choice if the type allows it
-            check_choice(key, value_at(experiment, key))
-    for key in SIZES_OR_AUTO:
-        value = value_at(experiment, key)
-        if isinstance(value, str) and value != AUTO:
-            raise UserError(f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto.")
-    budget = experiment.search.budget_gpu_hours
-    if budget is not None and not budget > 0:
-        raise UserError(
-            f"search.budget_gpu_hours={budget}: nothing could start. Set a number of hours above 0, or null for no limit."
-        )
-    check_effort(experiment.search)
-    if experiment.search.seeds == 1 or experiment.search.seeds < 0:
-        raise UserError(
-            f"search.seeds={experiment.search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
-            "least), or 0 to train no leader again."
-        )
-    size = read_gpu(experiment.cluster)  # raises for an unknown name
-    if size is not None and not size > 0:
-        raise UserError(
-            f"cluster.gpu_memory_gib={size:g}: it must be above 0. Set the memory of one GPU in GiB, or null to skip "
-            "the memory rules."
-        )
-    check_filter(experiment)
-    if experiment.search.further:
-        check_objectives(experiment.search)
-    for key in AT_LEAST_ONE:
-        value = value_at(experiment, key)
-        if value is not None and value < 1:
-            raise UserError(f"{key}={value}: it must be at least 1. Set {key}=1 or more.")
-    if experiment.task.kind == "arithmetic" and experiment.task.path is not None:
-        raise UserError(
-            f"task.path={experiment.task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
-            "Set task=jsonl or task=gsm8k as well."
-        )
-    name = experiment.name
-    if name is not None and ("/" in name or name.strip(".") == ""):
-        raise UserError(f"name={name}: it names a folder under outputs={experiment.outputs}. Set one without slashes.")
-    if experiment.task.kind == "jsonl" and experiment.task.path is None:
-        raise UserError("task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl.")
-    check_ranges(experiment)
-    check_args(experiment.trainer)
-    check_types(experiment)
-    check_sharding_options(experiment.trainer)
-    check_fsdp_options(experiment)
-    check_server(experiment.generation)
-    check_environment(experiment.cluster)
-    launcher = load(LAUNCHERS[experiment.cluster.kind])
-    launcher.check_gpu_share(experiment)
-    launcher.validate(experiment)
-    check_program(experiment.trainer, experiment.cluster)
-    if experiment.search.last > max(experiment.schedule.evaluations, 1) and not is_external(experiment.trainer.kind):
-        raise UserError(
-            f"search.last={experiment.search.last}: the objective averages over that many evaluations, and there are "
-            f"{experiment.schedule.evaluations}. Set schedule.evaluations={experiment.search.last}, or a smaller search.last."
         )
 
 
@@ -175,18 +250,20 @@ def choices(key: str) -> tuple[str, ...]:
 
 def check_choice(key: str, value: Any) -> None:
     """Raise UserError for a value that is not one of its key's choices."""
+    refuse(_choice(key, value))
+
+
+def _choice(key: str, value: Any) -> Iterator[str]:
     if value is not None and value not in choices(key):
         name = key.rpartition(".")[2]
         what = {"kind": key.partition(".")[0]}.get(name, name.replace("_", " "))
-        raise UserError(
-            f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.{suggest_search_key(key, value)}"
-        )
+        yield f"{key}={value}: this is not a {what}. Set one of {', '.join(choices(key))}.{suggest_search_key(key, value)}"
 
 
-def check_installed(experiment: Experiment) -> None:
-    """Raise UserError if trials would train with TRL here, and only linting and planning are installed."""
+def check_installed(experiment: Experiment) -> Iterator[str]:
+    """Say if trials would train with TRL here, and only linting and planning are installed."""
     if experiment.trainer.kind == "trl" and find_spec("trl") is None:
-        raise UserError(
+        yield (
             "trainer=trl: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, or set "
             "trainer=fake to try a sweep without training."
         )
@@ -197,38 +274,41 @@ REPORT_TO = {  # by tracker.kind that TRL writes itself: modules of which one is
 }  # fmt: skip
 
 
-def check_tracker(experiment: Experiment) -> None:
-    """Raise UserError if a tracker is not installed, or if TRL would have to write it and another program trains."""
+def check_tracker(experiment: Experiment) -> Iterator[str]:
+    """Say if a tracker is not installed, or if TRL would have to write it and another program trains."""
     kind = experiment.tracker.kind
     if experiment.tracker.mode == "disabled" or kind == "none":
         return
     if kind in REPORT_TO and experiment.trainer.kind != "trl":
-        raise UserError(
+        yield (
             f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=none."
         )
     if experiment.cluster.python is None and not any(map(find_spec, REPORT_TO.get(kind, (kind,)))):
         # transformers' callback fails with SwanLab 0.10
         package = {"swanlab": "'swanlab<0.8'"}.get(kind, kind)
-        raise UserError(f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none.")
+        yield f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none."
 
 
-def check_effort(search: Search) -> None:
-    """Raise UserError for an effort outside 0 to 1, or one that no policy of the sweep follows."""
-    effort, stopping = search.effort, search.stopping
+def check_effort(experiment: Experiment) -> Iterator[str]:
+    """Name an effort outside 0 to 1, or one that no policy of the sweep follows."""
+    effort, stopping = experiment.search.effort, experiment.search.stopping
     if effort is not None and not 0 < effort <= 1:
-        raise UserError(
+        yield (
             f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a number above 0, at most 1."
         )
     if effort is not None and effort < 1 and stopping not in (AUTO, "rank"):
-        raise UserError(
+        yield (
             f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
             "two out."
         )
 
 
-def check_objectives(search: Search) -> None:
-    """Raise UserError if a setting needs one order of all trials, which several objectives do not give."""
+def check_objectives(experiment: Experiment) -> Iterator[str]:
+    """Say if a setting needs one order of all trials, which several objectives do not give."""
+    search = experiment.search
+    if not search.further:
+        return
     wanted = {
         f"search.seeds={search.seeds}": search.seeds > 0,
         f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
@@ -236,61 +316,62 @@ def check_objectives(search: Search) -> None:
         f"search={search.sampler}": not (search.sampler == AUTO or SAMPLERS[search.sampler].several_objectives),
     }
     if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
-        raise UserError(
+        yield (
             f"{broken}: it needs a single ranking of all trials, but this sweep has {1 + len(search.further)} objectives "
             f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
 
 
-def check_environment(cluster: Cluster) -> None:
-    """Raise UserError for an environment variable of attempts that a shell cannot set, or that the launcher sets."""
-    for name in cluster.environment:
+def check_environment(experiment: Experiment) -> Iterator[str]:
+    """Name an environment variable of attempts that a shell cannot set, or that the launcher sets."""
+    for name in experiment.cluster.environment:
         if not _VARIABLE.fullmatch(name) or name.startswith(_LAUNCHERS_OWN):
-            raise UserError(
+            yield (
                 f"cluster.environment has {name}: no shell can set that, or the launcher sets it itself. Set names of letters, "
                 "digits and underscores, such as +cluster.environment.NCCL_DEBUG=INFO."
             )
 
 
-def check_server(generation: Generation) -> None:
-    """Raise UserError if GPUs are reserved for a vLLM server that is not used, or that runs elsewhere."""
+def check_server(experiment: Experiment) -> Iterator[str]:
+    """Say if GPUs are reserved for a vLLM server that is not used, or that runs elsewhere."""
+    generation = experiment.generation
     gpus, url = generation.vllm_gpus, generation.vllm_server_base_url
     if gpus and not (generation.use_vllm and generation.vllm_mode == "server"):
-        raise UserError(
+        yield (
             f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
     if (args := generation.vllm_server_args) and (not gpus or generation.vllm_server_command is not None):
-        raise UserError(
+        yield (
             f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. Set generation.vllm_gpus to how "
             "many GPUs it gets and generation.vllm_server_command=null, or leave them out."
         )
     if gpus and url is not None:
-        raise UserError(
+        yield (
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
             "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
         )
 
 
-def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> None:
-    """Raise UserError if a program in a Ray cluster would wait forever, or expects another shape than the job's."""
+def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
+    """Say if a program in a Ray cluster would wait forever, or expects another shape than the job's."""
     shape = {"trainer.nnodes": cluster.nodes, "trainer.n_gpus_per_node": cluster.processes // cluster.nodes}
     for word in trainer.arguments:
         key, _, value = word.lstrip("+").partition("=")
         if key in shape and value != str(shape[key]):
-            raise UserError(
+            yield (
                 f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the program would wait for nodes or GPUs "
                 "that are not there. Leave it out, and set cluster.nodes and cluster.gpus_per_node."
             )
     if cluster.nodes == 1:
         return
-    if cluster.kind == "local":
-        raise UserError(
-            f"cluster.nodes={cluster.nodes} with cluster=local: this machine is one node, and the job of several starts Ray on "
-            "each. Set cluster=slurm, or cluster.nodes=1."
+    if "nodes" in load(LAUNCHERS[cluster.kind]).unread:
+        yield (
+            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
+            "Ray on each. Set cluster=slurm, or cluster.nodes=1."
         )
     if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
-        raise UserError(
+        yield (
             f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up to {cpus} CPUs a GPU in the job's "
             f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or more."
         )
@@ -303,40 +384,41 @@ FSDP_KEYS = (  # transformers 5.23 training_args.py, fsdp_config
 )  # fmt: skip
 
 
-def check_sharding_options(trainer: Trainer) -> None:
-    """Raise UserError for options that this kind of sharding lacks, and for a DeepSpeed file that does not fit."""
+def check_sharding_options(experiment: Experiment) -> Iterator[str]:
+    """Name options that this kind of sharding lacks, and a DeepSpeed file that does not fit."""
+    trainer = experiment.trainer
     sharding, offload = trainer.sharding, trainer.offload
     if offload != "none" and sharding not in OFFLOADS[offload]:
-        raise UserError(
+        yield (
             f"trainer.offload={offload} and trainer.sharding={sharding}: it moves sharded states to main memory. Set "
             f"trainer.sharding to one of {', '.join(OFFLOADS[offload])}, or trainer.offload=none."
         )
     if trainer.fsdp_config and sharding != "fsdp":
-        raise UserError(
+        yield (
             f"trainer.fsdp_config and trainer.sharding={sharding}: nothing would read it. Set trainer.sharding=fsdp, or leave "
             "it out."
         )
     if unknown := sorted(set(trainer.fsdp_config) - set(FSDP_KEYS)):
-        raise UserError(
+        yield (
             f"trainer.fsdp_config has {', '.join(unknown)}: transformers does not know that. Set any of {', '.join(FSDP_KEYS)}."
         )
     if trainer.deepspeed_config is not None:
-        check_deepspeed_file(trainer)
+        yield from check_deepspeed_file(trainer)
 
 
-def check_fsdp_options(experiment: Experiment) -> None:
-    """Raise UserError for FSDP options that contradict those of the model or the reference.
+def check_fsdp_options(experiment: Experiment) -> Iterator[str]:
+    """Name FSDP options that contradict those of the model or the reference.
 
     Sources: to_setting.loads_once; transformers 5.23 trainer.py, create_accelerator_and_postprocess.
     """
     options, model, beta = experiment.trainer.fsdp_config, experiment.model, experiment.kl.beta
     if options.get("cpu_ram_efficient_loading") and beta != 0 and not model.lora.enabled:
-        raise UserError(
+        yield (
             f"trainer.fsdp_config.cpu_ram_efficient_loading=true and kl.beta={beta:g}: only one rank of a node would load the "
             "reference model, and the others would compare with arbitrary weights. Leave it out, or set kl=none."
         )
     if options.get("activation_checkpointing") and model.gradient_checkpointing:
-        raise UserError(
+        yield (
             "trainer.fsdp_config.activation_checkpointing=true and model.gradient_checkpointing=true: transformers takes one of "
             "them. Set model.gradient_checkpointing=false."
         )
@@ -350,69 +432,85 @@ OF_THE_TRIAL = (
 )
 
 
-def check_deepspeed_file(trainer: Trainer) -> None:
-    """Raise UserError if the file is unreadable, has another stage than ``trainer.sharding``, or sets options twice."""
+def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
+    """Say if the file is unreadable, has another stage than ``trainer.sharding``, or sets options twice."""
     named = f"trainer.deepspeed_config={trainer.deepspeed_config}"
     if trainer.offload != "none":
-        raise UserError(
-            f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. Leave one out."
-        )
+        yield (f"{named} and trainer.offload={trainer.offload}: the file says what is offloaded. Leave one out.")
     try:
         content = parse_json(read_bytes(Path(str(trainer.deepspeed_config))))
         stage = content["zero_optimization"]["stage"]
     except OSError as error:
-        raise UserError(
-            f"{named}: it cannot be read ({error.strerror}). Name a file of DeepSpeed's configuration."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{named}: it is not JSON with zero_optimization.stage. Name a file of DeepSpeed's configuration."
-        ) from error
+        yield (f"{named}: it cannot be read ({error.strerror}). Name a file of DeepSpeed's configuration.")
+        return
+    except (ValueError, KeyError, TypeError):
+        yield (f"{named}: it is not JSON with zero_optimization.stage. Name a file of DeepSpeed's configuration.")
+        return
     if fixed := [name for name in OF_THE_TRIAL if content.get(name, AUTO) != AUTO]:
-        raise UserError(
-            f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them in the file."
-        )
+        yield (f"{named} sets {', '.join(fixed)}, and every trial has its own. Write auto for them in the file.")
     if trainer.sharding != f"zero{stage}":
-        raise UserError(
+        yield (
             f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and memory would be judged wrongly. "
             f"Set trainer.sharding=zero{stage}."
         )
 
 
-def check_program(trainer: Trainer, cluster: Cluster) -> None:
-    """Raise UserError if a program lacks its script, or if files that it needs do not exist."""
+def check_program(experiment: Experiment) -> Iterator[str]:
+    """Say if a program lacks its script, or if files that it needs do not exist."""
+    trainer, cluster = experiment.trainer, experiment.cluster
     external = EXTERNAL.get(trainer.kind)
     if external is None:
         return
     if external.needs_script and trainer.script is None:
-        raise UserError(
+        yield (
             f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
         )
     if trainer.launcher == "python" and cluster.processes > 1:
-        raise UserError(
+        yield (
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
             "Set trainer.launcher=torchrun or accelerate."
         )
     if external.ray_cpus:
-        check_ray(trainer, cluster, external.ray_cpus)
+        yield from check_ray(trainer, cluster, external.ray_cpus)
     folder = Path(trainer.workdir or ".")
     if not folder.is_dir():
-        raise UserError(f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in.")
+        yield f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in."
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
-            raise UserError(f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists.")
+            yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
     if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
-        check_script(trainer.script, folder / trainer.script)
+        yield from check_script(trainer.script, folder / trainer.script)
 
 
-def check_script(name: str, path: Path) -> None:
-    """Raise UserError if a script builds its GRPOConfig from constants, so that no trial could change it."""
-    from grporecipe.frameworks.parsing.python.configs import hard_coded  # only a script needs it
+def check_script(name: str, path: Path) -> Iterator[str]:
+    """Say if a script builds its GRPOConfig from constants, so that no trial could change it."""
+    from grporecipe.frameworks.parsing.python_configs import hard_coded  # only a script needs it
 
     line = hard_coded(path)
     if line is not None:
-        raise UserError(
+        yield (
             f"trainer.script={name}: line {line} makes GRPOConfig(...) of constants and the script reads no arguments, so all "
             "trials would train the same. Make it with TrlParser((GRPOConfig,)).parse_args_and_config(), as in "
             "docs/guides/own_script.md."
         )
+
+
+# Checks of several keys, each with the choices and counts that it reads (or the sections that hold them).
+CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
+    check_ranges: (),
+    check_name: (),
+    check_environment: (),
+    check_effort: ("search.stopping",),
+    check_search: ("search.last", "trainer.kind"),
+    check_objectives: ("search.stopping", "search.sampler"),
+    check_gpu: (),
+    check_filter: ("trainer.kind",),
+    check_prompts: ("task.kind",),
+    check_args: ("trainer.kind",),
+    check_types: ("model", "trainer.kind", "trainer.sharding"),
+    check_sharding_options: ("trainer.sharding", "trainer.offload"),
+    check_fsdp_options: (),
+    check_server: ("generation.vllm_mode",),
+    check_launcher: ("cluster", "generation", "trainer.kind", "trainer.launcher"),
+    check_program: ("cluster", "trainer.kind", "trainer.launcher"),
+}

@@ -3,7 +3,7 @@
 Open attempts of a sweep may belong to several launchers, because ``cluster`` is not part of a sweep's identity.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from grporecipe.registries import load
 from grporecipe.terminal import count
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
 from grposweep.registries import LAUNCHERS
-from grposweep.schema import Cluster, Experiment, default_of, is_external
+from grposweep.schema import Experiment, is_external
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.lease import Lease
 
@@ -21,29 +21,6 @@ def launcher_class(kind: str) -> type[Launcher]:
     """Return the class registered for ``cluster.kind``."""
     found: type[Launcher] = load(LAUNCHERS[kind])
     return found
-
-
-SLURM_ONLY = (  # keys that a launcher of this machine does not read
-    "partition", "account", "qos", "constraint", "exclude", "gres_type", "nodes", "gpus_per_node", "tasks_per_node",
-    "walltime_min", "warn_seconds", "setup", "container", "extra", "python", "service_partition", "service_account",
-    "service_qos", "service_mem_gb",
-)  # fmt: skip
-
-
-def check_slurm_keys(cluster: Cluster, names: Collection[str]) -> None:
-    """Raise UserError if a command sets keys of Slurm, chooses no cluster, and its trials would train here.
-
-    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
-    ``cluster=local``, and exported.
-    """
-    if cluster.kind != "local" or not {"cluster", "cluster.kind"}.isdisjoint(names):
-        return
-    set_here = [name for name in SLURM_ONLY if getattr(cluster, name) != default_of(f"cluster.{name}")]
-    if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
-        raise UserError(
-            f"only cluster=slurm reads {' and '.join(found)}, and these trials would train on this machine. Set cluster=slurm, "
-            "or cluster=local to train here."
-        )
 
 
 def build_launcher(experiment: Experiment, sweep: Path, console: Callable[[str], None] = print) -> Launcher:

@@ -194,6 +194,11 @@ class Local(Launcher):
     """Starts attempts on this machine, at most ``slots`` at once."""
 
     kind = "local"
+    unread = (
+        "partition", "account", "qos", "constraint", "exclude", "gres_type", "nodes", "gpus_per_node", "tasks_per_node",
+        "walltime_min", "warn_seconds", "setup", "container", "extra", "python", "service_partition", "service_account",
+        "service_qos", "service_mem_gb",
+    )  # fmt: skip
 
     def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
         """``gpus`` names each GPU ``share`` times."""

@@ -26,7 +26,7 @@ from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, read_sweep
-from grposweep.schema import ALIASES, NEWER, default_of
+from grposweep.schema import NEWER, default_of
 from grposweep.storage import paths
 from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
@@ -53,13 +53,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Diffe
     left, right = flatten(here), flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
     pairs = (Difference(key, *(side[key] if key in side else _default(key) for side in (left, right))) for key in keys)
-    found = {pair.key: pair for pair in pairs if pair.here != pair.there}
-    return [pair for key, pair in found.items() if not _is_same(pair, found.get(ALIASES.get(key, "")))]
-
-
-def _is_same(pair: Difference, alias: Difference | None) -> bool:
-    """Return whether a key's short name (``lr``) already tells its difference."""
-    return alias is not None and (pair.here, pair.there) == (alias.here, alias.there)
+    return [pair for pair in pairs if pair.here != pair.there]
 
 
 LEAST = 1e-6  # smaller p-values are not meaningful
@@ -246,8 +240,6 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
             if key in KEPT or not key.startswith(LEFT_OUT):
                 row = rows.setdefault(key, dict.fromkeys((other.letter for other in sides), label_text(here)))
                 row[side.letter] = label_text(there)
-    if rows.get("optimizer.learning_rate") == rows.get("lr"):
-        rows.pop("optimizer.learning_rate", None)
     if not rows:
         yield Text("\nno setting differs that could change a number")
         return

@@ -1,7 +1,7 @@
 """All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
 The groups are in `learning` (what a trial learns) and `running` (where and how trials run). `NEWER` lists the keys that
-recorded sweeps may lack.
+recorded sweeps may lack. The metadata ``setting`` of a key names the field of the neutral Setting that it sets.
 """
 
 from dataclasses import dataclass, field
@@ -45,21 +45,19 @@ NEWER = (
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
 GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are metrics of its evaluations
-# Each value has one key, which all code reads. An alias is a shorter key at the root; the group refers to it.
-ALIASES = {"optimizer.learning_rate": "lr"}
 
 
 @dataclass
 class Experiment:
     """One resolved configuration: parameters at the root, then one section per group.
 
-    ``lr`` is the learning rate (``optimizer.learning_rate`` refers to it), ``seed`` that of data, model and sampling. ``name`` is
+    ``lr`` is the learning rate, ``seed`` that of data, model and sampling. ``name`` is
     the folder below ``outputs`` (null: derived from what is swept). ``force`` runs every recorded point again.
     ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
     """
 
-    lr: float = 3e-4
-    seed: int = 0
+    lr: float = field(default=3e-4, metadata={"setting": "learning_rate"})
+    seed: int = field(default=0, metadata={"setting": "seed"})
     name: str | None = None
     force: bool = False
     verbose: bool = False

@@ -33,10 +33,10 @@ class Shape:
 class Lora:
     """Low-rank adapters (peft); ``target_modules`` as peft takes it, ``all-linear`` for every linear layer."""
 
-    enabled: bool = False
-    r: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
+    enabled: bool = field(default=False, metadata={"setting": "lora"})
+    r: int = field(default=16, metadata={"setting": "lora_rank"})
+    alpha: int = field(default=32, metadata={"setting": "lora_alpha"})
+    dropout: float = field(default=0.0, metadata={"setting": "lora_dropout"})
     target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
 
 
@@ -56,15 +56,15 @@ class Model:
 
     path: str = "embedded"
     revision: str | None = None
-    dtype: str = "float32"
-    mixed_precision: str | None = None
+    dtype: str = field(default="float32", metadata={"setting": "weights_dtype"})
+    mixed_precision: str | None = field(default=None, metadata={"setting": "autocast_dtype"})
     tf32: bool | None = None
     quantization: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool = False
     use_kernels: bool = False
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = field(default=False, metadata={"setting": "gradient_checkpointing"})
     lora: Lora = field(default_factory=Lora)
     shape: Shape = field(default_factory=Shape)
 
@@ -89,11 +89,11 @@ class Task:
     prompt_column: str = "prompt"
     answer_column: str = "answer"
     system_prompt: str | None = None
-    chat: bool = False
+    chat: bool = field(default=False, metadata={"setting": "chat"})
     rewards: list[str] = field(default_factory=lambda: ["exact"])
     reward_weights: list[float] | None = None
-    train_prompts: int | None = None
-    eval_prompts: int = 256
+    train_prompts: int | None = field(default=None, metadata={"setting": "train_prompts"})
+    eval_prompts: int = field(default=256, metadata={"setting": "eval_prompts"})
     eval_generations: int = 8
     keep_between: list[float] | None = None
     screen: str | None = None
@@ -124,7 +124,7 @@ class Batch:
 class Kl:
     """The KL penalty against a reference model; ``enabled`` is whether KL is used, ``beta`` the coefficient passed to TRL."""
 
-    enabled: bool = False
+    enabled: bool = field(default=False, metadata={"setting": "kl_enabled"})
     beta: float = 0.0
     use_bias_correction_kl: bool = True
     sync_ref_model: bool = False
@@ -136,7 +136,6 @@ class Kl:
 class Optimizer:
     """AdamW and its schedule. ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
 
-    learning_rate: float = 1e-6
     optim: str = "adamw_torch"
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
@@ -236,8 +235,8 @@ class Generation:
     vllm_importance_sampling_mode: str | None = None
     vllm_importance_sampling_clip_min: float | None = None
     vllm_importance_sampling_clip_max: float | None = None
-    vllm_gpus: int = 0
-    vllm_server_base_url: str | None = None
-    vllm_server_command: str | None = None
+    vllm_gpus: int = field(default=0, metadata={"setting": "server_gpus"})
+    vllm_server_base_url: str | None = field(default=None, metadata={"setting": ""})
+    vllm_server_command: str | None = field(default=None, metadata={"setting": "server_command"})
     vllm_server_args: list[str] = field(default_factory=list)
     vllm_server_timeout: int = 600

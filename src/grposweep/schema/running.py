@@ -45,7 +45,7 @@ class Trainer:
     kind: str = "trl"
     keep: str = "best"
     log_completions: bool = False
-    sharding: str = "none"
+    sharding: str = field(default="none", metadata={"setting": "sharding"})
     compile: bool = False
     fork: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
@@ -92,19 +92,19 @@ class Cluster:
     """
 
     kind: str = "local"
-    processes: int = 1
+    processes: int = field(default=1, metadata={"setting": "processes"})
     threads: int = 1
     warm: bool = True
     gpus: int | str = AUTO
     trials_per_gpu: int | str = 1
     gpu: str | None = None
-    gpu_memory_gib: float | None = None
-    nodes: int = 1
-    gpus_per_node: int = 0
+    gpu_memory_gib: float | None = field(default=None, metadata={"setting": "gpu_memory_gib"})
+    nodes: int = field(default=1, metadata={"setting": "nodes"})
+    gpus_per_node: int = field(default=0, metadata={"setting": "gpus_per_node"})
     tasks_per_node: int = 1
     cpus_per_gpu: int = 1
-    mem_gb: int | None = None
-    walltime_min: int | None = None
+    mem_gb: int | None = field(default=None, metadata={"setting": "host_memory_gib"})
+    walltime_min: int | None = field(default=None, metadata={"setting": "walltime_min"})
     partition: str | None = None
     account: str | None = None
     qos: str | None = None

@@ -5,14 +5,13 @@ A point's setting comes from tables: a field depends on a few parameters only, s
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
 from grporecipe.check import REGISTRY, Problem, check, errors
-from grporecipe.errors import UserError
 from grporecipe.fixes import find_fixes
 from grporecipe.planning import RESIZED
 from grporecipe.setting import FrameworkTraits, Setting
@@ -20,7 +19,7 @@ from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
-from grposweep.config.validate import check_words
+from grposweep.config.validate import collect, refuse, validate
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 
@@ -189,40 +188,43 @@ class Validator:
         """Return whether a point breaks no rule."""
         return self.validate(point).is_valid
 
-    def check_parameters(self) -> None:
-        """Check that every value of every parameter exists and fits its key's type, and that ignored rules exist.
 
-        Raises UserError for the first that does not, and for a parameter that belongs to the whole sweep.
-        """
-        unknown = [
-            code for code in self.ignore if code not in REGISTRY and code not in {known[:2] for known in REGISTRY}
-        ]
-        if unknown:
-            raise UserError(f"rules.ignore: there is no rule {unknown[0]}. 'grposweep rules' lists them.")
-        for parameter in self.space.parameters:
-            if parameter.name.partition(".")[0] in SHARED:
-                raise UserError(
-                    f"{parameter.name}: all trials of a sweep share it, so it cannot be searched. "
-                    "Give one value; for each further value run a sweep with a name of its own."
-                )
-            if isinstance(parameter.domain, Choice):
-                for value in parameter.domain.values:
-                    check_words(self.points.experiment({parameter.name: value}))
-            else:
-                self._check_interval(parameter.name, parameter.domain)
+def check_space(space: Space, points: Points, names: Collection[str] = (), trains: bool = False) -> None:
+    """Raise UserError with all mistakes of the base configuration, of every parameter's values and of ignored rules.
 
-    def _check_interval(self, name: str, domain: Interval) -> None:
-        """Check an interval's inner values as well: a whole number's key takes no fractions."""
-        try:
-            for share in (0.0, 1.0, 1 / math.pi):
-                check_words(self.points.experiment({name: domain.at(share)}))
-        except UserError as error:
-            if "Integer" not in str(error):
-                raise
+    ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
+    """
+    problems = validate(points.base, {*names, *(item.name for item in space.parameters)}, trains)
+    families = {known[:2] for known in REGISTRY}
+    unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in families]
+    problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
+    for parameter in space.parameters:
+        if parameter.name.partition(".")[0] in SHARED:
+            problems.append(
+                f"{parameter.name}: all trials of a sweep share it, so it cannot be searched. "
+                "Give one value; for each further value run a sweep with a name of its own."
+            )
+        elif isinstance(parameter.domain, Choice):
+            problems += (found for value in parameter.domain.values for found in _at(points, parameter.name, value))
+        else:
+            problems += _in_interval(points, parameter.name, parameter.domain)
+    refuse(problems)
+
+
+def _at(points: Points, name: str, value: Any) -> Iterator[str]:
+    """Yield what is wrong at one value of a parameter."""
+    yield from collect(lambda: validate(points.experiment({name: value})))
+
+
+def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
+    """Yield what is wrong at an interval's ends, and inside: a whole number's key takes no fractions."""
+    for share in (0.0, 1.0, 1 / math.pi):
+        found = list(_at(points, name, domain.at(share)))
+        if any("Integer" in problem for problem in found):
             text = f"interval({domain.low:g},{domain.high:g})"
-            raise UserError(
-                f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
-            ) from error
+            yield f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
+            return
+        yield from found
 
 
 class SpaceValidity(Protocol):

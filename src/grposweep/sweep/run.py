@@ -25,10 +25,10 @@ from grporecipe.rules.registry import Problem
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
-from grposweep.config.native_keys import check_reach, check_switches
+from grposweep.config.native_keys import check_switches
 from grposweep.config.points import Points
-from grposweep.config.validate import check_installed, check_tracker, check_words
-from grposweep.launchers import build_launcher, check_slurm_keys, launcher_class
+from grposweep.config.validate import refuse
+from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
 from grposweep.report.space_summary import SpaceSummary, print_space_summary
@@ -38,6 +38,7 @@ from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.space import Direction, Space
+from grposweep.search.validity import check_space
 from grposweep.storage import paths
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
@@ -231,10 +232,8 @@ def run_sweep(
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)
-        if not launcher.is_dry:
-            check_installed(base)
-            if not prepare(folder, judged.preparable(), launcher, console, interrupts):
-                return ExitCode.INTERRUPTED
+        if not launcher.is_dry and not prepare(folder, judged.preparable(), launcher, console, interrupts):
+            return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(with_screens(prepared, judged), console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
@@ -246,14 +245,9 @@ def run_sweep(
 def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
     """Check what does not need the sweep's folder, and validate the points. Raises UserError."""
     base = points.base
-    check_words(base)
-    check_tracker(base)
-    searched = [parameter.name for parameter in space.parameters]
-    names = [*map(override_name, overrides), *searched]
-    check_reach(base.trainer, names)
-    check_slurm_keys(base.cluster, names)
+    check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
-    check_switches(searched, judged.distinct)
+    refuse(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
     if base.name is None or not (Path(base.outputs) / base.name).exists():  # a sweep with results has its metric
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged

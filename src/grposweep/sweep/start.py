@@ -84,14 +84,13 @@ class ValidatedSpace:
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
-    """Validate a space before its folder exists.
+    """Validate the points of a space that `check_space` has seen, before its folder exists.
 
-    Raises UserError for an impossible parameter or enqueued point, for a sampler that does not fit the space, and for a space
-    without a valid point.
+    Raises UserError for an impossible enqueued point, for a sampler that does not fit the space, and for a space without a
+    valid point.
     """
     sampler = _sampler(points.base, space)
     validator = Validator(space, points)
-    validator.check_parameters()
     validity = _evaluate(console, validator, sampler)
     return ValidatedSpace(validator, sampler, validity, read_enqueued(points.base.search.enqueue, space, validator))
 
@@ -247,7 +246,7 @@ def build_controller(
     for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         logger.info("%s", line)
-    direction = cast(Direction, base.search.direction)  # check_words has seen it
+    direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
     check_unfinished(folder, study, validator)
     _record_invalid(console, folder, study, judged)

@@ -30,7 +30,7 @@ def train(attempt: Attempt) -> Outcome:
         step += 1
         _misbehave(attempt, step)
         time.sleep(fake.step_seconds)
-        lr = attempt.experiment.optimizer.learning_rate
+        lr = attempt.experiment.lr
         attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": lr})
         if step in attempt.plan.evaluation_steps:
             _evaluate(attempt, step)
@@ -45,7 +45,7 @@ def train(attempt: Attempt) -> Outcome:
 
 def reward_at(attempt: Attempt, step: int) -> float:
     """Return the synthetic learning curve at a step; its noise depends on seed and step only."""
-    fake, lr = attempt.experiment.trainer.fake, attempt.experiment.optimizer.learning_rate
+    fake, lr = attempt.experiment.trainer.fake, attempt.experiment.lr
     target = max(BEST - PER_DECADE * abs(math.log10(lr / fake.best_lr)), 0.0)
     noise = random.Random(f"{attempt.experiment.seed} {lr} {step}").gauss(0.0, fake.noise)
     return START + (target - START) * (1 - math.exp(-3 * step / attempt.total)) + noise
@@ -62,7 +62,7 @@ def _misbehave(attempt: Attempt, step: int) -> None:
     fake = attempt.experiment.trainer.fake
     if fake.crash_at is not None and step >= fake.crash_at:
         raise RuntimeError(f"trainer.fake.crash_at={fake.crash_at}: this crash is staged")
-    if fake.crash_above_lr is not None and attempt.experiment.optimizer.learning_rate > fake.crash_above_lr:
+    if fake.crash_above_lr is not None and attempt.experiment.lr > fake.crash_above_lr:
         raise RuntimeError(f"trainer.fake.crash_above_lr={fake.crash_above_lr}: this crash is staged")
     if fake.oom_above is not None and attempt.plan.per_device_train_batch_size > fake.oom_above:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB: this crash is staged")

@@ -190,7 +190,7 @@ def columns(experiment: schema.Experiment, plan: Plan, folder: Path) -> dict[str
     labels = point if isinstance(point, dict) else {}
     parameters = {word: labels[name] for name, word in short_names(labels).items()}
     return {
-        "lr": experiment.optimizer.learning_rate,
+        "lr": experiment.lr,
         "seed": experiment.seed,
         **parameters,
         "experiment": asdict(experiment),

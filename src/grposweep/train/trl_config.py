@@ -84,7 +84,7 @@ ROWS = (
     Row("loss.mask_truncated_completions"),
     *(Row(f"loss.{name}", when=is_set(f"loss.{name}")) for name in UNSET["loss"]),
     Row("task.reward_weights"),
-    Row("optimizer.learning_rate"),
+    Row("lr", "learning_rate"),
     Row("optimizer.optim"),
     Row("optimizer.weight_decay"),
     Row("optimizer.adam_beta1"),

@@ -262,7 +262,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
     """
     takes, declared = known(recipe.version), recipe.code.declares if recipe.code else {}
     for key in recipe.config:
-        if key in takes or key in declared:
+        if key in takes or key in declared or (recipe.code and recipe.code.declares_more):
             continue
         other = RENAMED.get(key) if recipe.version >= DOTTED else FLAT.get(key)
         lived = span(key)

@@ -8,7 +8,7 @@ or a branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,6 +66,51 @@ def find_root(file: Path) -> Path | None:
         if folder == here:
             break
     return found
+
+
+def find_program(program: str, script: Path) -> Path | None:
+    """Return the file of a program that a script names (``src/train.py``, or a dotted module), if the repository has it.
+
+    A script may be for another working directory, so a file is also found by the end of its path; the nearest of several.
+    """
+    root = find_root(script) or script.absolute().parent
+    above = list(script.absolute().parents)
+    above = above[: above.index(root) + 1] if root in above else above[:UPWARD]
+    folders = [Path.cwd(), *above]
+    if not program.endswith(".py"):
+        if not program.replace(".", "_").isidentifier():
+            return None
+        whole = Path(*program.split("."))
+        starts = [start for folder in folders for start in (folder, folder / "src")]
+        return _first_file(start / name for start in starts for name in (f"{whole}.py", whole / "__init__.py"))
+    if Path(program).is_absolute() and Path(program).is_file():
+        return Path(program)
+    parts = [part for part in Path(program).parts if part not in (".", "..", "/")]
+    unknown = [n for n, part in enumerate(parts) if "$" in part]
+    parts = parts[unknown[-1] + 1 :] if unknown else parts  # $SCRIPT_DIR/train.py
+    wanted = Path(*parts)
+    found = [
+        folder / wanted.name
+        for folder in walk(root).folders
+        if (folder / wanted.name).parts[-len(parts) :] == wanted.parts
+    ]
+    return (
+        _first_file(folder / wanted for folder in folders)
+        or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)
+        or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
+    )
+
+
+def _first_file(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path | None:
+    """Return the file with the longest path in common with a script; None for one of several of the same bare name."""
+    found, shared = [path for path in places if path.is_file()], script.absolute().parts
+    if is_bare and len(found) > 1:
+        return None
+    return max(found, key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)), default=None)
 
 
 @lru_cache(maxsize=32)

@@ -8,6 +8,7 @@ from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
 from grporecipe.frameworks import FRAMEWORKS, detect, recognise, takes
+from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launch import (
     PROCESSES,
     LaunchCommand,
@@ -21,9 +22,8 @@ from grporecipe.frameworks.parsing.launch import (
     read_overrides,
 )
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
-from grporecipe.frameworks.parsing.load import Options, build_recipe, find_near, load_text
-from grporecipe.frameworks.parsing.python.launched import read_launched
-from grporecipe.frameworks.parsing.python.modules import SourceTree
+from grporecipe.frameworks.parsing.python_launched import read_launched
+from grporecipe.frameworks.parsing.repository import find_root
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grporecipe.frameworks.signs import refuse_launch
 from grporecipe.recipe import Recipe
@@ -68,7 +68,8 @@ def _is_same(one: Recipe, other: Recipe) -> bool:
 def _sourced(script: Path, name: str, folder: str) -> str | None:
     """Return the text of a file that a script sources, if it is in the script's repository."""
     found = find_near(name, script, folder)
-    if found is None or not found.resolve().is_relative_to(SourceTree.around(script).root.resolve()):
+    root = find_root(script) or script.absolute().parent
+    if found is None or not found.resolve().is_relative_to(root.resolve()):
         return None
     try:
         return load_text(found)

@@ -53,8 +53,8 @@ def is_own_script(recipe: Recipe) -> bool:
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return False
-    if recipe.code is not None and recipe.code.declares and recipe.code.other_keys:
-        return False
+    if recipe.code is not None and (recipe.code.declares_more or (recipe.code.declares and recipe.code.other_keys)):
+        return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
 

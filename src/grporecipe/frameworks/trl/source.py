@@ -1,12 +1,11 @@
 """Read TRL's own source in a repository: the fields of its GRPOConfig by the syntax tree, and its version."""
 
-import ast
 import re
 from pathlib import Path
 
 from grporecipe.frameworks.base import KeyTable, Vendored
-from grporecipe.frameworks.parsing.python.launched import fields_of
-from grporecipe.frameworks.parsing.python.modules import SourceTree, resolve_expression
+from grporecipe.frameworks.parsing.python_launched import MOST_BASES, fields_of
+from grporecipe.frameworks.parsing.python_source import read_file
 from grporecipe.frameworks.trl.keys import known, releases
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Version
@@ -29,11 +28,7 @@ def read_source(folder: Path, _: Recipe) -> Vendored:
 
     A source without a version gets that of the newest release that knows most of its fields.
     """
-    repository = SourceTree(folder)
-    module = repository.open(folder / CONFIG)
-    name = ast.Name("GRPOConfig", ast.Load())
-    classes = resolve_expression(repository, module, name) if module else ()
-    own = {key: spec for one in classes for key, spec in fields_of(repository, one).items() if not key.startswith("_")}
+    own = {key: spec for key, spec in _fields(folder / CONFIG, "GRPOConfig").items() if not key.startswith("_")}
     version = _stated(folder) or _nearest(frozenset(own))
     takes = known(version)
     keys = KeyTable(takes)
@@ -41,6 +36,19 @@ def read_source(folder: Path, _: Recipe) -> Vendored:
         release = takes.get(key, spec)
         keys[key] = KeySpec(release.type, release.default if spec.default is None else spec.default)
     return Vendored(keys if own else None, version)
+
+
+def _fields(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
+    """Return the fields of a class, with those of its bases in the same folder."""
+    names = read_file(file)
+    if names is None or name not in names.classes or steps > MOST_BASES:
+        return {}
+    found: dict[str, KeySpec] = {}
+    for origin in map(names.origin, names.classes[name].bases):
+        if origin.startswith("."):  # from .base_config import _BaseConfig
+            module, _, base = origin.removeprefix(".").partition(".")
+            found |= _fields(file.with_name(f"{module}.py"), base, steps + 1)
+    return found | fields_of(names, name)
 
 
 def _stated(folder: Path) -> Version | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.parsing.python.configs import PythonConfig, find_configs
-from grporecipe.frameworks.parsing.python.text import NOTEBOOK, code_cells, replace_cell
+from grporecipe.frameworks.parsing.python_configs import PythonConfig, find_configs
+from grporecipe.frameworks.parsing.python_source import NOTEBOOK, code_cells, replace_cell
 
 Edit = tuple[int, int, str]  # start, end, replacement
 
@@ -52,8 +52,7 @@ def _steps(made: PythonConfig, change: Mapping[str, Any]) -> list[tuple[str, str
 
 def _edit(path: Path, text: str, index: int, step: tuple[str, str, Any]) -> str | None:
     made = find_configs(path, text)[index]
-    call, (old, new, value) = made.call.call, step
-    assert call is not None
+    call, (old, new, value) = made.call, step
     number, first, source = _holder(path, text, made)
     offset = _Offsets(source, first)
     keyword = next((word for word in call.keywords if word.arg == old), None)
@@ -103,26 +102,14 @@ class _Offsets:
         return self._at(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
-def is_literal(node: ast.expr) -> bool:
-    """Return whether an expression is a literal value."""
-    match node:
-        case ast.Constant():
-            return True
-        case ast.UnaryOp(operand=inner):
-            return is_literal(inner)
-        case ast.List(elts=elements) | ast.Tuple(elts=elements):
-            return all(map(is_literal, elements))
-        case ast.Dict(keys=keys, values=values):
-            return all(key is not None and is_literal(key) for key in keys) and all(map(is_literal, values))
-    return False
-
-
 def _replaced(source: str, offset: _Offsets, word: ast.keyword, new: str, value: Any, is_same: bool) -> Edit | None:
     start, end = offset.start(word), offset.end(word)
     value_start = offset.start(word.value)
     stated = source[value_start : offset.end(word.value)]
     if not is_same:
-        if not is_literal(word.value):
+        try:
+            ast.literal_eval(word.value)
+        except ValueError:
             return None
         stated = _render(value, stated)
     assert word.arg is not None

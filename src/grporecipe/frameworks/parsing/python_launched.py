@@ -1,0 +1,179 @@
+"""Read the Python file that a launch starts, without running it: its options, and the class that trains.
+
+Only this file is read. If its parser or its trainer comes from another file of the repository, any option may be declared.
+Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py TrlParser
+(``parse_args_and_config``); argparse and click; trl trainer/grpo_trainer.py (where its batches are made).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from grporecipe.frameworks.parsing.python_source import (
+    Names,
+    last_name,
+    name_of,
+    option_names,
+    read_file,
+    text_of,
+)
+from grporecipe.frameworks.parsing.repository import find_program
+from grporecipe.recipe import KeySpec, LaunchedCode
+
+MOST_BASES = 8
+LIBRARY_TRAINERS = ("trl", "unsloth")  # packages whose GRPOTrainer is TRL's
+# A class that overrides one of these makes its batches in its own way.
+BATCH_METHODS = frozenset({"get_train_dataloader", "_get_train_sampler", "_prepare_inputs"})
+REWARDS = frozenset(
+    {"reward_funcs", "reward_funcs_registry", "reward_fns", "reward_functions", "reward_processing_classes"}
+)
+
+
+def read_launched(program: str, script: Path) -> LaunchedCode | None:
+    """Return the options and the trainer of a launched program; None if its file is not in the script's repository."""
+    path = find_program(program, script)
+    names = read_file(path) if path else None
+    if names is None:
+        return None
+    declares, is_whole = _read_options(names)
+    trainer, own_trainer = read_trainer(names)
+    makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
+    return LaunchedCode(
+        str(path), declares, trainer, own_trainer, _other_keys(names), makes_config, declares_more=not is_whole
+    )
+
+
+def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:
+    """Return the options of a file's parsers, and whether these are all of them."""
+    found: dict[str, KeySpec] = {}
+    is_whole = has_parser = False
+    for call, _ in names.calls:
+        name = last_name(call.func)
+        if name in ("add_argument", "option"):
+            found |= _read_option(call)
+            is_whole = is_whole or not has_parser
+        elif "Parser" in name or name == "cli":
+            types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
+            classes = [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
+            for node in classes:
+                found |= fields_of(names, node.id)
+            is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
+            has_parser = bool(classes)
+    return found, is_whole
+
+
+def _is_library(names: Names, node: ast.expr) -> bool:
+    return names.origin(node).partition(".")[0] in (*LIBRARY_TRAINERS, "transformers")
+
+
+def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
+    """Return the fields of a dataclass and of the classes of the same file that it inherits from."""
+    node = names.classes.get(name)
+    if node is None or steps > MOST_BASES:
+        return {}
+    found: dict[str, KeySpec] = {}
+    for base in reversed(node.bases):
+        found |= fields_of(names, name_of(base), steps + 1)
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            default, kind = default_of(one.value), _kind(one.annotation)
+            if "ClassVar" not in text_of(one.annotation):
+                found[one.target.id] = KeySpec(kind if default is not None else kind.rstrip("?") + "?", default)
+    return found
+
+
+def default_of(node: ast.expr | None) -> Any:
+    """Return a field's default if it is a literal, or None."""
+    if isinstance(node, ast.Call):
+        words = {word.arg: word.value for word in node.keywords}
+        factory = words.get("default_factory")
+        if isinstance(factory, ast.Name) and factory.id in ("list", "dict"):
+            return [] if factory.id == "list" else {}
+        node = factory.body if isinstance(factory, ast.Lambda) else words.get("default")
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _kind(annotation: ast.expr | None) -> str:
+    """Return the name of a type in `KeySpec`."""
+    text = text_of(annotation) if annotation is not None else ""
+    found = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
+    return (found[1].lower() if found else "any") + ("?" if "Optional[" in text or "None" in text else "")
+
+
+def _read_option(call: ast.Call) -> dict[str, KeySpec]:
+    """Return the options of ``add_argument("--key", type=int, default=1)``."""
+    words = {word.arg: word.value for word in call.keywords}
+    action, default = words.get("action"), default_of(words.get("default"))
+    if action is not None or "is_flag" in words:
+        is_off = isinstance(action, ast.Constant) and action.value == "store_false"
+        spec = KeySpec("bool", is_off if default is None else default)
+    elif isinstance(nargs := words.get("nargs"), ast.Constant) and nargs.value != "?":
+        spec = KeySpec("list", default)
+    else:
+        kind = _kind(words.get("type", ast.Name("str")))
+        spec = KeySpec(kind if default is not None else f"{kind}?", default)
+    return dict.fromkeys(option_names(call, words), spec)
+
+
+def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
+    """Return what the parsers of a file do with unknown options; empty if they differ."""
+    found: set[Literal["stop", "dropped"]] = set()
+    for call, _ in names.calls:
+        words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+        match getattr(call.func, "attr", ""):
+            case "parse_args_and_config" | "parse_args_into_dataclasses":
+                keeps = words.get("return_remaining_strings") is True or words.get("fail_with_unknown_args") is False
+                found.add("dropped" if keeps else "stop")
+            case "parse_dict" | "parse_yaml_file" | "parse_json_file":
+                found.add("dropped" if words.get("allow_extra_keys") is True else "stop")
+            case "parse_args" | "parse_known_args" as name:
+                found.add("stop" if name == "parse_args" else "dropped")
+    return found.pop() if len(found) == 1 else ""
+
+
+def read_trainer(names: Names) -> tuple[str, bool]:
+    """Return the class that a file trains with, and whether it is not TRL's. One that is not TRL's comes first."""
+    trainers = sorted(_trainers(names), key=lambda found: not found[1])
+    if trainers and any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values()):
+        return "UnslothGRPOTrainer", True  # its import replaces TRL's class
+    return trainers[0] if trainers else ("", False)
+
+
+def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
+    """Yield each class that a file trains with, and whether it makes its batches in its own way."""
+    for call, scope in names.calls:
+        words = {word.arg for word in call.keywords}
+        if not (words & REWARDS or last_name(call.func).endswith("GRPOTrainer") or {"args", "train_dataset"} <= words):
+            continue
+        values = [call.func, *(one for one in scope.bindings(call.func) if one is not None)]
+        for node in (
+            inner for one in values for inner in ast.walk(one)
+        ):  # several classes may be assigned to a variable
+            if not isinstance(node, (ast.Name, ast.Attribute)) or not (
+                name_of(node) in names.classes or names.origin(node)
+            ):
+                continue
+            if last_name(node).endswith("Trainer") or words & REWARDS:
+                yield last_name(node), _has_own_batches(names, node)
+
+
+def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
+    """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it without changing them."""
+    known = names.classes.get(name_of(node))
+    if known is None or steps > MOST_BASES:
+        return names.origin(node).partition(".")[0] not in LIBRARY_TRAINERS
+    methods = {one.name: one for one in known.body if isinstance(one, ast.FunctionDef)}
+    if methods.keys() & BATCH_METHODS or ("__init__" in methods and not _calls_super(methods["__init__"])):
+        return True  # TRL's checks are in the constructor
+    return all(_has_own_batches(names, base, steps + 1) for base in known.bases)
+
+
+def _calls_super(function: ast.FunctionDef) -> bool:
+    calls = (node.func.value for node in ast.walk(function) if isinstance(node, ast.Call)
+             and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__")  # fmt: skip
+    return any(isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls)

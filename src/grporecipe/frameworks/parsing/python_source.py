@@ -1,0 +1,460 @@
+"""Read the syntax tree of a Python file, or of a notebook's code cells joined in order, and its constants.
+
+Lines for IPython itself (``%magic``, ``!command``) become ``pass``, so all other lines keep their number. Sources: nbformat 4;
+IPython inputtransformer2.py.
+"""
+
+import ast
+import json
+import operator
+import posixpath
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
+
+NOTEBOOK = ".ipynb"
+# Magics whose cell still contains Python.
+PYTHON_CELLS = ("%%capture", "%%time", "%%timeit", "%%prun", "%%python", "%%py3")
+_MAGIC = re.compile(r"(\s*)(?:[%!?]|.*\?\s*$)")
+_ASSIGNED = re.compile(r"(\s*[\w., ]+=\s*)[%!]")
+LARGEST_FILE = 2 * 2**20  # bytes
+LONGEST = 10_000  # characters of a text
+LARGEST = 10**18
+DEEPEST = 60  # of an expression
+MOST_SPREADS = 5000  # of named dictionaries into others
+
+
+class Cell(NamedTuple):
+    """A code cell: its number among all cells from 1, and its first line in the text."""
+
+    number: int
+    line: int
+
+
+class Source(NamedTuple):
+    """Python code (``text``), its tree, and the cells of a notebook (empty for a file)."""
+
+    text: str
+    tree: ast.Module
+    cells: tuple[Cell, ...] = ()
+
+
+def parse_python(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text; None if it is no Python or nested too deeply."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes in strings
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def read_file(path: Path) -> "Names | None":
+    """Return the names of a Python file; None if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig") if path.stat().st_size <= LARGEST_FILE else ""
+    except (OSError, ValueError):
+        return None
+    tree = parse_python(text)
+    return None if tree is None else read_names(tree)
+
+
+def read_source(text: str, is_notebook: bool) -> Source:
+    """Return the Python of a file or notebook.
+
+    Raises UserError if it is neither, or nested too deeply.
+    """
+    if not is_notebook:
+        tree = parse_python(text) or parse_python(_without_magics(text))
+        if tree is None:
+            raise UserError(f"it is no Python that can be read{_where(text)}.")
+        return Source(text, tree)
+    shown, parsed, cells, line = list[str](), list[str](), list[Cell](), 1
+    for number, source in code_cells(text):
+        cells.append(Cell(number, line))
+        shown.append(source)
+        parsed.append(_python_of(source))
+        line += source.count("\n") + 1
+    tree = parse_python("\n".join(parsed))
+    if tree is None:
+        raise UserError("its code cells are no Python that can be read together.")
+    return Source("\n".join(shown), tree, tuple(cells))
+
+
+def _where(text: str) -> str:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return f" (line {error.lineno}: {error.msg})" if error.lineno else f" ({error.msg})"
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return ": it is nested too deeply, or has null bytes"
+
+
+def code_cells(text: str) -> list[tuple[int, str]]:
+    """Return the code cells of a notebook: number among all cells, and text.
+
+    Raises UserError if it is no notebook.
+    """
+    try:
+        notebook = parse_json(text.removeprefix("\ufeff"))
+    except ValueError as error:
+        raise UserError(f"it is no notebook: {str(error)[:120]}.") from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise UserError("it is no notebook of format 4: it has no cells. Open and save it with Jupyter.")
+    return [(number, _joined(cell.get("source"))) for number, cell in enumerate(cells, 1)
+            if isinstance(cell, dict) and cell.get("cell_type") == "code"]  # fmt: skip
+
+
+def _joined(source: Any) -> str:
+    lines = source if isinstance(source, list) else [source]
+    return "".join(line for line in lines if isinstance(line, str))
+
+
+def _python_of(source: str) -> str:
+    """Return a cell as Python with the same number of lines. Cells that are no valid Python become blank lines."""
+    first = source.lstrip().partition("\n")[0].strip()
+    is_python = first.startswith(PYTHON_CELLS) or (first.startswith("%%writefile") and first.endswith(".py"))
+    if not first.startswith("%%") or is_python:
+        for text in (source, _without_magics(source)):
+            if parse_python(text) is not None:
+                return text
+    return "\n" * source.count("\n")
+
+
+def _without_magics(source: str) -> str:
+    """Replace a cell's lines for IPython or a shell by ``pass``."""
+    lines, continues = [], False
+    for line in source.split("\n"):
+        magic, assigned = _MAGIC.match(line), _ASSIGNED.match(line)
+        if continues:
+            lines.append("")
+        elif assigned:
+            lines.append(f"{assigned[1]}None")
+        else:
+            lines.append(f"{magic[1]}pass" if magic else line)
+        continues = bool(continues or magic or assigned) and line.rstrip().endswith("\\")
+    return "\n".join(lines)
+
+
+def replace_cell(text: str, number: int, source: str) -> str | None:
+    """Return a notebook with another text in one cell; None if its JSON is not indented as Jupyter or Colab do."""
+    notebook, end = parse_json(text), text[len(text.rstrip()) :]
+    for indent, ascii_only in product((1, 2, 4, None), (False, True)):
+        if json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + end == text:
+            cell = notebook["cells"][number - 1]
+            cell["source"] = source.splitlines(keepends=True) if isinstance(cell["source"], list) else source
+            return json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + end
+    return None
+
+
+class _Unknown:
+    """A value that is known only to a running program."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+NUMBERS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+CHANGES = frozenset({"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove"})
+
+
+@dataclass(eq=False)
+class Scope:
+    """The names of a module, function or class, each with the expressions that it is given; None for anything else."""
+
+    outer: "Scope | None" = None
+    names: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    is_class: bool = False
+
+    def bind(self, name: str, value: ast.expr | None = None) -> None:
+        """Add an expression that a name is given."""
+        self.names.setdefault(name, []).append(value)
+
+    def find(self, name: str) -> "Scope | None":
+        """Return the scope that has a name."""
+        scope: Scope | None = self
+        while scope is not None and name not in scope.names:
+            scope = scope.outer
+        return scope
+
+    def bindings(self, node: ast.expr) -> list[ast.expr | None]:
+        """Return the expressions that a name is given, or the expression itself."""
+        scope = self.find(node.id) if isinstance(node, ast.Name) else None
+        return scope.names[node.id] if scope is not None and isinstance(node, ast.Name) else [node]
+
+
+@dataclass
+class Names:
+    """The classes, imports (name to dotted origin), calls with their scopes, and argparse defaults of one file."""
+
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    calls: list[tuple[ast.Call, Scope]] = field(default_factory=list)
+    # Names of dictionaries and lists that are changed after they are made; attributes that are set, by their owner's name.
+    changed: set[str] = field(default_factory=set)
+    attributes: dict[str, dict[str, ast.expr]] = field(default_factory=dict)
+    options: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    assigned: list[tuple[str, ast.expr]] = field(default_factory=list)
+    module: Scope = field(default_factory=Scope)
+    spreads: int = 0
+
+    def origin(self, node: ast.expr) -> str:
+        """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if it is not imported."""
+        first, dot, rest = name_of(node).partition(".")
+        return self.imports[first] + dot + rest if first in self.imports else ""
+
+    def value(self, node: ast.expr, scope: Scope, depth: int = 0) -> Any:
+        """Return the value of an expression of literals, constants and argparse defaults, or UNKNOWN."""
+        if depth > DEEPEST:
+            return UNKNOWN
+
+        def inner(node: ast.expr) -> Any:
+            return self.value(node, scope, depth + 1)
+
+        match node:
+            case ast.Constant(value=int() | float() | str() | None as plain):
+                return plain
+            case ast.Name(id=name):
+                return self._constant(name, scope, depth)
+            case ast.Attribute(value=ast.Name(id=owner), attr=key) if self._is_parsed(owner, scope):
+                found = self.options.get(key, [None])
+                return UNKNOWN if key in self.attributes.get(owner, {}) else self._agreed(found, self.module, depth)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                found = inner(operand)
+                return -found if isinstance(found, (int, float)) else UNKNOWN
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
+                return _compute(op, inner(left), inner(right))
+            case ast.JoinedStr(values=values) if not any(map(_is_formatted, values)):
+                return _concatenate([inner(getattr(one, "value", one) if isinstance(one, ast.FormattedValue) else one)
+                                     for one in values])  # fmt: skip
+            case ast.Call(func=function, args=args) if name_of(function) in ("os.path.join", "path.join"):
+                parts = [inner(one) for one in args]
+                return posixpath.join(*parts) if parts and all(isinstance(one, str) for one in parts) else UNKNOWN
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                items = [inner(one) for one in elements[:LONGEST]]
+                return UNKNOWN if any(one is UNKNOWN for one in items) else items
+            case ast.Dict() | ast.Call():
+                entries = list(self.entries(node, scope, depth + 1))
+                mapping = {key: self.value(one, at, depth + 1) for key, one, at in entries}
+                unknown = None in mapping or any(one is UNKNOWN for one in mapping.values())
+                return UNKNOWN if unknown else mapping
+        return UNKNOWN
+
+    def _constant(self, name: str, scope: Scope, depth: int) -> Any:
+        """Return the one value that every assignment of a name gives it."""
+        found = scope.find(name)
+        if found is None or name in self.changed:
+            return UNKNOWN
+        if name not in found.known:
+            found.known[name] = UNKNOWN  # while it is computed: it may depend on itself
+            found.known[name] = self._agreed(found.names[name], found, depth)
+        return found.known[name]
+
+    def _agreed(self, nodes: list[ast.expr | None], scope: Scope, depth: int) -> Any:
+        values = [UNKNOWN if node is None else self.value(node, scope, depth + 1) for node in nodes]
+        return values[0] if all(type(one) is type(values[0]) and one == values[0] for one in values) else UNKNOWN
+
+    def _is_parsed(self, name: str, scope: Scope) -> bool:
+        """Return whether a name holds the options of argparse: given by ``parse_args()``, or a parameter ``args``."""
+        found = scope.find(name)
+        bound = found.names[name] if found else []
+        return bool(bound) and all(name == "args" if one is None else _is_parse(one) for one in bound)
+
+    def entries(self, node: ast.expr, scope: Scope, depth: int = 0) -> Iterator[tuple[str | None, ast.expr, Scope]]:
+        """Yield key, expression and scope of a mapping's entries; the key is None for what may set any key."""
+        at = scope.find(node.id) if isinstance(node, ast.Name) else None
+        match node:
+            case _ if depth > DEEPEST or self.spreads > MOST_SPREADS:
+                yield None, node, scope
+            case ast.Name(id=name) if (
+                at and name not in self.changed and len(at.names[name]) == 1 and at.names[name][0]
+            ):
+                self.spreads += 1
+                yield from self.entries(at.names[name][0], at, depth + 1)  # type: ignore[arg-type]
+            case ast.Dict(keys=keys, values=values):
+                for key, one in zip(keys, values, strict=True):
+                    if key is None:
+                        yield from self.entries(one, scope, depth + 1)
+                    else:
+                        yield (str(key.value) if isinstance(key, ast.Constant) else None), one, scope
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
+                for word in words:
+                    if word.arg is None:
+                        yield from self.entries(word.value, scope, depth + 1)
+                    else:
+                        yield word.arg, word.value, scope
+            case _:
+                yield None, node, scope
+
+
+def _is_parse(node: ast.expr) -> bool:
+    """Return whether a call reads the command line (``parse_args()``, not ``parse_args(["--seed", "3"])``)."""
+    return (
+        isinstance(node, ast.Call) and last_name(node.func).endswith("parse_args") and not (node.args or node.keywords)
+    )
+
+
+def _is_formatted(part: ast.expr) -> bool:
+    return isinstance(part, ast.FormattedValue) and (part.format_spec is not None or part.conversion != -1)
+
+
+def _compute(op: ast.operator, left: Any, right: Any) -> Any:
+    """Return a number, or two joined texts; UNKNOWN if it is an error or too large."""
+    if isinstance(left, str) and isinstance(right, str) and isinstance(op, ast.Add):
+        return _concatenate([left, right])
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
+        return UNKNOWN
+    try:
+        found = NUMBERS[type(op)](left, right)
+    except ArithmeticError:
+        return UNKNOWN
+    return found if abs(found) <= LARGEST else UNKNOWN
+
+
+def _concatenate(parts: list[Any]) -> Any:
+    known = all(isinstance(part, (str, int, float)) for part in parts)
+    found = "".join(map(str, parts)) if known else ""
+    return found if known and len(found) <= LONGEST else UNKNOWN
+
+
+def read_names(tree: ast.Module) -> Names:
+    """Return the names of a file in one pass. It is not recursive, because trees of hostile files are deep."""
+    names = Names()
+    stack: list[tuple[ast.AST, Scope]] = [(tree, names.module)]
+    given: set[int] = set()  # targets whose value is known
+    while stack:
+        node, scope = stack.pop()
+        inner = scope
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+                # A method does not see the names of its class.
+                inner = Scope(scope.outer if scope.is_class else scope, is_class=isinstance(node, ast.ClassDef))
+                if not isinstance(node, ast.Lambda):
+                    scope.bind(node.name)
+                if isinstance(node, ast.ClassDef):
+                    names.classes.setdefault(node.name, node)
+            case ast.arg(arg=name):
+                scope.bind(name)
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                    names.imports[alias.asname or whole] = whole
+                    scope.bind(alias.asname or whole)
+            case ast.ImportFrom(names=aliases):
+                for alias in aliases:
+                    names.imports[alias.asname or alias.name] = f"{'.' * node.level}{node.module or ''}.{alias.name}"
+                    scope.bind(alias.asname or alias.name)
+            case ast.Global(names=shared) | ast.Nonlocal(names=shared):
+                for name in shared:
+                    names.changed.add(name)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    pairs = [(target, value)]
+                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                        starred = any(isinstance(one, ast.Starred) for one in (*target.elts, *value.elts))
+                        pairs = [] if starred else list(zip(target.elts, value.elts, strict=False))
+                    _bind(names, scope, pairs, given)
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+                _bind(names, scope, [(target, value)], given)
+            case ast.AugAssign(target=ast.Attribute() as target, value=value):
+                names.attributes.setdefault(place_of(target.value), {})[target.attr] = value
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if id(node) not in given:
+                scope.bind(name)
+            case (
+                ast.ExceptHandler(name=str() as name)
+                | ast.MatchAs(name=str() as name)
+                | ast.MatchStar(name=str() as name)
+            ):
+                scope.bind(name)
+            case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
+                names.changed.add(_root_of(owner))
+            case ast.Call():
+                names.calls.append((node, scope))
+                if isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+                    names.changed.add(_root_of(node.func.value))
+                if isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+                    for option, default in _defaults(node):
+                        names.options.setdefault(option, []).append(default)
+                if last_name(node.func) == "set_defaults":
+                    for word in node.keywords:
+                        names.options.setdefault(word.arg or "", []).append(None)
+        stack += [(child, inner) for child in ast.iter_child_nodes(node)]
+    names.calls.sort(key=lambda found: (found[0].lineno, found[0].col_offset))
+    return names
+
+
+def _root_of(node: ast.expr) -> str:
+    """Return the name of the dictionary or list that holds an item of an item."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return name_of(node)
+
+
+def _bind(names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], given: set[int]) -> None:
+    for target, value in pairs:
+        names.assigned.append((place_of(target), value))
+        if isinstance(target, ast.Name):
+            scope.bind(target.id, value)
+            given.add(id(target))
+        elif isinstance(target, ast.Attribute):
+            names.attributes.setdefault(place_of(target.value), {})[target.attr] = value
+
+
+def option_names(call: ast.Call, words: Mapping[str | None, ast.expr]) -> list[str]:
+    """Return the names of ``add_argument("--key", dest=...)``, dashes as underscores."""
+    texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = [text.removeprefix("--").partition("/")[0].replace("-", "_") for text in texts if text.startswith("--")]
+    dest = words.get("dest")
+    return [*found, str(dest.value)] if isinstance(dest, ast.Constant) else found
+
+
+def _defaults(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield each name of an option with the expression of its default; None if there is none, or if it is a switch."""
+    words = {word.arg: word.value for word in call.keywords}
+    default = words.get("default")
+    is_none = words.keys() & {"required", "action", None} or (
+        isinstance(default, ast.Constant) and default.value is None
+    )
+    for name in option_names(call, words):
+        yield name, None if is_none else default
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the dotted name in an expression (``trl.GRPOConfig``), or an empty text."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the last part of the name in an expression (``GRPOConfig``), or an empty text."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def place_of(node: ast.expr) -> str:
+    """Return the name of a variable (``config``), or the last part of an attribute with its dot (``.config``)."""
+    return "." * isinstance(node, ast.Attribute) + last_name(node)
+
+
+def text_of(node: ast.AST) -> str:
+    """Return the code of an expression, cut to one line."""
+    try:
+        return ast.unparse(node)[:80]
+    except (RecursionError, ValueError):
+        return "..."
