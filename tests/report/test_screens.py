@@ -88,6 +88,30 @@ def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) ->
     assert ", worse (95 %" in commands("show", "1").out
 
 
+def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: Commands) -> None:
+    """The mean on fresh seeds, not what the search had found, in list, show, best, status, report and export."""
+    sweep = make_sweep(HERE / "s", Made(trials=12, replicates=2))
+    best = json.loads(commands("status", "s", "--json").out)["best"]
+    number, value = best["number"], f"{best['objective']:.4f}"
+    own = json.loads((sweep / "trials" / best["folder"] / "result.json").read_text())["objective"]
+    assert value != f"{own:.4f}"
+    commands("report", "s")
+    page = (sweep / "report.html").read_text()
+    rows = [row for row in json.loads(commands("export", "s", "--format", "json").out) if row["rank"] == 1]
+    assert {f"{row['ranked_by']:.4f}" for row in rows} == {value}
+    assert f'<p class="figure">{value}</p><p class="quiet">' in page
+    assert f"trial {number} of s: eval_reward {value} ± " in commands("best", "s").out
+    assert f"best {value} on 2 fresh seeds" in " ".join(commands("list").out.split())
+    assert f"eval_reward  {value} ± " in commands("show", "best").out
+    assert f"best     {value} ± " in commands("status", "s").out
+
+
+def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: Commands) -> None:
+    """So one column of numbers is not read as if all were confirmed."""
+    make_sweep(HERE / "s", Made(trials=12))
+    assert re.search(r"best 0\.\d{4} in the search, lr=", " ".join(commands("list").out.split()))
+
+
 def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):

@@ -10,7 +10,6 @@ from grporecipe.files import as_number
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
-from grposweep.report.corners import unexplored_corner
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
@@ -54,7 +53,7 @@ def advise(view: SweepView) -> Advice | None:
     edges = list(_edges(view, best.first))
     limits = [*_uncertainty(view, tied), *(text for text, _ in edges)]
     limits += [*_none_significant(view), *_collapses(view)]
-    steps = [*(step for _, step in edges), *_focus(view, best.first), *_corner(view)]
+    steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
     if not (doubt := warning(best.first)):
         return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
@@ -206,17 +205,6 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
         elif len(best.point) > 1:
             value = override_text(part.labels[0])
             yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
-
-
-def _corner(view: SweepView) -> Iterator[Step]:
-    """Yield the trial of an unexplored corner, which the same sweep runs."""
-    from grposweep.search.parse import override_text  # Hydra's grammar
-
-    if (found := unexplored_corner(view)) is None:
-        return
-    corner, point = found
-    changes = {"search.enqueue": override_text([point]), "search.trials": str(len(view.searched) + 1)}
-    yield Step(f"Try {short(corner)}, where no trial has ended", _command(view, changes, keeps_name=True))
 
 
 def _next_sweep(view: SweepView, text: str, name: str, value: str) -> Step:

@@ -218,17 +218,19 @@ class SweepView:
         return pareto_front(known, signs)
 
     @property
-    def best(self) -> TrialView | None:
-        """The trial that found the first point of the leaderboard."""
-        return self.leaderboard[0].first if self.leaderboard else None
+    def best_point(self) -> RankedPoint | None:
+        """The best point: by its value on fresh seeds if leaders ran on some, otherwise by that of the search."""
+        return self.leaderboard[0] if self.leaderboard else None
 
     @property
-    def winner(self) -> TrialView | None:
-        """The winner on fresh seeds. Until these decide: the best finished trial of the search."""
-        if self.replication is not None and (decided := self.replication.winner) is not None:
-            return self.trial(decided.number)
-        finished = [trial for trial in self.searched if trial.objective is not None]
-        return min(finished, key=lambda t: (self.sign * (t.objective or 0.0), t.number), default=None)
+    def best(self) -> TrialView | None:
+        """The trial that found the best point."""
+        return None if self.best_point is None else self.best_point.first
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, RankedPoint]]:
+        """The rank (from 1) and the point of each finished trial, by its number."""
+        return {t.number: (rank, point) for rank, point in enumerate(self.leaderboard, 1) for t in point.trials}
 
     @cached_property
     def gpu_hours(self) -> float:
@@ -276,6 +278,14 @@ class SweepView:
     def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return each invalid point with a problem of it; a point with several problems comes several times."""
         return list(_invalid_problems(self.path / paths.INVALID))
+
+    @cached_property
+    def invalid_count(self) -> int:
+        """The number of invalid points; one that breaks several rules counts once."""
+        points, valid = self.progress.points, self.progress.valid
+        if points is not None and valid is not None:
+            return points - valid
+        return sum(1 for _ in read_lines(self.path / paths.INVALID, point=dict, problems=list))
 
     @cached_property
     def invalid(self) -> list[InvalidPoints]:
