@@ -2,10 +2,12 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from grposweep.report.advice import Advice, advise, tie_sentences
 from grposweep.report.export import show_best
@@ -133,3 +135,40 @@ def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
     assert " ".join(said.split()).count(tie) == 3
     assert said.count("Decide between them on fresh seeds: python src/run.py sweeps=lr_batch") == 2
     assert tie_sentences(read_sweep(make(tmp_path / "clear", (1e-4, 0.8), (3e-4, 0.5)))) == []
+
+
+def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_path: Path) -> None:
+    """The headline, status, best and the end of a run say why, and the report says what decides it."""
+    sweep = make(tmp_path, (1e-4, 0.7), (3e-4, 0.69), objective_se=None)
+    content = yaml.safe_load((sweep / "sweep.yaml").read_text())
+    content["search"] |= {"seeds": 2, "leaders": 2}
+    (sweep / "sweep.yaml").write_text(yaml.safe_dump(content))
+    for number, (of, seed, value) in enumerate([(0, 1000, 0.3), (1, 1000, 0.31), (0, 2000, 0.6), (1, 2000, 0.58)], 2):
+        original = next((sweep / "trials").glob(f"{of:04d}-*"))
+        copy = shutil.copytree(original, sweep / "trials" / f"{number:04d}-{number:06d}")
+        trial, result = (json.loads((copy / name).read_text()) for name in ("trial.json", "result.json"))
+        trial["attributes"] |= {"role": "confirm", "of": of, "seed": seed, "experiment": f"{number:06d}"}
+        (copy / "trial.json").write_text(json.dumps(trial))
+        (copy / "result.json").write_text(json.dumps(result | {"objective": value}))
+    found = advice(sweep)
+    said = "No winner: the 2 points cannot be told apart, not even from the model before training. eval_reward 0.4500 against"
+    assert found.sentence.startswith(said)
+    assert found.sentence.endswith("± 1.9059 (95 % over 2 fresh seeds). Two seeds are too few for an interval.")
+    assert [step.text for step in found.steps] == ["Decide on more seeds", "Train twice as long"]
+    assert tie_sentences(read_sweep(sweep))[0] == found.sentence
+
+
+def test_a_best_point_below_the_model_before_training_is_no_winner(tmp_path: Path) -> None:
+    """The sweep made the model worse."""
+    said = advice(make(tmp_path, (1e-4, 0.2), (3e-4, 0.1))).sentence
+    assert said.startswith("No winner: the best point (lr=0.0001 batch=small) ended below the model before training.")
+
+
+def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
+    """Also for a clear winner inside its range on several values of the seed."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    for folder in (sweep / "trials").iterdir():
+        trial = json.loads((folder / "trial.json").read_text())
+        (folder / "trial.json").write_text(json.dumps(trial | {"point": {**trial["point"], "seed": 1}}))
+    (step,) = advice(sweep).steps
+    assert (step.text, step.command.split()[-1]) == ("Train twice as long", "schedule.budget_completions=12800")

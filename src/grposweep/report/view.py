@@ -89,12 +89,12 @@ class SweepView:
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Code, packages, machine and command at the sweep's start."""
-        return _mapping(self.settings.get("provenance"))
+        return as_mapping(self.settings.get("provenance"))
 
     @property
     def baseline(self) -> Mapping[str, Any]:
         """The base configuration; empty if it is not recorded."""
-        return _mapping(self.settings.get("baseline"))
+        return as_mapping(self.settings.get("baseline"))
 
     @property
     def space(self) -> list[Mapping[str, Any]]:
@@ -159,7 +159,7 @@ class SweepView:
     @cached_property
     def is_dry(self) -> bool:
         """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
-        kind = _mapping(self.baseline.get("cluster")).get("kind")
+        kind = as_mapping(self.baseline.get("cluster")).get("kind")
         is_dry = kind in LAUNCHERS and launcher_class(str(kind)).is_dry
         return is_dry and not self.controller and not any(trial.attempts for trial in self.trials)
 
@@ -204,7 +204,7 @@ class SweepView:
     @property
     def further(self) -> dict[str, str]:
         """The additional objectives with their directions."""
-        return {str(name): str(direction) for name, direction in _mapping(self._search.get("further")).items()}
+        return {str(name): str(direction) for name, direction in as_mapping(self._search.get("further")).items()}
 
     @cached_property
     def front(self) -> list[int]:
@@ -312,7 +312,7 @@ class SweepView:
 
     @property
     def _search(self) -> Mapping[str, Any]:
-        return _mapping(self.settings.get("search"))
+        return as_mapping(self.settings.get("search"))
 
     def _instead(self) -> str:
         if not self.trials:
@@ -434,5 +434,6 @@ def _fixes(problem: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one instead of anything else."""
     return value if isinstance(value, dict) else {}
