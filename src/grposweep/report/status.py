@@ -271,7 +271,7 @@ def _in(view: SweepView, state: State) -> list[TrialView]:
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
-    """Read the sweeps in and below a folder, the latest first; and say for each unreadable one why.
+    """Read the sweeps in and below a folder, the latest first, dry runs and fake ones last; and say for each unreadable one why.
 
     Raises UserError if there is none.
     """
@@ -281,6 +281,7 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
             views.append(read_sweep(sweep))
         except UserError as error:
             damaged.append(str(error))
+    views.sort(key=lambda view: view.is_dry or view.is_fake)
     if not views and not damaged:
         raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
     return views, damaged
@@ -293,7 +294,7 @@ def sweeps_table(views: Iterable[SweepView]) -> Table:
     for view in views:
         best = "" if (found := view.best_point) is None else f", best {found.brief}, {short(found.first.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
-        state = "at work" if view.controller else view.progress_text
+        state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
         name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
         table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g}", when)
     return table

@@ -8,6 +8,7 @@ skips trials whose files have not changed.
 import json
 import math
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +27,11 @@ from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress
 
 MOST_CALIBRATING = 100  # trials
+TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
 BEST = "best"  # names a sweep's best trial on the command line
 
 
@@ -155,6 +157,11 @@ class SweepView:
             return "done"
         moving = sum(bool(trial.attempts) for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
         return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether the fake trainer made the results."""
+        return as_mapping(self.baseline.get("trainer")).get("kind") == "fake"
 
     @cached_property
     def is_dry(self) -> bool:
@@ -396,6 +403,48 @@ def read_sweep(sweep: SweepFolder | Path) -> SweepView:
 def open_sweep(named: str | None, outputs: Path) -> SweepView:
     """Read the sweep that the user names: a name under ``outputs``, a path, or None for the newest there."""
     return read_sweep(find_sweep(named, outputs))
+
+
+def find_names(names: Sequence[str], outputs: Path, reruns: bool = True) -> list[tuple[SweepFolder, str]]:
+    """Return what ``[SWEEP] [TRIAL]...`` names: a sweep and a trial's name for each, empty for the whole sweep.
+
+    A trial may also be ``SWEEP/TRIAL`` or a path. Trials before any sweep's name are those of the newest, which is also meant
+    without names. Raises UserError for a word that names neither.
+    """
+    found: list[tuple[SweepFolder, str]] = []
+    sweep: SweepFolder | None = None
+    for name in names:
+        path, (head, slash, trial) = Path(name), name.rstrip("/").rpartition("/")
+        is_trial = TRIAL.fullmatch(name) is not None
+        if is_sweep(path.parent.parent) and (path / paths.CONFIG).is_file():
+            found.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
+        elif slash and not _is_known(name, outputs) and _is_known(head, outputs):
+            found.append((find_sweep(head, outputs), trial))
+        elif is_trial and (sweep is not None or not _is_known(name, outputs)):
+            sweep = sweep or newest_sweep(outputs, reruns)
+            if (sweep, "") in found:
+                found.remove((sweep, ""))
+            found.append((sweep, name))
+        else:
+            sweep = find_sweep(name, outputs)
+            found.append((sweep, ""))
+    return found or [(newest_sweep(outputs, reruns), "")]
+
+
+def _is_known(name: str, outputs: Path) -> bool:
+    return is_sweep(Path(name)) or is_sweep(outputs / name)
+
+
+def open_trial(names: Sequence[str], outputs: Path) -> tuple[SweepView, TrialView]:
+    """Read the one trial that ``[SWEEP] [TRIAL]`` names, the best by default.
+
+    Raises UserError if several are named.
+    """
+    (folder, trial), *others = find_names(names, outputs)
+    if others:
+        raise UserError(f"{' '.join(names)}: this names several trials or sweeps. Name one, such as mine 3 or mine/3.")
+    view = read_sweep(folder)
+    return view, view.trial(trial or BEST)
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
