@@ -195,3 +195,8 @@ def test_the_function_has_its_name_although_a_package_has_it_too() -> None:
 
     with pytest.raises(UserError, match="no value"):
         grposweep.sweep({"lr": []})
+
+
+def test_a_notebook_completes_the_names_of_the_interface() -> None:
+    """And no helper of the package itself."""
+    assert dir(grposweep) == sorted([*grposweep.__all__, "__version__"])

@@ -17,13 +17,13 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 248  # a merge lowers it, the aim is 180
+MOST_FILES = 247  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 2418, "grporecipe/diagnose": 1435, "grporecipe/frameworks": 12734, "grporecipe/linting": 1527,
-    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1111, "grposweep/cli": 1473,
-    "grposweep/config": 2676, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4273,
-    "grposweep/schema": 573, "grposweep/screening": 839, "grposweep/search": 2547, "grposweep/storage": 2399,
+    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1116, "grposweep/cli": 1481,
+    "grposweep/config": 2676, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4284,
+    "grposweep/schema": 573, "grposweep/screening": 839, "grposweep/search": 2547, "grposweep/storage": 2414,
     "grposweep/sweep": 4610, "grposweep/train": 5051,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

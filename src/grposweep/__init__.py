@@ -22,3 +22,8 @@ def __getattr__(name: str) -> Any:
         "report.frames" if name == "load_sweep" else "api"
     )  # importing it loads all rules, which only a caller who judges needs
     return getattr(import_module(f"grposweep.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of the Python interface."""
+    return sorted([*__all__, "__version__"])

@@ -38,13 +38,13 @@ def test_a_shell_offers_the_sweeps_under_outputs(sweeps: Path) -> None:
     """In every argument that names a sweep."""
     assert offered("grposweep status ") == ["kl_grid", "lr batch"]
     assert offered("grposweep status kl") == ["kl_grid"]
-    assert offered("grposweep rerun --sweep k") == ["kl_grid"]
+    assert offered("grposweep rerun k") == ["kl_grid"]
 
 
 def test_a_shell_offers_the_trials_of_the_named_sweep(sweeps: Path) -> None:
     """By number."""
-    assert offered("grposweep rerun --sweep kl_grid ") == ["0", "1", "10"]
-    assert offered("grposweep show --sweep kl_grid 1") == ["1", "10"]
+    assert offered("grposweep rerun kl_grid ") == ["0", "1", "10"]
+    assert offered("grposweep show kl_grid 1") == ["1", "10"]
 
 
 def test_where_there_is_nothing_a_shell_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,20 @@
 
 import json
 import shlex
-from collections.abc import Sequence
-from functools import cache
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from grposweep.config.compose import open_session
-from grposweep.config.identity import sweep_identity
-from grposweep.config.points import Points
-from grposweep.report.advice import Advice, Step, advise, tie_sentences
+from grposweep.report.advice import Advice, advise, tie_sentences
 from grposweep.report.export import show_best
 from grposweep.report.html_page import render_report
 from grposweep.report.run_output import RunEnd, print_results
 from grposweep.report.status import status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
-from grposweep.schema import Experiment
-from grposweep.search.parse import parse_values
 from made import Made, make_comparison, make_sweep
 
 SPACE = [
@@ -143,55 +137,38 @@ def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(
     assert tie_sentences(read_sweep(make(tmp_path / "clear", (1e-4, 0.8), (3e-4, 0.5)))) == []
 
 
-SIZES = [4, 8, 6]  # 6 is invalid with every lr
-HALF_SEEN = ((1e-4, 4, 0.6), (2e-4, 8, 0.7), (3e-3, 4, 0.8), (4e-3, 4, 0.75))  # no trial has a high lr and 8
-
-
-@cache
-def base() -> Experiment:
-    """The base configuration of the sweeps below."""
-    with open_session() as session:
-        return Points(session.compose, ["trainer=fake"]).base
-
-
-def make_corner(
-    path: Path, *trials: tuple[float, int, float], sampler: str = "tpe", sizes: Sequence[int] = SIZES
-) -> Path:
-    """A finished sweep of lr and group size that this configuration still composes to."""
-    space = [SPACE[0], {"dial": "batch.num_generations", "choices": list(sizes)}]
-    identity = sweep_identity(space, base())
-    sweep = make(path, *((lr, value) for lr, _, value in trials))
-    for folder, (lr, size, _) in zip(sorted((sweep / "trials").iterdir()), trials, strict=True):
-        trial = json.loads((folder / "trial.json").read_text())
-        (folder / "trial.json").write_text(json.dumps(trial | {"point": {"lr": lr, "batch.num_generations": size}}))
-    content = yaml.safe_load((sweep / "sweep.yaml").read_text()) | {"space": space, "identity": identity}
+def test_nothing_is_recommended_if_two_seeds_tell_no_point_from_the_start(tmp_path: Path) -> None:
+    """The headline, status, best and the end of a run say why, and the report says what decides it."""
+    sweep = make(tmp_path, (1e-4, 0.7), (3e-4, 0.69), objective_se=None)
+    content = yaml.safe_load((sweep / "sweep.yaml").read_text())
+    content["search"] |= {"seeds": 2, "leaders": 2}
     (sweep / "sweep.yaml").write_text(yaml.safe_dump(content))
-    (sweep / "outlook.json").write_text(json.dumps({"v": 1, "target": len(trials), "sampler": sampler}))
-    return sweep
+    for number, (of, seed, value) in enumerate([(0, 1000, 0.3), (1, 1000, 0.31), (0, 2000, 0.6), (1, 2000, 0.58)], 2):
+        original = next((sweep / "trials").glob(f"{of:04d}-*"))
+        copy = shutil.copytree(original, sweep / "trials" / f"{number:04d}-{number:06d}")
+        trial, result = (json.loads((copy / name).read_text()) for name in ("trial.json", "result.json"))
+        trial["attributes"] |= {"role": "confirm", "of": of, "seed": seed, "experiment": f"{number:06d}"}
+        (copy / "trial.json").write_text(json.dumps(trial))
+        (copy / "result.json").write_text(json.dumps(result | {"objective": value}))
+    found = advice(sweep)
+    said = "No winner: the 2 points cannot be told apart, not even from the model before training. eval_reward 0.4500 against"
+    assert found.sentence.startswith(said)
+    assert found.sentence.endswith("± 1.9059 (95 % over 2 fresh seeds). Two seeds are too few for an interval.")
+    assert [step.text for step in found.steps] == ["Decide on more seeds", "Train twice as long"]
+    assert tie_sentences(read_sweep(sweep))[0] == found.sentence
 
 
-def corners(sweep: Path) -> list[Step]:
-    """The steps that try a point where no trial has ended."""
-    return [step for step in advice(sweep).steps if step.text.startswith("Try ")]
+def test_a_best_point_below_the_model_before_training_is_no_winner(tmp_path: Path) -> None:
+    """The sweep made the model worse."""
+    said = advice(make(tmp_path, (1e-4, 0.2), (3e-4, 0.1))).sentence
+    assert said.startswith("No winner: the best point (lr=0.0001 batch=small) ended below the model before training.")
 
 
-def test_the_valid_corner_without_a_trial_that_promises_most_is_the_next_point(tmp_path: Path) -> None:
-    """The middle of the upper half of lr with 8: with 6, which no trial has, every point is invalid."""
-    (step,) = corners(make_corner(tmp_path, *HALF_SEEN))
-    assert step.text == "Try lr=0.0018 num_generations=8, where no trial has ended"
-    assert shlex.split(step.command)[:-2] == ["python", "src/run.py", "sweeps=lr_batch", "name=s"]
-    enqueue, trials = shlex.split(step.command)[-2:]
-    assert parse_values([enqueue])["search.enqueue"] == [{"lr": 0.0018, "batch.num_generations": 8}]
-    assert trials == "search.trials=5"
-
-
-def test_no_corner_is_offered_without_a_reason(tmp_path: Path) -> None:
-    """In a grid, once every corner has a trial, below the start, and for a configuration that composes differently."""
-    assert corners(make_corner(tmp_path / "grid", *HALF_SEEN, sampler="grid")) == []
-    assert corners(make_corner(tmp_path / "full", *HALF_SEEN, (5e-3, 8, 0.5), sizes=[4, 8])) == []
-    collapsed = ((1e-4, 4, 0.4), (2e-4, 8, 0.45), (3e-3, 4, 0.05), (4e-3, 4, 0.0))
-    assert corners(make_corner(tmp_path / "worse", *collapsed, sizes=[4, 8])) == []
-    changed = make_corner(tmp_path / "changed", *HALF_SEEN)
-    text = (changed / "sweep.yaml").read_text()
-    (changed / "sweep.yaml").write_text(text.replace("- trainer=fake", "- trainer=fake\n- lr=0.1"))
-    assert corners(changed) == []
+def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
+    """Also for a clear winner inside its range on several values of the seed."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    for folder in (sweep / "trials").iterdir():
+        trial = json.loads((folder / "trial.json").read_text())
+        (folder / "trial.json").write_text(json.dumps(trial | {"point": {**trial["point"], "seed": 1}}))
+    (step,) = advice(sweep).steps
+    assert (step.text, step.command.split()[-1]) == ("Train twice as long", "schedule.budget_completions=12800")

@@ -52,10 +52,12 @@ def test_keys_that_an_earlier_version_did_not_know_are_no_differences() -> None:
 
 
 def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) -> None:
-    """The search's best, even if a replicate is better."""
+    """By its value on fresh seeds, with that of the search below."""
     view, ended = read_sweep(made), commands("best", "a")
     assert view.best is not None
-    assert f"trial {view.best.number} of a: eval_reward {view.best.objective:.4f} ± 0.0235" in ended.out
+    assert view.best_point is not None
+    assert f"trial {view.best.number} of a: eval_reward {view.best_point.text}" in ended.out
+    assert f"in the search: {view.best.objective:.4f} ± 0.0235" in ended.out
     assert f"grposweep rerun {quote(str(view.best.path))}" in ended.out
 
 

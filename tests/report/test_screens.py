@@ -88,6 +88,30 @@ def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) ->
     assert ", worse (95 %" in commands("show", "1").out
 
 
+def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: Commands) -> None:
+    """The mean on fresh seeds, not what the search had found, in list, show, best, status, report and export."""
+    sweep = make_sweep(HERE / "s", Made(trials=12, replicates=2))
+    best = json.loads(commands("status", "s", "--json").out)["best"]
+    number, value = best["number"], f"{best['objective']:.4f}"
+    own = json.loads((sweep / "trials" / best["folder"] / "result.json").read_text())["objective"]
+    assert value != f"{own:.4f}"
+    commands("report", "s")
+    page = (sweep / "report.html").read_text()
+    rows = [row for row in json.loads(commands("export", "s", "--format", "json").out) if row["rank"] == 1]
+    assert {f"{row['ranked_by']:.4f}" for row in rows} == {value}
+    assert f'<p class="figure">{value}</p><p class="quiet">' in page
+    assert f"trial {number} of s: eval_reward {value} ± " in commands("best", "s").out
+    assert f"best {value} on 2 fresh seeds" in " ".join(commands("list").out.split())
+    assert f"eval_reward  {value} ± " in commands("show", "best").out
+    assert f"best     {value} ± " in commands("status", "s").out
+
+
+def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: Commands) -> None:
+    """So one column of numbers is not read as if all were confirmed."""
+    make_sweep(HERE / "s", Made(trials=12))
+    assert re.search(r"best 0\.\d{4} in the search, lr=", " ".join(commands("list").out.split()))
+
+
 def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> None:
     """By its study's last change."""
     for number, name in enumerate(("b", "a")):
@@ -199,3 +223,34 @@ def test_status_is_watched_until_the_sweep_is_done(tmp_path: Path) -> None:
     _, status = os.waitpid(pid, 0)
     shown = os.read(terminal, 100_000).decode()
     assert (os.waitstatus_to_exitcode(status), "2 of 2 trials" in shown) == (0, True)
+
+
+@pytest.mark.parametrize("words", ["mine 3", "mine/3", "outputs/mine 3", "3 --sweep mine", "--outputs outputs mine 3"])
+def test_a_sweep_and_its_trial_are_named_in_one_way(commands: Commands, words: str) -> None:
+    """Also by SWEEP/TRIAL, and with options before or after."""
+    for name in ("mine", "newer"):
+        make_sweep(HERE / name, Made(trials=12))
+    assert commands("show", *words.split()).out.startswith("trial 3 of mine: ")
+    assert commands("diagnose", *words.split()).code == 0
+    compared = commands("compare", *words.split(), "mine", "7").out
+    assert "A mine, trial 3: " in compared
+    assert "B mine, trial 7: " in compared
+
+
+def test_a_sweep_stands_for_its_best_trial_in_show_and_for_its_failed_ones_in_retry(commands: Commands) -> None:
+    """A wrong name is answered with the nearest one."""
+    make_sweep(HERE / "mine", Made(trials=4))
+    assert commands("show", "mine").out == commands("show", "mine", "best").out
+    assert "mine has no failed trial" in commands("retry", "mine").err
+    assert "Did you mean mine?" in commands("retry", "mime").err
+    assert "name one trial" in commands("rerun", "mine", "lr=1e-3").err
+
+
+def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Commands) -> None:
+    """Sweeps of the fake trainer and dry runs come after it, and are marked."""
+    for number, (name, kind) in enumerate((("real", "trl"), ("newer", "fake"))):
+        made = Made(trials=2, settings={"baseline": {"trainer": {"kind": kind}}})
+        os.utime(make_sweep(HERE / name, made) / "sweep.yaml", (1e9 + number, 1e9 + number))
+    assert commands("status").out.startswith("real: ")
+    out = commands("list").out
+    assert out.index("real") < out.index("fake trainer, ")

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import discard, printable
@@ -43,6 +45,17 @@ def choices(name: str, *values: str) -> type[StrEnum]:
     return cast("type[StrEnum]", StrEnum(name, members))  # mypy takes it for a member's value
 
 
+class _Command(TyperCommand):
+    """A command that takes ``--sweep NAME``, an older spelling, as its first name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        if "--sweep" in args:
+            at = args.index("--sweep")
+            args = [*args[at + 1 : at + 2], *args[:at], *args[at + 2 :]]
+        return super().parse_args(ctx, args)
+
+
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Register a function as a command. ``examples`` end its help; ``settings`` are those of ``app.command``.
 
@@ -55,7 +68,7 @@ def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | No
         def run(**arguments: Any) -> None:
             raise typer.Exit(answer(lambda: work(**arguments)))
 
-        app.command(epilog=epilog, **settings)(run)
+        app.command(epilog=epilog, cls=_Command, **settings)(run)
         return work
 
     return register
@@ -101,35 +114,31 @@ OUTPUTS = Path("outputs")
 def complete_sweep(context: typer.Context, incomplete: str) -> list[str]:
     """Return the sweeps under --outputs that begin with ``incomplete``."""
     outputs = Path(context.params.get("outputs") or OUTPUTS)
-    return sorted(path.parent.name for path in outputs.glob(f"{_literal(incomplete)}*/{paths.SWEEP}"))
+    return sorted(path.parent.name for path in outputs.glob(f"{escape(incomplete)}*/{paths.SWEEP}"))
 
 
-def complete_trial(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the trial numbers of the named or newest sweep, with folder names as help."""
-    from grposweep.storage.folders import find_sweep
+def complete_name(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the sweeps that begin so, or after a sweep's name its trial numbers."""
+    from grposweep.report.view import find_names
 
-    outputs = Path(context.params.get("outputs") or OUTPUTS)
+    names = context.params.get("names")
+    if not names:
+        return complete_sweep(context, incomplete)
     try:
-        trials = find_sweep(context.params.get("sweep"), outputs).trials()
-        return [(str(trial.number), trial.path.name) for trial in trials if str(trial.number).startswith(incomplete)]
+        sweep, _ = find_names(names, Path(context.params.get("outputs") or OUTPUTS))[-1]
     except UserError:
         return []
-
-
-def _literal(text: str) -> str:
-    """Escape a text for glob()."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+    return [str(trial.number) for trial in sweep.trials() if str(trial.number).startswith(incomplete)]
 
 
 _SWEEP: Any = {"help": "A name under outputs, or a path.", "autocompletion": complete_sweep}
 _NEWEST: Any = {**_SWEEP, "metavar": "SWEEP", "show_default": "the newest"}
 Named = Annotated[str | None, typer.Argument(**_NEWEST)]
 Required = Annotated[str, typer.Argument(**_SWEEP, show_default=False)]
-Sweep = Annotated[str | None, typer.Option(**_NEWEST)]
-Trial = Annotated[
-    str,
-    typer.Argument(
-        help="Number, folder or path of a trial; or best.", show_default=False, autocompletion=complete_trial
-    ),
-]
+_TRIALS: Any = {"show_default": False, "autocompletion": complete_name,
+                "help": "SWEEP: name or path, by default the newest. TRIAL: number, folder, best. Or SWEEP/TRIAL."}  # fmt: skip
+LOG_HELP = "A log of any trainer, or a folder with one; or a trial, as for show."
+LogOrNames = Annotated[list[str], typer.Argument(metavar="LOG|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
+NamesAndKeys = Annotated[list[str], typer.Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
 Outputs = Annotated[Path, typer.Option(help="Folder that holds the sweeps.")]

@@ -135,10 +135,9 @@ def _print_assumptions(console: Console, setting: Setting, head: str = "") -> No
 def _rates(sweep: str) -> Rates:
     """Return the measured cost of a token in a sweep's finished trials."""
     from grposweep.report.status import measured_rates  # sweeps: not for plans alone
-    from grposweep.report.view import read_sweep
-    from grposweep.storage.folders import find_sweep
+    from grposweep.report.view import open_sweep
 
-    rates = measured_rates(read_sweep(find_sweep(sweep, Path("outputs"))))
+    rates = measured_rates(open_sweep(sweep, Path("outputs")))
     if rates is None:
         raise UserError(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
     return rates

@@ -10,15 +10,13 @@ import typer
 from grporecipe.errors import UserError
 from grporecipe.registries import FRAMEWORKS
 from grporecipe.terminal import say, write_data
-from grposweep.cli.app import ConfigDir, Named, Outputs, Required, Sweep, Trial, choices, command, complete_sweep
+from grposweep.cli.app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, choices, command
 
-HYDRA = {
-    "ignore_unknown_options": True,
-    "allow_extra_args": True,
-    "help_option_names": [],
-}  # Hydra's own flags and --help
+if TYPE_CHECKING:
+    from grposweep.storage.folders import TrialFolder
 
-
+# Hydra's own flags and --help
+HYDRA = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 HydraArguments: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(metavar="[key=value] ...", help="Overrides and flags of Hydra.", show_default=False),
@@ -65,13 +63,11 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path
 
 @command(
     "grposweep rerun best                         # of the newest sweep",
-    "grposweep rerun 7 lr=1e-3 --sweep lr_batch   # with a change",
+    "grposweep rerun lr_batch 7 lr=1e-3           # with a change",
     "grposweep rerun 7 force=true                 # again",
 )
 def rerun(
-    trial: Trial,
-    overrides: Annotated[list[str] | None, typer.Argument(help="Overrides: lr=1e-3 kl=low.", show_default=False)] = None,
-    sweep: Sweep = None,
+    names: NamesAndKeys,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
     """Repeat a trial exactly, or with a change.
@@ -81,20 +77,31 @@ def rerun(
     Results go to a new sweep next to the trial's. Relative paths start where that sweep was started.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
-    from grposweep.sweep.rerun import find_trial, rerun_trial
+    from grposweep.sweep.rerun import rerun_trial
 
-    return rerun_trial(find_trial(trial, sweep, outputs), overrides or [])
+    return rerun_trial(*_trial_and_overrides(names, outputs))
+
+
+def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder", list[str]]:
+    """Return the trial that is named before the overrides."""
+    from grposweep.report.view import find_names
+    from grposweep.sweep.rerun import find_trial
+
+    overrides = [word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()]
+    words = [word for word in names if word not in overrides]
+    (folder, trial), *others = find_names(words, outputs, reruns=False)
+    if not trial or others:
+        raise UserError(f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or best.")
+    return find_trial(trial, str(folder.path), outputs), overrides
 
 
 @command(
     "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl=low,high         # lr or KL?",
-    "grposweep fork best --at 200 lr=1e-6 search.seeds=5 --sweep lr_batch",
+    "grposweep fork lr_batch best --at 200 lr=1e-6 search.seeds=5",
 )
 def fork(
-    trial: Trial,
+    names: NamesAndKeys,
     at: Annotated[int, typer.Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.", show_default=False)],
-    changes: Annotated[list[str], typer.Argument(metavar="key=v1,v2 ...", help="Keys with values to try.", show_default=False)],
-    sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
     """Continue a trial from a checkpoint with changed values.
@@ -106,18 +113,19 @@ def fork(
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.fork import fork_trial
-    from grposweep.sweep.rerun import find_trial
 
-    return fork_trial(find_trial(trial, sweep, outputs), at, changes)
+    trial, changes = _trial_and_overrides(names, outputs)
+    if not changes:
+        raise UserError("no key is given, and a fork changes one. Name keys with values, such as lr=1e-6,1e-5.")
+    return fork_trial(trial, at, changes)
 
 
 @command(
     "grposweep retry           # all failed trials of the newest sweep",
-    "grposweep retry 3 7 --sweep lr_batch",
+    "grposweep retry lr_batch 3 7",
 )
 def retry(
-    trials: Annotated[list[str] | None, typer.Argument(help="Failed trials; by default all.", show_default=False)] = None,
-    sweep: Sweep = None,
+    names: Names = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
     """Retry failed trials and resume their sweep.
@@ -127,17 +135,14 @@ def retry(
     'grposweep rerun' repeats any trial as a separate sweep.
     Exit code: that of the sweep.
     """
+    from grposweep.report.view import find_names
     from grposweep.sweep.retry import retry as retry_trials
 
-    return retry_trials(sweep, trials or [], outputs)
-
-
-Sides = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="A B...", help="Sweeps, SWEEP/TRIAL, or paths.", show_default=False, autocompletion=complete_sweep
-    ),
-]
+    found = find_names(names or [], outputs)
+    folder, _ = found[0]
+    if len({other.path for other, _ in found}) > 1:
+        raise UserError(f"{' '.join(names or [])}: these are trials of several sweeps. Retry one sweep at a time.")
+    return retry_trials(str(folder.path), [trial for _, trial in found if trial], outputs)
 
 
 if TYPE_CHECKING:  # its members are only known when the registry is read
@@ -208,13 +213,12 @@ def export(
 
 @command(
     "grposweep compare kl_grid kl_grid_long        # their best trials",
-    "grposweep compare lr_batch/3 lr_batch/7       # two trials of one sweep",
-    "grposweep compare 3 7 --sweep lr_batch        # the same",
+    "grposweep compare lr_batch 3 7                # two trials of one sweep",
+    "grposweep compare lr_batch/3 kl_grid/7",
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
 def compare(
-    names: Sides,
-    sweep: Annotated[str | None, typer.Option(help="Sweep of all named trials.", autocompletion=complete_sweep)] = None,
+    names: Names = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Compare trials, or the best trials of sweeps.
@@ -224,7 +228,7 @@ def compare(
     from grposweep.report.compare import compare_all
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 
-    build_console(SCREEN_COLUMNS).print(compare_all([f"{sweep}/{name}" for name in names] if sweep else names, outputs))
+    build_console(SCREEN_COLUMNS).print(compare_all(names or [], outputs))
 
 
 @command(

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from grporecipe.errors import UserError
-from grposweep.cli.app import OUTPUTS, ConfigDir, Named, Outputs, Sweep, Trial, command
+from grposweep.cli.app import OUTPUTS, ConfigDir, LogOrNames, Named, Names, Outputs, command
+from grposweep.storage import paths
 
 
 @command(
@@ -41,39 +42,29 @@ def status(
         raise UserError("--watch needs a terminal. Without one, repeat 'grposweep status', or use --json.")
 
 
-@command("grposweep show 12", "grposweep show 0012-3f9a1c --sweep lr_batch")
-def show(trial: Trial, sweep: Sweep = None, outputs: Outputs = Path("outputs")) -> None:
+@command("grposweep show 12", "grposweep show lr_batch 12", "grposweep show lr_batch        # its best trial")
+def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
     """Show one trial: curve, problems and command.
 
     Also its differences from the best trial and from the baseline.
     """
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.trial_screen import print_trial
-    from grposweep.report.view import open_sweep
+    from grposweep.report.view import open_trial
 
-    view = open_sweep(sweep, outputs)
-    print_trial(build_console(SCREEN_COLUMNS), view, view.trial(trial))
+    print_trial(build_console(SCREEN_COLUMNS), *open_trial(names or [], outputs))
 
 
 @command(
     "grposweep diagnose outputs/run/trainer_state.json",
     "grposweep diagnose slurm-4711.out --watch",
-    "grposweep diagnose 7 --sweep lr_batch            # a trial",
+    "grposweep diagnose lr_batch 7                    # a trial",
     "grposweep diagnose train.log --fail-on collapse  # in a job script",
 )
 def diagnose(
-    log: Annotated[
-        str, typer.Argument(help="A log of any trainer, a folder with one, or a trial.", show_default=False)
-    ],
-    watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch", help="Read it again while it grows, until Ctrl-C, the last step or a finding of --fail-on."
-        ),
-    ] = False,
-    interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two readings with --watch.")
-    ] = 10.0,
+    names: LogOrNames,
+    watch: Annotated[bool, typer.Option("--watch", help="Read it again until it ends or --fail-on.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between readings.")] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     fail_on: Annotated[
         str | None,
@@ -83,7 +74,6 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    sweep: Sweep = None,
     outputs: Outputs = Path("outputs"),
 ) -> int:
     """Diagnose a GRPO training from its log.
@@ -96,19 +86,22 @@ def diagnose(
     from grporecipe.diagnose.command import diagnose_once, parse_fail_on, watch_log
     from grposweep.report.tables import LOG_COLUMNS, build_console
 
-    names = parse_fail_on(fail_on)
-    path = Path(log) if Path(log).exists() or "/" in log or "." in log else _trial(log, sweep, outputs)
-    console = build_console(LOG_COLUMNS)
+    wanted = parse_fail_on(fail_on)
+    path, console = _log(names, outputs), build_console(LOG_COLUMNS)
     if watch:
-        return watch_log(path, console, json, names, interval)
-    return diagnose_once(path, console, json, names)
+        return watch_log(path, console, json, wanted, interval)
+    return diagnose_once(path, console, json, wanted)
 
 
-def _trial(name: str, sweep: str | None, outputs: Path) -> Path:
-    """Return the folder of a trial."""
-    from grposweep.report.view import open_sweep
+def _log(names: list[str], outputs: Path) -> Path:
+    """Return the path of a log, or the folder of a trial."""
+    from grposweep.report.view import open_trial
 
-    return open_sweep(sweep, outputs).trial(name).path
+    path, *others = map(Path, names)
+    is_path = path.exists() or "/" in names[0] or "." in names[0]
+    if is_path and not others and not (outputs / path.parent / paths.SWEEP).is_file():
+        return path
+    return open_trial(names, outputs)[1].path
 
 
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
@@ -119,7 +112,10 @@ def list_(
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """List the sweeps below a folder, the newest first."""
+    """List the sweeps below a folder, the newest first.
+
+    Dry runs and sweeps of the fake trainer come last.
+    """
     from grposweep.report.status import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
 

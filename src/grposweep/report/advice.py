@@ -10,10 +10,9 @@ from grporecipe.files import as_number
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
-from grposweep.report.corners import unexplored_corner
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
-from grposweep.report.view import SweepView
+from grposweep.report.view import BEST, SweepView, as_mapping
 from grposweep.search.space import Interval
 
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
@@ -21,6 +20,8 @@ NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
 FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
+LENGTHS = ("budget_completions", "epochs", "max_steps")
+ENOUGH_PROMPTS = 256  # the interval over prompts is then at most ± 0.06 for a reward from 0 to 1
 LATE = 0.8  # share of the finished trials after which a best one says that the search has not converged
 ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
@@ -53,10 +54,13 @@ def advise(view: SweepView) -> Advice | None:
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
     limits = [*_uncertainty(view, tied), *(text for text, _ in edges)]
-    limits += [*_none_significant(view), *_collapses(view)]
-    steps = [*(step for _, step in edges), *_focus(view, best.first), *_corner(view)]
+    limits += [*_collapses(view)] or _none_significant(view)
+    steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
+    steps = steps or list(_longer(view)) or [_another_seed(view)]
     if not (doubt := warning(best.first)):
+        if verdict := find_no_winner(view):
+            return Advice(verdict, limits, [], steps)
         return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
     sentence = (
         f"Read its completions before you use {short(best.first.point)}: {view.metric} {best.value:.4f}, but {doubt}."
@@ -70,17 +74,41 @@ def advise(view: SweepView) -> Advice | None:
 
 
 def tie_sentences(view: SweepView) -> list[str]:
-    """Return that the best trial does not differ significantly from others on one seed, and what decides it; empty if it is.
+    """Return that there is no winner, or no significant difference on one seed, and what decides it; empty if one is clear.
 
-    Fresh seeds, a Pareto front and effects of single factors have sentences of their own.
+    Ties on fresh seeds, a Pareto front and effects of single factors have sentences of their own.
     """
-    if not view.leaderboard or view.further or view.compares or view.leaderboard[0].source == "seeds":
+    best = view.best_point
+    if best is None or view.further or view.compares:
         return []
-    best, tied = view.leaderboard[0], _tied(view)
-    if best.fate or not tied:
+    tied, verdict = _tied(view), find_no_winner(view)
+    if not verdict and (best.source == "seeds" or best.fate or not tied):
         return []
     steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
-    return [*_uncertainty(view, tied), *(f"{step.text}: {step.command}" for step in steps)]
+    return [*([verdict] if verdict else _uncertainty(view, tied)), *(f"{step.text}: {step.command}" for step in steps)]
+
+
+def find_no_winner(view: SweepView) -> str:
+    """Return why no point is better than the others, or than the model before training; empty if one is."""
+    best = view.best_point
+    if best is None or view.further or view.compares:
+        return ""
+    gain, points = best.gain, len(view.leaderboard)
+    better = math.inf if gain is None or gain.half is None else -view.sign * gain.difference
+    half = 0.0 if gain is None else gain.half or 0.0
+    # what early stopping left behind is told apart from the finished points
+    all_tied = len(_tied(view)) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
+    if better > half and not all_tied:
+        return ""
+    name = f"the best point ({short(best.first.point)})"
+    said = f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
+    if better < -half:
+        said = f"{name} ended below the model before training"
+    elif better <= half:
+        said += f"{', not even' if all_tied else ''} from the model before training"
+    value = gain.text if gain else best.text
+    few = " Two seeds are too few for an interval." if best.source == "seeds" and len(best.values) == 2 else ""
+    return f"No winner: {said}. {view.metric} {value}.{few}"
 
 
 def parameter_sentences(view: SweepView) -> list[str]:
@@ -142,6 +170,8 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         yield f"Trials {named}{more} do not differ significantly {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
+    if best.half is None:
+        yield "Its evaluation reports no standard error, so the interval is unknown."
 
 
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:
@@ -208,17 +238,6 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
             yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
 
 
-def _corner(view: SweepView) -> Iterator[Step]:
-    """Yield the trial of an unexplored corner, which the same sweep runs."""
-    from grposweep.search.parse import override_text  # Hydra's grammar
-
-    if (found := unexplored_corner(view)) is None:
-        return
-    corner, point = found
-    changes = {"search.enqueue": override_text([point]), "search.trials": str(len(view.searched) + 1)}
-    yield Step(f"Try {short(corner)}, where no trial has ended", _command(view, changes, keeps_name=True))
-
-
 def _next_sweep(view: SweepView, text: str, name: str, value: str) -> Step:
     return Step(text, _command(view, {name: value, "search.warm_start": view.name}))
 
@@ -256,10 +275,32 @@ def _is_below_start(view: SweepView, trial: TrialView, worth: float) -> bool:
     return trial.start is not None and view.sign * worth > view.sign * trial.start
 
 
+def _longer(view: SweepView) -> Iterator[Step]:
+    """Yield the same sweep with twice the training."""
+    for name, value in as_mapping(view.baseline.get("schedule")).items():
+        if name in LENGTHS and (length := as_number(value)):
+            key = f"schedule.{name}"
+            yield Step("Train twice as long", _command(view, {key: f"{2 * length:g}"}))
+
+
+def _another_seed(view: SweepView) -> Step:
+    return Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
+
+
 def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
     if best.source != "seeds" and "seed" not in view.parameters:
-        why = "Decide between them on fresh seeds" if tied else "Confirm the winner on fresh seeds"
+        unclear = tied or find_no_winner(view)
+        why = "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
         yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
+    elif find_no_winner(view) and best.is_fresh:
+        more = str(max(5, 2 * len(best.values)))
+        yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
+    prompts = as_number(as_mapping(view.baseline.get("task")).get("eval_prompts"))
+    if find_no_winner(view):
+        if prompts and prompts < ENOUGH_PROMPTS:
+            more = f"{ENOUGH_PROMPTS:g}"
+            yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
+        yield from _longer(view)
     finished = [trial.number for trial in view.searched if trial.objective is not None]
     is_late = (
         sorted(finished).index(best.first.number) >= LATE * len(finished) if best.first.number in finished else False
@@ -272,9 +313,7 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
         )
     if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
         first = failed[0].number
-        yield Step(
-            f"See why {count(len(failed), 'trial')} failed", f"grposweep show {first} --sweep {shlex.quote(view.name)}"
-        )
+        yield Step(f"See why {count(len(failed), 'trial')} failed", f"grposweep show {shlex.quote(view.name)} {first}")
 
 
 def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:

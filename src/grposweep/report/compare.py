@@ -25,10 +25,9 @@ from grposweep.report.completions import first_difference
 from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
-from grposweep.report.view import BEST, SweepView, read_sweep
+from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import NEWER, default_of
 from grposweep.storage import paths
-from grposweep.storage.folders import find_sweep
 from grposweep.storage.provenance import difference
 
 NAMING = ("name", "outputs", "force", "verbose")  # keys of the sweep, not of a trial
@@ -159,17 +158,21 @@ class Side:
 
 
 def compare_all(named: Sequence[str], outputs: Path) -> Group:
-    """Return the screen for what the user names: sweeps, ``SWEEP/TRIAL``, or paths.
+    """Return the screen for what the user names: sweeps, ``[SWEEP] TRIAL``, ``SWEEP/TRIAL``, or paths.
 
     Raises UserError for fewer than two names, for more than fit, for one trial named twice, and for a sweep without a result.
     """
-    if not 2 <= len(named) <= MOST:
+    found = find_names(named, outputs) if named else []
+    if not 2 <= len(found) <= MOST:
         raise UserError(
-            f"{count(len(named), 'name')} given, and a comparison takes two to {MOST} sweeps or trials. "
-            "Name them: grposweep compare lr_batch/3 lr_batch/7."
+            f"{count(len(found), 'name')} given, and a comparison takes two to {MOST} sweeps or trials. "
+            "Name them: grposweep compare lr_batch 3 7."
         )
-    sides = [_side(letter, name, outputs) for letter, name in zip(ascii_uppercase, named, strict=False)]
-    _refuse_same(sides, named)
+    sides = []
+    for letter, (folder, trial) in zip(ascii_uppercase, found, strict=False):
+        view = read_sweep(folder)
+        sides.append(Side(letter, view, view.trial(trial or BEST), is_best=trial in ("", BEST)))
+    _refuse_same(sides, [f"{folder.path.name}/{trial}".rstrip("/") for folder, trial in found])
     return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides))
 
 
@@ -184,24 +187,6 @@ def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
                 "differ. Name another trial or sweep."
             )
         seen[result] = name
-
-
-def _side(letter: str, named: str, outputs: Path) -> Side:
-    view, wanted = _find(named, outputs)
-    return Side(letter, view, view.trial(wanted), is_best=wanted == BEST)
-
-
-def _find(named: str, outputs: Path) -> tuple[SweepView, str]:
-    """Return the sweep and the wanted trial: the best one if the user names a sweep."""
-    path = Path(named)
-    if (path / paths.CONFIG).is_file():
-        return read_sweep(path.resolve().parent.parent), path.resolve().name
-    sweep, slash, trial = named.rstrip("/").rpartition("/")
-    if slash and any((folder / paths.SWEEP).is_file() for folder in (Path(sweep), outputs / sweep)):
-        return read_sweep(find_sweep(sweep, outputs)), trial
-    if (named.isdecimal() or named == BEST) and not (outputs / named).exists():
-        return read_sweep(find_sweep(None, outputs)), named
-    return read_sweep(find_sweep(named, outputs)), BEST
 
 
 def _but_seed(trial: TrialView) -> dict[str, object]:

@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from grporecipe.terminal import count, say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
+from grposweep.report.ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
 from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
@@ -26,7 +27,7 @@ from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 
-AFTER = ("objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
+AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
 
 def render_rows(view: SweepView, form: str) -> str:
@@ -53,21 +54,24 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
         for trial in view.trials
     ]
     missing = dict.fromkeys(sorted(set().union(*last)))
-    rows = [row(trial, view.parameters, view.further) for trial in view.trials]
+    rows = [build_row(view, trial) for trial in view.trials]
     return [{**own, **missing, **metrics, **own} for own, metrics in zip(rows, last, strict=True)]
 
 
-def row(trial: TrialView, parameters: Iterable[str], further: Collection[str]) -> dict[str, Any]:
+def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
 
-    Each of the ``further`` objectives has a column ``objective.<name>``.
+    Each further objective has a column ``objective.<name>``. ``rank`` and ``ranked_by`` are the place and the value of the
+    trial's point: its mean on fresh seeds if it ran on some.
     """
-    values = trial.further(further) or [None] * len(further)
+    values = trial.further(view.further) or [None] * len(view.further)
+    rank, point = view.places.get(trial.number, (None, None))
     return {
         "trial": trial.number, "folder": trial.name, "state": str(trial.state), "role": trial.role,
-        **{name: trial.point.get(name) for name in parameters},
+        **{name: trial.point.get(name) for name in view.parameters},
         "objective": trial.objective,
-        **{f"objective.{name}": value for name, value in zip(further, values, strict=True)},
+        **{f"objective.{name}": value for name, value in zip(view.further, values, strict=True)},
+        "rank": rank, "ranked_by": point and point.value,
         "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
         "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6), "failure": trial.reason or None,
     }  # fmt: skip
@@ -107,8 +111,8 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     Raises UserError if no trial has finished, if the form does not match the file, or if the file holds something else and
     ``force`` is not set.
     """
-    best = view.best
-    if best is None:
+    best, point = view.best, view.best_point
+    if best is None or point is None:
         status = shlex.join(["grposweep", "status", view.name])
         raise UserError(
             f"{view.name} has no finished trial{'' if view.is_over else ' yet'}. See the state of its trials with: {status}"
@@ -117,7 +121,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
         write_data(write_winner(view, best, form, Path("best.yaml")))
         return
     console = build_console(SCREEN_COLUMNS)
-    console.print(_screen(view, best), soft_wrap=True)
+    console.print(_screen(view, point), soft_wrap=True)
     for line in (*filter(None, [best.at_best]), *winner_warning(best)):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if file is not None:
@@ -157,7 +161,7 @@ def _tell(text: str) -> None:
 
 def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: Tell = _tell) -> str:
     """Return the best trial's text in a form, under a line that names the trial. ``tell`` gets what was not kept."""
-    head = f"trial {best.number} of {view.name}, {view.metric} {best.objective:.4f}"
+    head = f"trial {best.number} of {view.name}, {view.metric} {view.places[best.number][1].brief}"
     if form == "command":
         return f"#!/bin/sh\n# {head}\n{best.command}\n"
     if form == "recipe":
@@ -165,10 +169,11 @@ def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: 
     return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head, tell)
 
 
-def _screen(view: SweepView, best: TrialView) -> Text:
-    screen = Text.assemble(
-        (f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {format_objective(best)}\n"
-    )
+def _screen(view: SweepView, point: RankedPoint) -> Text:
+    best = point.first
+    screen = Text.assemble((f"trial {best.number}", "bold"), f" of {view.name}: {view.metric} {point.text}\n")
+    if point.is_fresh:
+        screen.append(f"in the search: {format_objective(best)}\n")
     screen.append(f"{short(best.point)}\n")
     others = [trial for trial in view.ranked if trial.number != best.number and not trial.is_replicate]
     confirmed = replication_note(view)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError
-from grposweep.report.export import history_rows, row, trial_rows
+from grposweep.report.export import build_row, history_rows, trial_rows
 from grposweep.report.view import SweepView, open_sweep
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class LoadedSweep:
     def best(self) -> dict[str, Any] | None:
         """The best trial's row, as `grposweep export` writes it; None before a trial has finished."""
         best = self.view.best
-        return None if best is None else row(best, self.view.parameters, self.view.further)
+        return None if best is None else build_row(self.view, best)
 
     def __repr__(self) -> str:
         return f"<sweep {self.view.name}: {len(self.view.trials)} trials, {self.view.progress_text}>"

@@ -111,7 +111,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "advice": (found := advise(view)),
         "texts": winner_texts(view) if found and found.uses else {},
         "importance": view.importance,
-        "doubt": warning(view.leaderboard[0].first) if view.leaderboard else "",
+        "doubt": warning(view.best) if view.best else "",
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
@@ -127,8 +127,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
 
 def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
-    if view.leaderboard:
-        best = view.leaderboard[0]
+    if best := view.best_point:
         half = "" if best.half is None else f"± {best.half:.4f} (95 % over {best.over}), "
         title = f"best {view.metric}" if view.further else "best"
         at_best = f"; {best.first.at_best}" if best.first.at_best else ""
@@ -149,8 +148,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     budget = view.progress.budget_gpu_hours
     yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:
-        total = sum(rule.count for rule in view.invalid)
-        yield "invalid points", f"{total:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
+        yield "invalid points", f"{view.invalid_count:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
 
 
 def _rows(view: SweepView) -> Iterator[dict[str, Any]]:

@@ -87,7 +87,27 @@ class RankedPoint:
     @property
     def over(self) -> str:
         """What the interval is over, with how many seeds."""
-        return f"{len(self.values)} seeds" if self.source == "seeds" else self.source
+        return self.basis.removeprefix("on ") if self.source == "seeds" else self.source
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the value is from fresh seeds alone, which the search has not seen."""
+        return all(trial.is_replicate for trial in self.counted)
+
+    @property
+    def basis(self) -> str:
+        """On which seeds the value was measured."""
+        number = len(self.values)
+        return (
+            f"on {number}{' fresh' if self.is_fresh else ''} seeds"
+            if self.source == "seeds"
+            else ("on one fresh seed" if self.is_fresh else "in the search")
+        )
+
+    @property
+    def brief(self) -> str:
+        """The value and where it was measured."""
+        return f"{self.value:.4f} {self.basis}"
 
     @property
     def text(self) -> str:

@@ -70,8 +70,8 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
     for trial in active:
         waits = view.progress.waiting.get(str(trial.number), "")
         rows.add_row(f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim"))
-    best = view.winner
-    found = "" if best is None else f"{best.objective:.4f} (trial {best.number}: {short(best.point)})"
+    best = view.best_point
+    found = "" if best is None else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
     parts: list[RenderableType] = [
         _head(view, active, elapsed),
         Text(f"best so far: {found}" if found else "no trial has finished yet"),
@@ -83,13 +83,13 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
 
 def _head(view: SweepView, active: list[TrialView], elapsed: float) -> Table:
     head, left = Table.grid(padding=(0, 2)), seconds_left(view)
-    stopped, invalid = view.count(State.PRUNED), (view.progress.points or 0) - (view.progress.valid or 0)
+    stopped = view.count(State.PRUNED)
     head.add_row(
         Text.assemble((str(view.count(State.FINISHED)), "bold"), f"/{view.planned} done"),
         ", ".join(_under_way(view, active)),
         f"{view.count(State.FAILED)} failed",
         *([f"{stopped} stopped early"] if stopped else []),
-        f"{invalid} invalid",
+        f"{view.invalid_count} invalid",
         f"{format_duration(elapsed)} elapsed",
         f"{format_duration(left)} left" if left is not None else "time left unknown yet",
     )
@@ -151,9 +151,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(line, highlight=False)
     for line in tie_sentences(view):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in winner_warning(view.winner):
+    for line in winner_warning(view.best):
         console.print(line, style="yellow", highlight=False, markup=False)
-    if line := model_line(view, view.winner):
+    if line := model_line(view, view.best):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
@@ -183,12 +183,11 @@ def _print_importance(console: Console, view: SweepView) -> None:
 
 def _winner(view: SweepView) -> Iterator[str]:
     """Yield the best trial with its gain, the Pareto front, and what fresh seeds say."""
-    best = view.winner
-    if best is None:
+    point = view.best_point
+    if point is None:
         return
-    point = next((point for point in view.leaderboard if best in point.trials), None)
-    value = "" if best.objective is None else f", {best.objective:.4f}"
-    yield f"best: trial {best.number}" + (f", {point.gain.text}" if point and point.gain else value)
+    best = point.first
+    yield f"best: trial {best.number}, {point.gain.text if point.gain else point.brief}"
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
     if view.front:

@@ -76,7 +76,7 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "direction": view.direction,
         "target": view.planned,
         "states": {state.value: view.count(state) for state in State},
-        "best": _best_json(view.leaderboard[0]) if view.leaderboard else None,
+        "best": None if view.best_point is None else _best_json(view.best_point),
         "front": view.front or None,
         "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
@@ -99,6 +99,7 @@ def _best_json(best: RankedPoint) -> dict[str, Any]:
         "objective": best.value,
         **interval,
         "seeds": len(best.values),
+        "fresh": best.is_fresh,
         "warning": doubt,
         **_gain_json(best),
     }
@@ -143,9 +144,9 @@ def _progress(view: SweepView) -> RenderableType:
 
 
 def _best(view: SweepView) -> RenderableType:
-    if not view.leaderboard:
+    best = view.best_point
+    if best is None:
         return _line("best", "no trial has finished" if view.is_over else "no trial has finished yet")
-    best = view.leaderboard[0]
     where = _line("", f"trial {best.first.number}: {short(best.first.point)}")
     at_best = [_line("", best.first.at_best)] if best.first.at_best else []
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
@@ -225,9 +226,8 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; resumes with the sweep")
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""
-        total = sum(rule.count for rule in view.invalid)
         said = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
-        yield _section("invalid", f"{total:,}{of} points by {count(len(said), 'rule')}, at no cost", said)
+        yield _section("invalid", f"{view.invalid_count:,}{of} points by {count(len(said), 'rule')}, at no cost", said)
     early = _in(view, State.PRUNED)
     if early:
         said = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
@@ -271,7 +271,7 @@ def _in(view: SweepView, state: State) -> list[TrialView]:
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
-    """Read the sweeps in and below a folder, the latest first; and say for each unreadable one why.
+    """Read the sweeps in and below a folder, the latest first, dry runs and fake ones last; and say for each unreadable one why.
 
     Raises UserError if there is none.
     """
@@ -281,6 +281,7 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
             views.append(read_sweep(sweep))
         except UserError as error:
             damaged.append(str(error))
+    views.sort(key=lambda view: view.is_dry or view.is_fake)
     if not views and not damaged:
         raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
     return views, damaged
@@ -291,9 +292,9 @@ def sweeps_table(views: Iterable[SweepView]) -> Table:
     last = ("last change", {"no_wrap": True})
     table = build_table(("sweep", FOLD), ("trials", NUMBER), ("GPU h", NUMBER), last)
     for view in views:
-        best = "" if view.best is None else f", best {view.best.objective:.4f} {short(view.best.point)}"
+        best = "" if (found := view.best_point) is None else f", best {found.brief}, {short(found.first.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
-        state = "at work" if view.controller else view.progress_text
+        state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
         name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
         table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g}", when)
     return table

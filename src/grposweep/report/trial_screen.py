@@ -49,13 +49,15 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     facts.add_row("point", Text(short(trial.point)))
-    for rank, place in enumerate(view.leaderboard, 1):
-        if trial.number in (found.number for found in place.trials):
-            facts.add_row(view.metric, format_objective(trial))
-            if trial.at_best:
-                facts.add_row("", trial.at_best)
-            seeds = f": {place.text}" if place.source == "seeds" else ""
-            facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}{seeds}")
+    if trial.number in view.places:
+        rank, point = view.places[trial.number]
+        is_alone = point.counted == [trial]
+        facts.add_row(view.metric, format_objective(trial) if is_alone else point.text)
+        if not is_alone:
+            facts.add_row("this trial", format_objective(trial))
+        if trial.at_best:
+            facts.add_row("", trial.at_best)
+        facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}")
     for name, value in zip(view.further, trial.further(view.further) or (), strict=False):
         facts.add_row(name, f"{value:.4g}")
     if trial.number in view.front:

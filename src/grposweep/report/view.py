@@ -8,6 +8,7 @@ skips trials whose files have not changed.
 import json
 import math
 import os
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +27,11 @@ from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress
 
 MOST_CALIBRATING = 100  # trials
+TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
 BEST = "best"  # names a sweep's best trial on the command line
 
 
@@ -89,12 +91,12 @@ class SweepView:
     @property
     def provenance(self) -> Mapping[str, Any]:
         """Code, packages, machine and command at the sweep's start."""
-        return _mapping(self.settings.get("provenance"))
+        return as_mapping(self.settings.get("provenance"))
 
     @property
     def baseline(self) -> Mapping[str, Any]:
         """The base configuration; empty if it is not recorded."""
-        return _mapping(self.settings.get("baseline"))
+        return as_mapping(self.settings.get("baseline"))
 
     @property
     def space(self) -> list[Mapping[str, Any]]:
@@ -156,10 +158,15 @@ class SweepView:
         moving = sum(bool(trial.attempts) for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
         return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
 
+    @property
+    def is_fake(self) -> bool:
+        """Whether the fake trainer made the results."""
+        return as_mapping(self.baseline.get("trainer")).get("kind") == "fake"
+
     @cached_property
     def is_dry(self) -> bool:
         """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
-        kind = _mapping(self.baseline.get("cluster")).get("kind")
+        kind = as_mapping(self.baseline.get("cluster")).get("kind")
         is_dry = kind in LAUNCHERS and launcher_class(str(kind)).is_dry
         return is_dry and not self.controller and not any(trial.attempts for trial in self.trials)
 
@@ -204,7 +211,7 @@ class SweepView:
     @property
     def further(self) -> dict[str, str]:
         """The additional objectives with their directions."""
-        return {str(name): str(direction) for name, direction in _mapping(self._search.get("further")).items()}
+        return {str(name): str(direction) for name, direction in as_mapping(self._search.get("further")).items()}
 
     @cached_property
     def front(self) -> list[int]:
@@ -218,17 +225,19 @@ class SweepView:
         return pareto_front(known, signs)
 
     @property
-    def best(self) -> TrialView | None:
-        """The trial that found the first point of the leaderboard."""
-        return self.leaderboard[0].first if self.leaderboard else None
+    def best_point(self) -> RankedPoint | None:
+        """The best point: by its value on fresh seeds if leaders ran on some, otherwise by that of the search."""
+        return self.leaderboard[0] if self.leaderboard else None
 
     @property
-    def winner(self) -> TrialView | None:
-        """The winner on fresh seeds. Until these decide: the best finished trial of the search."""
-        if self.replication is not None and (decided := self.replication.winner) is not None:
-            return self.trial(decided.number)
-        finished = [trial for trial in self.searched if trial.objective is not None]
-        return min(finished, key=lambda t: (self.sign * (t.objective or 0.0), t.number), default=None)
+    def best(self) -> TrialView | None:
+        """The trial that found the best point."""
+        return None if self.best_point is None else self.best_point.first
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, RankedPoint]]:
+        """The rank (from 1) and the point of each finished trial, by its number."""
+        return {t.number: (rank, point) for rank, point in enumerate(self.leaderboard, 1) for t in point.trials}
 
     @cached_property
     def gpu_hours(self) -> float:
@@ -278,6 +287,14 @@ class SweepView:
         return list(_invalid_problems(self.path / paths.INVALID))
 
     @cached_property
+    def invalid_count(self) -> int:
+        """The number of invalid points; one that breaks several rules counts once."""
+        points, valid = self.progress.points, self.progress.valid
+        if points is not None and valid is not None:
+            return points - valid
+        return sum(1 for _ in read_lines(self.path / paths.INVALID, point=dict, problems=list))
+
+    @cached_property
     def invalid(self) -> list[InvalidPoints]:
         """Return the invalid points by rule, most first. A point that breaks several rules counts for each."""
         first: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
@@ -302,7 +319,7 @@ class SweepView:
 
     @property
     def _search(self) -> Mapping[str, Any]:
-        return _mapping(self.settings.get("search"))
+        return as_mapping(self.settings.get("search"))
 
     def _instead(self) -> str:
         if not self.trials:
@@ -388,6 +405,48 @@ def open_sweep(named: str | None, outputs: Path) -> SweepView:
     return read_sweep(find_sweep(named, outputs))
 
 
+def find_names(names: Sequence[str], outputs: Path, reruns: bool = True) -> list[tuple[SweepFolder, str]]:
+    """Return what ``[SWEEP] [TRIAL]...`` names: a sweep and a trial's name for each, empty for the whole sweep.
+
+    A trial may also be ``SWEEP/TRIAL`` or a path. Trials before any sweep's name are those of the newest, which is also meant
+    without names. Raises UserError for a word that names neither.
+    """
+    found: list[tuple[SweepFolder, str]] = []
+    sweep: SweepFolder | None = None
+    for name in names:
+        path, (head, slash, trial) = Path(name), name.rstrip("/").rpartition("/")
+        is_trial = TRIAL.fullmatch(name) is not None
+        if is_sweep(path.parent.parent) and (path / paths.CONFIG).is_file():
+            found.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
+        elif slash and not _is_known(name, outputs) and _is_known(head, outputs):
+            found.append((find_sweep(head, outputs), trial))
+        elif is_trial and (sweep is not None or not _is_known(name, outputs)):
+            sweep = sweep or newest_sweep(outputs, reruns)
+            if (sweep, "") in found:
+                found.remove((sweep, ""))
+            found.append((sweep, name))
+        else:
+            sweep = find_sweep(name, outputs)
+            found.append((sweep, ""))
+    return found or [(newest_sweep(outputs, reruns), "")]
+
+
+def _is_known(name: str, outputs: Path) -> bool:
+    return is_sweep(Path(name)) or is_sweep(outputs / name)
+
+
+def open_trial(names: Sequence[str], outputs: Path) -> tuple[SweepView, TrialView]:
+    """Read the one trial that ``[SWEEP] [TRIAL]`` names, the best by default.
+
+    Raises UserError if several are named.
+    """
+    (folder, trial), *others = find_names(names, outputs)
+    if others:
+        raise UserError(f"{' '.join(names)}: this names several trials or sweeps. Name one, such as mine 3 or mine/3.")
+    view = read_sweep(folder)
+    return view, view.trial(trial or BEST)
+
+
 def _stamp(path: str) -> tuple[int, int, int] | None:
     """Return what changes when a file is replaced or appended to; None for no file."""
     try:
@@ -424,5 +483,6 @@ def _fixes(problem: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one instead of anything else."""
     return value if isinstance(value, dict) else {}

@@ -207,6 +207,17 @@ class SweepFolder:
             raise UserError(f"{path} is damaged ({why}). Restore it, or give the sweep another name=...") from error
         return dict(content) if isinstance(content, dict) else {}
 
+    @property
+    def is_real(self) -> bool:
+        """Return whether it trains: not with the fake trainer, and not only written by a dry run."""
+        try:
+            baseline = dict((self.settings() or {}).get("baseline") or {})
+            trainer, cluster = (dict(baseline.get(name) or {}).get("kind") for name in ("trainer", "cluster"))
+        except (UserError, TypeError, ValueError):  # damaged: what opens it says so
+            return True
+        is_written = cluster == "dry_run" and not any(trial.attempts() for trial in self.trials())
+        return trainer != "fake" and not is_written
+
     def prepared(self) -> dict[str, Any]:
         """Return the counts of preparation by model and task; empty before preparation."""
         entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
@@ -235,7 +246,7 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
     if named is None:
         return newest_sweep(outputs)
     for path in (Path(named), outputs / named):
-        if _is_sweep(path):
+        if is_sweep(path):
             return SweepFolder(path.resolve())
     raise UserError(
         f"{named} is no sweep: neither it nor {outputs / named} has a {paths.SWEEP}. {_instead(outputs, named)}"
@@ -245,12 +256,15 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and forks of single trials count too.
 
+    Dry runs and sweeps of the fake trainer count only if there is no other.
+
     Raises UserError if there is none.
     """
     found = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
     if not found:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
-    return max(found, key=lambda folder: last_change(folder.path))
+    found.sort(key=lambda folder: -last_change(folder.path))
+    return next((folder for folder in found if folder.is_real), found[0])
 
 
 def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
@@ -273,7 +287,8 @@ def last_change(sweep: Path) -> float:
     )
 
 
-def _is_sweep(path: Path) -> bool:
+def is_sweep(path: Path) -> bool:
+    """Return whether a folder holds a sweep."""
     try:
         return (path / paths.SWEEP).is_file()
     except (OSError, ValueError):  # not a valid file name

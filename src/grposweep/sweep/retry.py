@@ -117,7 +117,7 @@ def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
             state = trial.result.status or "no result yet"
             raise UserError(
                 f"trial {trial.number} has not failed ({state}). Name a failed one, or repeat it as a sweep of its own"
-                f": grposweep rerun {trial.number} --sweep {view.name}."
+                f": grposweep rerun {view.name} {trial.number}."
             )
     command, start = _command(folder)
     with Lease(folder.lease):

@@ -14,11 +14,12 @@ function drawCurves() {
     bundle(of("failed"), metric, over, { name: "failed", color: color("bad"), width: 1, end: "x" }),
     bundle(of("running"), metric, over, { name: "running", color: color("move"), width: 1.5, dash: "dot" }),
   ].flat();
-  for (let rank = TOP - 1; rank >= 0; rank--) traces.push(...pointCurve(top.filter((t) => t.rank === rank), metric, over, rank));
+  const axis = span(drawn.flatMap((trial) => trial.curves[metric][1])), room = axis.range[1] - axis.range[0];
+  for (let rank = TOP - 1; rank >= 0; rank--) traces.push(...pointCurve(top.filter((t) => t.rank === rank), metric, over, rank, room));
   draw("plot-curves", traces, {
     showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", font: { size: 11 } },
     xaxis: { title: { text: over === "steps" ? "optimizer steps" : over }, rangemode: "tozero" },
-    yaxis: { title: { text: plain(metric) }, ...span(drawn.flatMap((trial) => trial.curves[metric][1])) },
+    yaxis: { title: { text: plain(metric) }, ...axis },
   });
 }
 
@@ -67,18 +68,18 @@ function bundle(trials, metric, over, style) {
     hovertemplate: hover, marker }];
 }
 
-// A point of the leaderboard: the mean over its seeds, and the band around it.
-function pointCurve(ofPoint, metric, over, rank) {
+// A point of the leaderboard: the mean over its seeds, and the band around it unless it is wider than the plot (room).
+function pointCurve(ofPoint, metric, over, rank, room) {
   const trials = ofPoint.filter((trial) => trial.counts);
   if (!trials.length) return [];
   const mean = meanCurve(trials, metric, over), ink = color(`c${rank + 1}`), name = `${rank + 1}. trial ${ofPoint[0].number}`;
   const shared = { legendgroup: name, hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
-  const band = mean.half ? [
+  const wide = mean.half && Math.max(...mean.half) > room, band = mean.half && !wide ? [
     { ...shared, x: mean.x, y: mean.y.map((v, i) => v + mean.half[i]) },
     { ...shared, x: mean.x, y: mean.y.map((v, i) => v - mean.half[i]), fill: "tonexty", fillcolor: transparent(ink) },
   ] : [];
   const seeds = trials.length > 1 ? `, mean of ${trials.length} seeds` : "";
-  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds)` : ""), legendgroup: name, legendrank: rank + 1,
+  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds${wide ? ", band wider than the plot" : ""})` : ""), legendgroup: name, legendrank: rank + 1,
     customdata: mean.x.map(() => ofPoint[0].number), line: { color: ink, width: rank ? 2 : 3 },
     hovertemplate: `${hoverName(ofPoint[0])}${seeds}<br>%{y:.4f} at %{x}<extra></extra>` }];
 }
