@@ -22,8 +22,8 @@ MOST_FILES = 251  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2430, "grporecipe/diagnose": 1450, "grporecipe/frameworks": 13280, "grporecipe/linting": 1540,
     "grporecipe/memory": 1300, "grporecipe/rules": 2860, "grposweep": 1130, "grposweep/cli": 1480,
-    "grposweep/config": 2660, "grposweep/external": 510, "grposweep/launchers": 2040, "grposweep/report": 4300,
-    "grposweep/schema": 590, "grposweep/screening": 850, "grposweep/search": 2680, "grposweep/storage": 2400,
+    "grposweep/config": 2660, "grposweep/external": 510, "grposweep/launchers": 2040, "grposweep/report": 4360,
+    "grposweep/schema": 590, "grposweep/screening": 850, "grposweep/search": 2620, "grposweep/storage": 2400,
     "grposweep/sweep": 4800, "grposweep/train": 5070,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

@@ -130,6 +130,7 @@ def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run,
     assert "prompts.jsonl has changed since 1 trial" in refused.err
     resumed = run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.changed_files=accept")
     assert "resumed (other code, packages or files than at its start: prompts.jsonl has changed)" in resumed.out
+    assert "files: trials with another number read other contents" in " ".join(resumed.out.split())
 
 
 def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(
