@@ -120,6 +120,13 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
 
 
+def check_numbers(overrides: Iterable[str]) -> None:
+    """Raise UserError for an override with a number that is not finite."""
+    parser = OverridesParser.create()
+    for text in overrides:
+        _parse(parser, text)
+
+
 def _key(override: Override) -> str:
     """Return the key without ``+`` and ``++``."""
     return str(override.get_key_element()).lstrip("+")

@@ -37,6 +37,7 @@ from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
+from grposweep.search.parse import check_numbers
 from grposweep.search.space import Direction, Space
 from grposweep.storage import paths
 from grposweep.storage.inputs import find_inputs
@@ -246,6 +247,7 @@ def run_sweep(
 def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
     """Check what does not need the sweep's folder, and validate the points. Raises UserError."""
     base = points.base
+    check_numbers(overrides)
     check_words(base)
     check_tracker(base)
     searched = [parameter.name for parameter in space.parameters]
