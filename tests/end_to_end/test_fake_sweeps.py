@@ -108,6 +108,13 @@ def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> N
     assert len(trials(first.sweep)) == 2
 
 
+def test_one_number_that_is_not_finite_starts_nothing(run: Run, here: Path) -> None:
+    """A single run is refused as a sweep is, with exit code 2."""
+    ended = run(*FAKE, "kl=low", "kl.beta=inf")
+    assert (ended.code, (here / "outputs").exists()) == (2, False)
+    assert "kl.beta=inf: inf is no finite number" in ended.err
+
+
 @pytest.mark.slow
 def test_enqueued_points_are_tried_first(run: Run) -> None:
     """In the order in which they are given."""
@@ -130,6 +137,7 @@ def test_a_sweep_is_not_resumed_on_other_files_unless_the_user_says_so(run: Run,
     assert "prompts.jsonl has changed since 1 trial" in refused.err
     resumed = run(*FAKE, *task, "-m", "lr=1e-4,1e-3", "search.changed_files=accept")
     assert "resumed (other code, packages or files than at its start: prompts.jsonl has changed)" in resumed.out
+    assert "files: trials with another number read other contents" in " ".join(resumed.out.split())
 
 
 def test_a_killed_controller_leaves_nothing_running_and_its_command_resumes(

@@ -252,8 +252,15 @@ def test_seeds_are_compared_by_welchs_test(commands: Commands, made: Path) -> No
 
     one, other = [0.5, 0.52, 0.54], [0.6, 0.58, 0.63, 0.61]
     expected = stats.ttest_ind(other, one, equal_var=False).pvalue
-    said = compare_values(Values(one, [0.1] * 3), Values(other, [0.1] * 4))
+    said = compare_values(Values(one, [0.001] * 3), Values(other, [0.001] * 4))
     assert said == f"+0.0850, p = {expected:.2g} (Welch's t-test over 3 and 4 seeds)"
+
+
+def test_seeds_that_agree_are_compared_by_their_evaluations_errors() -> None:
+    """Two shares of 16 prompts that both seeds repeat differ by chance."""
+    said = compare_values(Values([0.5, 0.5], [0.12, 0.12]), Values([0.6, 0.6], [0.12, 0.12]))
+    assert said.startswith("+0.1000, p = 0.4 ")
+    assert "no spread to test against" in compare_values(Values([0.5] * 2, [None] * 2), Values([0.6] * 2, [None] * 2))
 
 
 def test_without_seeds_the_evaluations_errors_count_and_that_is_reported() -> None:

@@ -63,10 +63,10 @@ def test_few_trials_have_effects_with_intervals_on_the_page_and_the_terminal(
     said, page = printed(view, capsys), render_report(view)
     rows = [line.split() for line in said.splitlines() if " of 6 " in line]
     assert [row[0] for row in rows] == ["batch", "lr"]
-    assert " ".join(rows[0]) == "batch small 3 of 6 +0.3800 ± 0.0351"
+    assert " ".join(rows[0]) == "batch small 3 of 6 +0.3800 ± 0.0507"
     assert " ".join(rows[1]).endswith("not significant")
     assert "what decided" not in said
-    assert "+0.3800 ± 0.0351" in page[page.index('id="contrasts"') :]
+    assert "+0.3800 ± 0.0507" in page[page.index('id="contrasts"') :]
 
 
 def test_the_parameter_to_fix_next_is_named_once_with_its_command(

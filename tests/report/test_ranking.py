@@ -1,5 +1,6 @@
 """Which point is the best: by its mean over seeds, and of raced leaders by fresh seeds alone."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,34 @@ def test_a_parameter_named_seed_groups_its_points() -> None:
     (place,) = rank_points(trials, "maximize")
     assert (place.source, place.value) == ("seeds", pytest.approx(0.6))
     assert place.half == pytest.approx(4.302653 * 0.1 / 3**0.5)
+
+
+def test_repeats_of_one_seed_are_one_seed() -> None:
+    """A second run of the same seed is no evidence about other seeds; the interval stays that over prompts."""
+    (found,) = rank_points([trial(0, 1e-3, 0.7), trial(1, 1e-3, 0.7)], "maximize")
+    assert (found.over, len(found.trials)) == ("prompts", 2)
+    assert found.half == pytest.approx(1.959964 * 0.01)
+
+
+def test_the_best_of_many_has_a_wider_interval() -> None:
+    """Its value was chosen because it is the largest, so the interval holds for all points together."""
+    found = rank_points([trial(n, 10.0**-n, 0.5 + n / 100) for n in range(10)], "maximize")[0]
+    assert found.half == pytest.approx(2.807 * 0.01, rel=1e-3)
+    assert "95 % over prompts, as the best of 10" in found.text
+
+
+def read_files(folder: Path, number: int, content: str) -> TrialView:
+    """A trial of one point that has read a reward file with this content."""
+    found = replace(trial(number, 1e-3, 0.5 + number / 10), path=folder / "trials" / f"{number:04d}-abc")
+    found.path.mkdir(parents=True)
+    (folder / "inputs.json").touch()
+    (found.path / "provenance.json").write_text(json.dumps({"files": {"rewards.py": content}}))
+    return found
+
+
+def test_trials_with_other_files_are_never_averaged(tmp_path: Path) -> None:
+    """The same point with another reward is another point."""
+    trials = [replace(read_files(tmp_path, n, content), attributes={"seed": n}) for n, content in enumerate("aab")]
+    found = rank_points(trials, "maximize")
+    assert [[t.number for t in point.counted] for point in found] == [[2], [0, 1]]
+    assert all("other contents of reward or data files" in point.text for point in found)

@@ -257,3 +257,13 @@ def test_ordinary_text_stays_unquoted() -> None:
     """Commands of trials look as they were typed."""
     typed = {"Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B", "a b": '"a b"', "1e-3": '"1e-3"', 'say "x"': r'"say \"x\""'}
     assert {text: override_text(text) for text in typed} == typed
+
+
+@pytest.mark.parametrize(
+    "argument", ["lr=1e-4,nan", "kl.beta=inf", "lr=interval(1e-5,inf)", "a=[1.0,-inf]", "lr=choice(nan)"]
+)
+def test_a_number_that_is_not_finite_is_refused(argument: str) -> None:
+    """In a list, alone, at an end of an interval; before anything starts."""
+    with pytest.raises(UserError, match="is no finite number"):
+        parse_space([argument], {})
+    parse_space(["a='inf','nan'"], {})

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grposweep.search.replication import FIRST_LOOK, Candidate, Ranking, difference, estimate, fresh_seeds, race
+from grposweep.search.replication import (
+    FIRST_LOOK,
+    Candidate,
+    Ranking,
+    difference,
+    estimate,
+    fresh_seeds,
+    race,
+    share_error,
+)
 
 SEEDS = fresh_seeds(0, 6)
 
@@ -42,10 +51,23 @@ def test_one_value_has_no_interval() -> None:
     assert str(estimate([0.5])) == "0.5000"
 
 
+def test_seeds_that_agree_by_chance_have_the_interval_of_their_sampling() -> None:
+    """Two seeds with the same share of 16 prompts are less certain than 0, and not less than their prompts say."""
+    assert estimate([0.5, 0.5], errors=[0.12, 0.12]).margin == pytest.approx(1.96 * 0.12 / math.sqrt(2), rel=1e-3)
+    assert estimate([0.5, 0.5]).margin == math.inf
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_share_of_none_or_all_has_an_error(value: float) -> None:
+    """The formula over prompts gives 0 there; Agresti and Coull add two of each kind."""
+    assert share_error(value, 0.0, 16) == pytest.approx(math.sqrt(0.9 * 0.1 / 16))
+    assert share_error(value, 0.0, None) == 0.0
+
+
 def test_what_a_seed_does_to_both_points_cancels() -> None:
     """Seeds that move results by tenths hide a difference of a hundredth, unless they are paired."""
     one, other = {1: 0.50, 2: 0.71, 3: 0.92}, {1: 0.491, 2: 0.70, 3: 0.909}
-    assert difference(one, other).low > 0
+    assert difference(Candidate(0, one), Candidate(1, other)).low > 0
     assert estimate(list(one.values())).low < 0.7 < estimate(list(one.values())).high
 
 

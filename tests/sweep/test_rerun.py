@@ -15,6 +15,7 @@ from grposweep.config.points import apply_values
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
 from grposweep.storage.folders import TrialFolder
+from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.provenance import difference, first_difference
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.rerun import recorded_by
@@ -130,6 +131,50 @@ def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path
     ended = grposweep(here, "rerun", "0")
     assert "the sweep's own copy of the code" in ended.out
     assert "an older version" in (trials(ended.sweep)[0] / "logs" / "rank-0.log").read_text()
+
+
+@pytest.fixture
+def edited(run: Run, here: Path) -> Path:
+    """A trial whose data file was edited after the sweep."""
+    (here / "prompts.jsonl").write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
+    task = ("task=jsonl", "task.path=prompts.jsonl", "task.eval_prompts=1")
+    folder = trials(run("trainer=fake", "name=s", "schedule.budget_completions=512", *task, "-m", "lr=1e-3").sweep)[0]
+    (here / "prompts.jsonl").write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
+    return folder
+
+
+def data_of(ended: Ended, here: Path) -> str:
+    """The prompts that the last trial of a rerun reads."""
+    return Path(TrialInputs.read(trials(ended.sweep)[-1]).path(str(here / "prompts.jsonl"))).read_text()
+
+
+def test_a_rerun_reads_the_sweep_s_copy_of_an_edited_file(edited: Path, here: Path) -> None:
+    """The recorded content is used although the user's file has changed, and the output says so."""
+    ended = grposweep(here, "rerun", "0", "--sweep", "s")
+    assert ended.code == 0, ended.err
+    assert '"answer": "1"' in data_of(ended, here)
+    assert read(trials(ended.sweep)[0] / "provenance.json")["files"] == read(edited / "provenance.json")["files"]
+    assert "uses the sweep's own copy of prompts.jsonl" in ended.out
+
+
+@pytest.mark.slow
+def test_a_rerun_with_accepted_changes_is_another_sweep(edited: Path, here: Path) -> None:
+    """``accept`` reads the present file; ``recorded`` and ``force`` keep to the copy."""
+    kept = grposweep(here, "rerun", str(edited), "search.changed_files=recorded")
+    accepted = grposweep(here, "rerun", str(edited), "search.changed_files=accept", "force=true")
+    forced = grposweep(here, "rerun", str(edited), "search.changed_files=recorded", "force=true")
+    assert kept.sweep == forced.sweep != accepted.sweep
+    assert '"answer": "2"' in data_of(accepted, here)
+    assert '"answer": "1"' in data_of(forced, here)
+    assert "with prompts.jsonl has changed" in accepted.out
+
+
+def test_a_rerun_asks_for_a_file_that_has_no_copy(edited: Path, here: Path) -> None:
+    """A recorded file that was edited and never copied cannot be read as it was."""
+    shutil.rmtree(edited.parents[1] / "inputs")
+    ended = grposweep(here, "rerun", str(edited))
+    assert ended.code == 2
+    assert "has no copy of prompts.jsonl" in ended.err
 
 
 @pytest.mark.slow

@@ -67,10 +67,10 @@ def test_data_that_was_edited_while_its_preparation_waited_is_counted_as_it_was(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     task = ("trainer.kind=fake", "task.kind=jsonl", "task.path=mine.jsonl", "task.eval_prompts=2")
-    row = '{"prompt": "1", "answer": "1"}\n'
-    Path("mine.jsonl").write_text(row * 9)
+    rows = [f'{{"prompt": "{number}", "answer": "1"}}\n' for number in range(9)]
+    Path("mine.jsonl").write_text("".join(rows))
     find_inputs([build_experiment(*task)]).keep(tmp_path).write(tmp_path)
-    Path("mine.jsonl").write_text(row * 5)
+    Path("mine.jsonl").write_text("".join(rows[:5]))
     key = write_sweep(tmp_path, *task)
     assert prepare_sweep(tmp_path) == 0
     assert (read_json(tmp_path / "prepared.json") or {})["entries"][key]["train_prompts"] == 7

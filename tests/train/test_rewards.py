@@ -132,3 +132,25 @@ def test_an_async_reward_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
     with pytest.raises(UserError, match="async"):
         load_reward(f"{tmp_path}/mine.py:later")
+
+
+def test_a_reward_that_edits_its_arguments_changes_nothing_for_the_next(tmp_path: Path) -> None:
+    """Texts, turns and columns are copies."""
+    path = tmp_path / "rewards.py"
+    path.write_text(
+        "def spoil(completions, answer, **_):\n    completions[0][0]['content'] = answer[0] = ''\n    return [0.0]\n"
+    )
+    completions, answer = [[{"role": "assistant", "content": "46"}]], ["46"]
+    for spec in (f"{path}:spoil", "exact"):
+        paid = load_reward(spec)(prompts=["45+1="], completions=completions, answer=answer)
+    assert paid == [1.0]
+
+
+@pytest.mark.parametrize("returned", ["float('nan')", "float('inf')", "'1'"])
+def test_a_reward_that_is_no_finite_number_is_refused_with_its_name(tmp_path: Path, returned: str) -> None:
+    """NaN would otherwise be taken for a completion that cannot be judged, which is None."""
+    path = tmp_path / "rewards.py"
+    path.write_text(f"def odd(completions, **_):\n    return [1.0, {returned}]\n")
+    with pytest.raises(RewardError, match=r"rewards\.py:odd .* returned") as refused:
+        load_reward(f"{path}:odd")(prompts=["a", "b"], completions=["c", "d"])
+    assert "row 1" in str(refused.value) or "no list of numbers" in str(refused.value)

@@ -150,3 +150,50 @@ def test_a_task_that_cannot_work_is_bad_input(task: Task, message: str) -> None:
     """Before any file is opened."""
     with pytest.raises(UserError, match=message):
         load_data(task)
+
+
+def sums(*numbers: int, answer: object = "1", prompt: str = "{}+1=") -> list[dict[str, object]]:
+    """Rows of one sum for each number."""
+    return [{"prompt": prompt.format(n), "answer": answer} for n in numbers]
+
+
+def test_a_prompt_that_is_written_several_times_is_on_one_side(tmp_path: Path) -> None:
+    """Also with other white space around it; the held-out prompts are all different."""
+    rows = [*sums(*range(9)), *sums(*range(9), prompt=" {}+1=\n"), *sums(*range(9))]
+    data = load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", rows), eval_prompts=4))
+    train, held_out = ({prompt.strip() for prompt in part["prompt"]} for part in (data.train, data.held_out))
+    assert not train & held_out
+    assert (len(held_out), data.counts()) == (4, {"train_prompts": 15, "eval_prompts": 4})
+
+
+def test_a_second_file_that_repeats_training_prompts_is_refused(tmp_path: Path) -> None:
+    """With their number and what to set."""
+    train, other = (write_jsonl(tmp_path / f"{n}.jsonl", sums(*range(n, n + 9))) for n in (0, 6))
+    with pytest.raises(UserError, match=r"3 of 9 held-out prompts are training prompts too.*task\.eval_split=null"):
+        load_data(Task(kind="jsonl", path=train, eval_split=other, eval_prompts=9))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([*sums(0, 1, 2), *sums(3, 4, answer=float("nan"))], "2 of 5 rows .* have NaN or nothing there, first row 4"),
+        ([*sums(0), *sums(1, 2, 3, answer=" ")], "3 of 4 rows"),
+        (sums(0), "1 row: with one prompt held out, nothing would be left"),
+        (sums(0, 0, 0), "3 rows, 1 of them with different prompts"),
+        ([{**row, "level": n if n < 5 else "hard"} for n, row in enumerate(sums(*range(9)))], r"level \(int, str\)"),
+    ],
+)
+def test_rows_that_cannot_be_learned_from_are_explained(
+    tmp_path: Path, rows: list[dict[str, object]], message: str
+) -> None:
+    """In one message, before anything trains."""
+    with pytest.raises(UserError, match=message):
+        load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", rows), eval_prompts=1))
+
+
+def test_a_file_from_windows_is_read(tmp_path: Path) -> None:
+    """With a byte order mark, CRLF, and a line separator inside of a prompt."""
+    path = Path(write_jsonl(tmp_path / "rows.jsonl", sums(*range(4))))
+    separated = path.read_text().replace("0+1=", "0\u2028+1=").replace("\n", "\r\n")
+    path.write_bytes(b"\xef\xbb\xbf" + separated.encode())
+    assert load_data(Task(kind="jsonl", path=str(path), eval_prompts=1)).counts()["train_prompts"] == 3

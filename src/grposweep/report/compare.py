@@ -27,6 +27,7 @@ from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import NEWER, default_of
+from grposweep.search.replication import sampling_error
 from grposweep.storage import paths
 from grposweep.storage.provenance import difference
 
@@ -70,21 +71,27 @@ def compare(one: Values, other: Values) -> str:
     """Return the difference ``other - one``, its p-value, and the test behind it."""
     difference = fmean(other.values) - fmean(one.values)
     if len(one.values) > 1 and len(other.values) > 1:
-        return f"{difference:+.4f}, {_welch(one.values, other.values)}"
+        return f"{difference:+.4f}, {_welch(one, other)}"
     errors = [error for side in (one, other) for error in side.errors[:1]]
     if len(errors) < 2 or None in errors or not any(errors):
         return f"{difference:+.4f}; there are neither several seeds per side nor standard errors, so this may be chance"
     return f"{difference:+.4f} {_from_errors(difference, [error or 0.0 for error in errors])}"
 
 
-def _welch(one: Sequence[float], other: Sequence[float]) -> str:
-    """Welch's t-test, two-sided, unequal variances."""
+def _welch(one: Values, other: Values) -> str:
+    """Welch's t-test, two-sided, unequal variances; p is at least that of the evaluations' own errors."""
     from scipy import stats  # half a second
 
-    found = stats.ttest_ind(other, one, equal_var=False)
-    if math.isnan(found.pvalue):
-        return f"over {len(one)} and {len(other)} seeds that all agree: no spread to test against"
-    return f"{_chance(found.pvalue)} (Welch's t-test over {len(one)} and {len(other)} seeds)"
+    counts = f"{len(one.values)} and {len(other.values)} seeds"
+    agree = len(set(one.values)) == len(set(other.values)) == 1
+    p = math.nan if agree else float(stats.ttest_ind(other.values, one.values, equal_var=False).pvalue)
+    known = [sampling_error(side.errors, len(side.values)) for side in (one, other)]
+    if None not in known and (error := math.hypot(*known)):  # type: ignore[arg-type]  # None is excluded
+        sampled = 2 * (1 - NormalDist().cdf(abs(fmean(other.values) - fmean(one.values)) / error))
+        p = sampled if math.isnan(p) else max(p, sampled)
+    if math.isnan(p):
+        return f"over {counts} that all agree: no spread to test against"
+    return f"{_chance(p)} (Welch's t-test over {counts})"
 
 
 def _from_errors(difference: float, errors: Sequence[float]) -> str:
@@ -131,7 +138,8 @@ class Side:
         """
         others = [trial for trial in self.seeds if trial.number != self.trial.number]
         known = others if self.is_best and len(others) > 1 else [self.trial, *others]
-        known = [trial for trial in known if trial.objective is not None]
+        own = known[0].files  # a winner's replicates may have read other files than the search
+        known = list({t.seed: t for t in known[::-1] if t.objective is not None and t.files == own}.values())[::-1]
         return Values([trial.objective or 0.0 for trial in known], [trial.error for trial in known])
 
     @property

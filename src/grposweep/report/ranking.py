@@ -6,17 +6,18 @@ trials. A trial that is paused or was stopped early counts with the value that i
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from grporecipe.files import finite_or_none
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
-from grposweep.search.replication import EndedTrial, Ranking, Replication, estimate
+from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate, normal_quantile
 from grposweep.search.space import read_space
 
 FEWEST = 4  # trials with a value
-NORMAL = 1.96  # standard errors of a 95 % interval
+NORMAL = normal_quantile(1 - CHANCE / 2)  # standard errors of a 95 % interval
 ON_FRONT = "Pareto front"
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
@@ -55,6 +56,8 @@ class RankedPoint:
     trials: Sequence[TrialView]
     counted: Sequence[TrialView]
     fate: str = ""
+    among: int = 1  # points that the best was chosen from by the values that count
+    is_mixed: bool = False  # other points have read other contents of the user's files
 
     @property
     def first(self) -> TrialView:
@@ -62,9 +65,14 @@ class RankedPoint:
         return self.trials[0]
 
     @cached_property
+    def seeds(self) -> list[TrialView]:
+        """One trial of each seed that counts: the latest, because repeats of one seed are no further evidence."""
+        return list({trial.seed: trial for trial in self.counted}.values())
+
+    @cached_property
     def values(self) -> list[float]:
-        """The objectives that count."""
-        return [trial.objective or 0.0 for trial in self.counted]
+        """The objectives that count, one for each seed."""
+        return [trial.objective or 0.0 for trial in self.seeds]
 
     @property
     def value(self) -> float:
@@ -74,20 +82,25 @@ class RankedPoint:
     @property
     def source(self) -> str:
         """What the interval is over: ``seeds``, or the evaluation ``prompts`` of a single trial."""
-        return "seeds" if len(self.values) > 1 else "" if self.counted[0].error is None else "prompts"
+        return "seeds" if len(self.values) > 1 else "" if self.seeds[0].error is None else "prompts"
 
     @property
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
-        if len(self.values) > 1:
-            return estimate(self.values).margin
-        error = self.counted[0].error
-        return None if error is None else NORMAL * error
+        return self._half(self.values, [trial.error for trial in self.seeds])
+
+    def _half(self, values: Sequence[float], errors: Sequence[float | None]) -> float | None:
+        """Return half of the interval that holds for the best of all points together (Bonferroni)."""
+        chance = CHANCE / self.among
+        if len(values) > 1:
+            return finite_or_none(estimate(values, chance, errors).margin)
+        return None if errors[0] is None else normal_quantile(1 - chance / 2) * errors[0]
 
     @property
     def over(self) -> str:
         """What the interval is over, with how many seeds."""
-        return self.basis.removeprefix("on ") if self.source == "seeds" else self.source
+        over = self.basis.removeprefix("on ") if self.source == "seeds" else self.source
+        return f"{over}, as the best of {self.among}" if over and self.among > 1 else over
 
     @property
     def is_fresh(self) -> bool:
@@ -114,21 +127,18 @@ class RankedPoint:
         """The mean with its 95 % interval, what that is over, and the gain over the value before training."""
         interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
         gain = "" if self.gain is None else f", {self.gain.difference:+.4f} since the start at {self.gain.start:.4f}"
-        return f"{self.value:.4f}{interval}{gain}"
+        mixed = "; other trials read other contents of reward or data files" if self.is_mixed else ""
+        return f"{self.value:.4f}{interval}{gain}{mixed}"
 
     @property
     def gain(self) -> Gain | None:
         """The gain of the trials that count, each against its own start; None if one has no start."""
-        starts = [trial.start for trial in self.counted if trial.start is not None]
-        if len(starts) < len(self.counted):
+        starts = [trial.start for trial in self.seeds if trial.start is not None]
+        if len(starts) < len(self.seeds):
             return None
-        if len(starts) > 1:
-            half: float | None = estimate(
-                [value - start for value, start in zip(self.values, starts, strict=True)]
-            ).margin
-        else:
-            error, before = self.counted[0].error, self.counted[0].start_error
-            half = None if error is None else NORMAL * math.hypot(error, before or 0.0)
+        pairs = [(trial.error, trial.start_error) for trial in self.seeds]
+        errors = [None if error is None else math.hypot(error, before or 0.0) for error, before in pairs]
+        half = self._half([value - start for value, start in zip(self.values, starts, strict=True)], errors)
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
 
@@ -143,10 +153,16 @@ def rank_points(
     sign = 1 if direction == "minimize" else -1
     points: dict[Hashable, list[TrialView]] = {}
     for trial in trials:
-        if trial.objective is not None:
-            points.setdefault(_without_seed(trial.point), []).append(trial)
+        if trial.objective is not None:  # repeats with other files are another point; fresh seeds follow their leader
+            files = "" if ranking else trial.files
+            points.setdefault((_without_seed(trial.point), files), []).append(trial)
     places = ranking.places if ranking else {number: (place, ON_FRONT) for place, number in enumerate(front)}
-    found = [_ranked(group, places, ranking is not None) for group in points.values()]
+    among = 1 if ranking or front else max(len(points), 1)
+    is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
+    found = [
+        replace(_ranked(group, places, ranking is not None), among=among, is_mixed=is_mixed)
+        for group in points.values()
+    ]
     last = len(places)
     return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
 
@@ -160,7 +176,7 @@ def replication_ranking(
     sign, ended = -1 if direction == "minimize" else 1, [trial for trial in trials if trial.state.is_over]
     results = [None if trial.objective is None else sign * trial.objective for trial in ended]
     return replication.ranking(
-        [EndedTrial(t.number, value, t.attributes) for t, value in zip(ended, results, strict=True)]
+        [EndedTrial(t.number, value, t.attributes, t.error) for t, value in zip(ended, results, strict=True)]
     )
 
 
@@ -170,8 +186,10 @@ def _without_seed(point: Mapping[str, Any]) -> Hashable:
 
 def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> RankedPoint:
     fresh = [trial for trial in finished if trial.is_replicate] if raced else []
+    counted = fresh or finished
+    counted = [trial for trial in counted if trial.files == counted[-1].files]
     fate = places.get(finished[0].number, (0, ""))[1]
-    return RankedPoint(finished, fresh or finished, FATES.get(fate, fate))
+    return RankedPoint(finished, counted, FATES.get(fate, fate))
 
 
 @dataclass(frozen=True)
@@ -197,7 +215,7 @@ def find_importance(
         return Importance()
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
-    known = [Measured(dict(t.point), t.objective or 0.0) for t in finished]
+    known = [Measured(dict(t.point), t.objective or 0.0, t.error) for t in finished]
     known += [Measured(dict(t.point), t.reached) for t in inside if t.reached is not None]
     maximize = direction == "maximize"
     shares: dict[str, float] = {}

@@ -109,6 +109,10 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     said = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
     if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
         said.append("trials that are paused or were stopped early come after the finished ones, without a rank")
+    if len(set(_files(view).values())) > 1:
+        said.append(
+            "files: trials with another number read other contents of reward or data files; do not compare them"
+        )
     if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
         said.append(f"and {hidden} more")
     if said:
@@ -132,6 +136,8 @@ def _columns(
     for index, name in enumerate(view.further if any(further.values()) else ()):
         known = {number: f"{values[index]:.4g}" for number, values in further.items() if values}
         yield name, {**RIGHT, **FOLD}, partial(_known, known)
+    if len(set((read := _files(view)).values())) > 1:
+        yield "files", NUMBER, partial(_known, read)
     labels: dict[str, dict[int, str]] = {}
     for trial in view.searched:
         for name, text in short_names(trial.point).items():
@@ -140,6 +146,12 @@ def _columns(
     yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
     if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices per trial
         yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
+
+
+def _files(view: SweepView) -> dict[int, str]:
+    """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
+    order = list(dict.fromkeys(trial.files for trial in view.trials))
+    return {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
 
 
 def _known(cells: Mapping[int, str], trial: TrialView) -> str:

@@ -9,8 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.files import finite_or_none, objects, parse_yaml, read_json, read_lines, read_tail, read_text
-from grposweep.search.replication import CONFIRM
+from grporecipe.files import (
+    finite_or_none,
+    objects,
+    parse_yaml,
+    read_json,
+    read_lines,
+    read_tail,
+    read_text,
+    text_sha256,
+    whole_or_none,
+)
+from grposweep.search.replication import CONFIRM, share_error
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat
@@ -86,6 +96,19 @@ class TrialView:
         """Whether it repeats another trial's point on a fresh seed."""
         return self.role == CONFIRM
 
+    @property
+    def seed(self) -> object:
+        """The seed that tells it from its point's other trials; None for the sweep's own."""
+        return self.attributes.get("seed", self.point.get("seed"))
+
+    @cached_property
+    def files(self) -> str:
+        """A hash of the contents of the user's files that it read: rewards and data. Empty without such files."""
+        if not (self.path.parent.parent / paths.INPUTS).exists():
+            return ""
+        files = (read_json(self.path / paths.PROVENANCE) or {}).get("files")
+        return text_sha256(str(sorted(files.items())))[:8] if isinstance(files, dict) and files else ""
+
     @cached_property
     def objective(self) -> float | None:
         """The objective; None unless the trial finished with a number."""
@@ -98,7 +121,14 @@ class TrialView:
     @property
     def error(self) -> float | None:
         """The objective's standard error over the evaluation prompts."""
-        return None if self.objective is None else finite_or_none(self.result.objective_se)
+        error = None if self.objective is None else finite_or_none(self.result.objective_se)
+        return share_error(self.objective, error, self._samples) if error == 0 else error
+
+    @property
+    def _samples(self) -> int | None:
+        """The number of held-out prompts."""
+        task = self.config.get("task")
+        return whole_or_none(task.get("eval_prompts")) if isinstance(task, dict) else None
 
     @property
     def reached(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from grporecipe.files import as_number
-from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, estimate, student_quantile
+from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, margin_of, sampling_error
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
 
@@ -68,6 +68,7 @@ class Measured:
 
     point: Point
     value: float
+    error: float | None = None  # standard error of the evaluation
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,15 @@ def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measure
     """Return each parameter's contrast, the clearest first: for few trials, which ``find_importances`` cannot judge.
 
     A choice's best value is compared with its other values. A range is divided in the middle of its scale. Nothing is adjusted
-    for the other parameters, so a search that moved two parameters together shows the effect of one in both. Each interval holds
-    at 95 % by itself. If the best of more than two values was chosen, it covers all of them together (Bonferroni).
+    for the other parameters, so a search that moved two parameters together shows the effect of one in both. All intervals hold
+    together at 95 %, also for the best of more than two values (Bonferroni).
     """
-    found = (_contrast(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed")
+    compared = [parameter for name, parameter in parameters.items() if name != "seed"]
+    found = (_contrast(p, trials, 1 if maximize else -1, CHANCE / len(compared)) for p in compared)
     return sorted(filter(None, found), key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
 
 
-def _contrast(parameter: Parameter, trials: Sequence[Measured], sign: int) -> Contrast | None:
+def _contrast(parameter: Parameter, trials: Sequence[Measured], sign: int, chance: float) -> Contrast | None:
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
     for trial in trials:
         if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
@@ -116,7 +118,7 @@ def _contrast(parameter: Parameter, trials: Sequence[Measured], sign: int) -> Co
         return None
     better, ours = max(parts.values(), key=lambda part: sign * _average(part[1]))
     rest = [trial for part, members in parts.values() if part is not better for trial in members]
-    gain = mean_difference(ours, rest, CHANCE / (len(parts) if len(parts) > 2 else 1))
+    gain = mean_difference(ours, rest, chance / (len(parts) if len(parts) > 2 else 1))
     return Contrast(parameter.name, better, len(ours), len(rest), gain)
 
 
@@ -147,8 +149,9 @@ def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: 
     freedom = min(len(one), len(other)) - 1
     if freedom < 1:
         return Estimate(mean, math.inf, count)
-    error = math.sqrt(_squared_error(one) + _squared_error(other))
-    return Estimate(mean, student_quantile(freedom, 1 - chance / 2) * error if error else 0.0, count)
+    known = [sampling_error([trial.error for trial in side], len(side)) for side in (one, other)]
+    sampling = None if None in known else math.hypot(*known)  # type: ignore[arg-type]  # None is excluded
+    return Estimate(mean, margin_of(_squared_error(one) + _squared_error(other), freedom, sampling, chance), count)
 
 
 def _squared_error(trials: Sequence[Measured]) -> float:
@@ -198,7 +201,7 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
         worth = _mean(candidate, sign)
         if baseline is None or not candidate.values.keys() & baseline.values.keys():
             return Effect(parameter, label, number, worth, None, "unknown")
-        gain = difference(candidate.values, baseline.values, chance)
+        gain = difference(candidate, baseline, chance)
         found = Estimate(sign * gain.mean, gain.margin, gain.count)
         return Effect(parameter, label, number, worth, found, _verdict(gain))
 
@@ -210,7 +213,7 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
 
 def _mean(candidate: Candidate, sign: int) -> Estimate:
     """Return a point's mean objective over its seeds."""
-    return estimate([sign * value for value in candidate.values.values()])
+    return replace(candidate.worth, mean=sign * candidate.worth.mean)
 
 
 def _verdict(gain: Estimate) -> str:

@@ -1,7 +1,8 @@
 """Parse Hydra's sweep syntax into parameters: ``a,b``, choice(), range(), interval(), tag(log, ...), glob()."""
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -119,6 +120,13 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
 
 
+def check_numbers(overrides: Iterable[str]) -> None:
+    """Raise UserError for an override with a number that is not finite."""
+    parser = OverridesParser.create()
+    for text in overrides:
+        _parse(parser, text)
+
+
 def _key(override: Override) -> str:
     """Return the key without ``+`` and ``++``."""
     return str(override.get_key_element()).lstrip("+")
@@ -165,7 +173,28 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
     except HydraException as error:
         raise UserError(malformed(argument, error)) from error
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
+    if odd := [value for value in _numbers(override.value()) if not math.isfinite(value)]:
+        raise UserError(
+            f"{argument}: {odd[0]} is no finite number, so nothing could be computed with it. Set a finite number, or quote it "
+            "if it is text."
+        )
     return override
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yield the floating-point numbers in a parsed value or sweep."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, ChoiceSweep):
+        yield from _numbers(value.list)
+    elif isinstance(value, IntervalSweep):
+        yield from _numbers([value.start, value.end])
+    elif isinstance(value, RangeSweep):
+        yield from _numbers([value.start, value.stop, value.step])
+    elif isinstance(value, list | dict):
+        yield from (
+            number for item in (value.values() if isinstance(value, dict) else value) for number in _numbers(item)
+        )
 
 
 def _domain(override: Override) -> Choice | Interval:

@@ -5,16 +5,16 @@ that the search has not seen, and only these results count. Everything here is a
 
 Method: a race (Maron and Moore 1994, Hoeffding races; Birattari et al. 2002, F-Race) by paired t-intervals. All leaders get
 the first FIRST_LOOK seeds. From then on, seed by seed, each that is worse than the current leader with confidence is out.
-A look at one pair errs with a chance of CHANCE / (pairs with the best x looks), so that the truly best leader is ever
-dropped with a chance of at most CHANCE (Bonferroni; comparisons with the best only, as in Hsu 1984, Constrained
-simultaneous confidence intervals for multiple comparisons with the best). A leader that does not differ significantly
-from the winner at the end is tied with it.
+The leader of a look was chosen by its values, so a look at it and one other errs with a chance of CHANCE / (ordered pairs x
+looks). Then any of several equal leaders is dropped with a chance of at most CHANCE (Bonferroni). A leader that does not
+differ significantly from the winner at the end is tied with it.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -45,27 +45,60 @@ class Estimate:
         return f"{self.mean:.4f}" + (f" ± {self.margin:.4f}" if math.isfinite(self.margin) else "")
 
 
-def estimate(values: Sequence[float], chance: float = CHANCE) -> Estimate:
+def estimate(values: Sequence[float], chance: float = CHANCE, errors: Iterable[float | None] = ()) -> Estimate:
     """Return the mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
 
+    ``errors`` are the standard errors of the values' evaluations. The interval is never narrower than they make it, because
+    few rewards of 0 and 1 agree by chance. Equal values without errors have no interval.
     Source: Student (1908), The probable error of a mean. It assumes that results over seeds are normally distributed.
     """
     count = len(values)
     mean = math.fsum(values) / count
-    if count < 2:
-        return Estimate(mean, math.inf, count)
-    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
-    return Estimate(mean, student_quantile(count - 1, 1 - chance / 2) * error if error else 0.0, count)
+    squared = math.fsum((value - mean) ** 2 for value in values) / max(count - 1, 1) / count
+    return Estimate(mean, margin_of(squared, count - 1, sampling_error(errors, count), chance), count)
 
 
-def difference(one: Mapping[int, float], other: Mapping[int, float], chance: float = CHANCE) -> Estimate:
-    """Return the difference between ``one`` and ``other`` on the seeds that they share (at least one).
+def sampling_error(errors: Iterable[float | None], count: int) -> float | None:
+    """Return the standard error that the evaluations alone give a mean of ``count`` values; None if one is unknown."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) / count if len(known) == count else None
+
+
+def share_error(value: float | None, error: float | None, samples: int | None) -> float | None:
+    """Return an evaluation's standard error; for rewards that are all 0 or all 1 the one of a share, which is not 0.
+
+    Source: Agresti and Coull (1998), Approximate is better than "exact" for interval estimation of binomial proportions.
+    """
+    if error != 0 or value not in (0.0, 1.0) or not samples:
+        return error
+    share = (value * samples + 2) / (samples + 4)
+    return math.sqrt(share * (1 - share) / samples)
+
+
+def margin_of(squared: float, freedom: int, sampling: float | None, chance: float = CHANCE) -> float:
+    """Return half of an interval from the squared standard error over seeds and the one of sampling; infinite if unknown."""
+    if freedom < 1 or (squared == 0 and sampling is None):
+        return math.inf
+    over_seeds = student_quantile(freedom, 1 - chance / 2) * math.sqrt(squared) if squared else 0.0
+    return max(over_seeds, normal_quantile(1 - chance / 2) * (sampling or 0.0))
+
+
+def normal_quantile(share: float) -> float:
+    """Return the quantile of the standard normal distribution."""
+    return NormalDist().inv_cdf(share)
+
+
+def difference(one: "Candidate", other: "Candidate", chance: float = CHANCE, seeds: Iterable[int] = ()) -> Estimate:
+    """Return the difference between two points on these seeds, or on all that they share (at least one).
 
     Both saw the same prompts in the same order and were evaluated with the same random numbers under one seed, so what a
     seed does to both cancels (common random numbers: Law, Simulation Modeling and Analysis, section 11.2); no spread is
-    taken to be equal to another.
+    taken to be equal to another. The evaluations' errors are a lower limit, as if their prompts differed.
     """
-    return estimate([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())], chance)
+    shared = list(seeds) or sorted(one.values.keys() & other.values.keys())
+    errors = [point.errors.get(seed) for point in (one, other) for seed in shared]
+    joint = [None if None in pair else math.hypot(*pair) for pair in zip(errors, errors[len(shared) :], strict=False)]  # type: ignore[arg-type]  # None is excluded
+    return estimate([one.values[seed] - other.values[seed] for seed in shared], chance, joint)
 
 
 @cache
@@ -86,6 +119,7 @@ class Candidate:
 
     number: int
     results: Mapping[int, float | None] = field(default_factory=dict)
+    errors: Mapping[int, float | None] = field(default_factory=dict)  # standard errors of the results' evaluations
 
     @property
     def has_failed(self) -> bool:
@@ -100,6 +134,11 @@ class Candidate:
     def mean(self, seeds: Iterable[int]) -> float:
         """Return its mean over these seeds."""
         return estimate([self.values[seed] for seed in seeds]).mean
+
+    @property
+    def worth(self) -> Estimate:
+        """Return its mean over all its seeds."""
+        return estimate(list(self.values.values()), errors=map(self.errors.get, self.values))
 
 
 @dataclass(frozen=True)
@@ -138,7 +177,7 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
     alive, out = list(runners), dict[int, str]()
     first = min(FIRST_LOOK, len(seeds))
     looks = range(first, len(seeds) + 1)
-    chance = CHANCE / max((len(runners) - 1) * len(looks), 1)
+    chance = CHANCE / max(len(runners) * (len(runners) - 1) * len(looks), 1)
     for count in looks:
         out |= {runner.number: "failed on a fresh seed" for runner in alive if runner.has_failed}
         alive = [runner for runner in alive if not runner.has_failed]
@@ -157,13 +196,12 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
 
 def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chance: float) -> bool:
     """Return whether the leader is better, with this chance of error (one-sided)."""
-    ours, theirs = ({seed: r.values[seed] for seed in seeds} for r in (leader, runner))
-    return difference(ours, theirs, 2 * chance).low > 0
+    return difference(leader, runner, 2 * chance, seeds).low > 0
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
     """Return a point's mean on the fresh seeds that it has run; its interval misses with a chance of CHANCE."""
-    return estimate(list(runner.values.values())) if runner.values else None
+    return runner.worth if runner.values else None
 
 
 CONFIRM = "confirm"  # a replicate's role
@@ -180,6 +218,7 @@ class EndedTrial(NamedTuple):
     number: int
     value: float | None
     attributes: Mapping[str, Any]
+    error: float | None = None  # standard error of the evaluation
 
 
 @dataclass(frozen=True)
@@ -203,14 +242,16 @@ class Replication:
         found = {trial.number: trial.value for trial in searched if trial.value is not None}
         ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
         results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
-        for _, value, attributes in ended:
+        own = {trial.number: trial.error for trial in searched}
+        errors: dict[int, dict[int, float | None]] = {number: self._own(own[number]) for number in ranked}
+        for _, value, attributes, error in ended:
             of, seed = attributes.get("of"), attributes.get("seed")
             if attributes.get("role") == CONFIRM and isinstance(of, int) and isinstance(seed, int) and of in results:
-                results[of][seed] = value
-        runners = [Candidate(number, values) for number, values in results.items()]
+                results[of][seed], errors[of][seed] = value, error
+        runners = [Candidate(number, values, errors[number]) for number, values in results.items()]
         return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
 
-    def _own(self, value: float) -> dict[int, float | None]:
+    def _own(self, value: float | None) -> dict[int, float | None]:
         return {} if self.own is None else {self.own: value}
 
     def _series(self, runners: Sequence[Candidate]) -> Ranking:

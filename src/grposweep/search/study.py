@@ -123,6 +123,8 @@ class SweepStudy:
         self.study = optuna.create_study(study_name=folder.resolve().name, direction=direction)
         self._drawn = folder / paths.DRAWN
         self.replication: Replication | None = None  # set where leaders are evaluated again
+        # Returns the standard error of a finished trial's evaluation, which only its folder has.
+        self.error_of: Callable[[int], float | None] = lambda _number: None
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
@@ -187,7 +189,10 @@ class SweepStudy:
         ended = [trial for trial in self.started if trial.state.is_finished()]
         values = [t.value if t.state == TrialState.COMPLETE else None for t in ended]
         results = [None if value is None else self.sign * value for value in values]
-        told = [EndedTrial(t.number, value, t.user_attrs) for t, value in zip(ended, results, strict=True)]
+        told = [
+            EndedTrial(t.number, value, t.user_attrs, None if value is None else self.error_of(t.number))
+            for t, value in zip(ended, results, strict=True)
+        ]
         return self.replication.ranking(told)
 
     @property

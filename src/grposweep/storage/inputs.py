@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -84,8 +84,11 @@ class Inputs:
         pairs = [(name, self.files[name].digest, now.files[name].digest) for name in both]
         return [n for n, old, new in pairs if old != new and old.startswith(SAMPLED) == new.startswith(SAMPLED)]
 
-    def keep(self, sweep: Path) -> "Inputs":
-        """Copy code and small data into the sweep, once per state. Return the inputs with their copies."""
+    def keep(self, sweep: Path, path_of: Callable[[str], str] = str) -> "Inputs":
+        """Copy code and small data into the sweep, once per state. Return the inputs with their copies.
+
+        ``path_of`` returns where a file's content is; another sweep may have it.
+        """
         chosen = [name for name, file in self.files.items() if file.copied]
         if not chosen:
             return replace(self, copies=None)
@@ -98,7 +101,7 @@ class Inputs:
             for name in chosen:
                 copy = draft / Path(name).resolve().relative_to("/")
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(name, copy)
+                shutil.copyfile(path_of(name), copy)
                 if digest_of(copy)[:16] != self.files[name].digest:
                     raise UserError(f"{name} was changed while it was copied. Give the same command again.")
             draft.rename(target)
@@ -285,6 +288,11 @@ class TrialInputs:
         recorded = Inputs.read(sweep)
         return cls(sweep / recorded.copies if recorded.copies else None, recorded.digests)
 
+    def over(self, now: Inputs) -> Inputs:
+        """Return the recorded files with their recorded content, and those of ``now`` that were not recorded."""
+        old = {name: InputFile(digest, self._copy(name) is not None) for name, digest in self.digests.items()}
+        return Inputs({**now.files, **old})
+
     def with_originals(self, text: str) -> str:
         """Return a text with the user's files in place of their copies."""
         copies = str(self.copies or os.devnull)
@@ -301,9 +309,7 @@ class TrialInputs:
 
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
-        given: dict[str, Any] = {
-            n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n)) and Path(v).is_file()
-        }
+        given: dict[str, Any] = {n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))}
         parts = [spec.rpartition(":") for spec in task.rewards]
         rewards = [
             f"{self.path(p)}:{f}" if p.endswith(".py") else spec

@@ -8,7 +8,6 @@ control on the parent's own seed repeats the parent, on a CPU bit for bit.
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,16 @@ from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweeps
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.storage.provenance import repeated_by
 from grposweep.storage.records import apply_oom_fix
-from grposweep.sweep.rerun import code_copy, compare_metrics, go_to, not_as_recorded, overrides_of, recorded_by
+from grposweep.sweep.rerun import (
+    RECORDED,
+    code_copy,
+    compare_metrics,
+    go_to,
+    keep_inputs,
+    not_as_recorded,
+    overrides_of,
+    recorded_by,
+)
 from grposweep.sweep.run import run_sweep
 
 SEEDS = 3  # of each child: the fewest whose interval says something
@@ -110,7 +118,12 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         )
         origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
         said = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
-        ended = run_sweep(space, points, said, "fork", origin, partial(state.keep, checkpoint.path, logs))
+
+        def keep(folder: Path) -> None:
+            state.keep(checkpoint.path, logs, folder)
+            keep_inputs(trial, base, folder)
+
+        ended = run_sweep(space, points, said, "fork", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         say(_control(trial, SweepFolder(Path(base.outputs) / name)))
     return ended
@@ -155,7 +168,7 @@ def _alone(parent: Parent, state: ForkState) -> Experiment:
     before = parent.experiment
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
     search.at, search.seed = before.search.at, before.search.seed
-    search.sampler, search.seeds = ONE_FACTOR, SEEDS
+    search.sampler, search.seeds, search.changed_files = ONE_FACTOR, SEEDS, RECORDED
     cluster = replace(before.cluster, controller="here", code=before.cluster.code or code_copy(parent.trial))
     outputs = str(parent.sweep.path.parent)
     return replace(

@@ -2,9 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,12 @@ from grposweep.search.space import Space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
 from grposweep.storage.forks import ForkState
-from grposweep.storage.inputs import find_inputs
+from grposweep.storage.inputs import TrialInputs, find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
+
+ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
@@ -53,15 +54,28 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: _config(experiment), [])
-    state, keep = ForkState.read(sweep.path), None
-    if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial starts from the same checkpoint
-        keep = partial(state.keep, state.checkpoint(sweep.path).path, sweep.path / paths.FORK)
+    state = ForkState.read(sweep.path)
+
+    def keep(folder: Path) -> None:
+        if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial: from the same checkpoint
+            state.keep(state.checkpoint(sweep.path).path, sweep.path / paths.FORK, folder)
+        keep_inputs(trial, experiment, folder)
+
     ended = run_sweep(Space(), points, [*overrides_of(trial), *overrides], "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
-        is_same = _identity(sweep, before) == _identity(sweep, experiment)
-        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), is_same, overrides))
+        unlike = overrides if _identity(sweep, before) != _identity(sweep, experiment) else []
+        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), unlike))
     return ended
+
+
+def keep_inputs(trial: TrialFolder, experiment: Experiment, folder: Path) -> None:
+    """Put the files that the trial read into a new sweep's folder, unless the user accepts their changes."""
+    if experiment.search.changed_files == ACCEPT:
+        return
+    recorded = TrialInputs.read(trial.path)
+    merged = recorded.over(find_inputs([experiment]))
+    merged.keep(folder, recorded.path).write(folder)
 
 
 def recorded_by(trial: TrialFolder) -> dict[str, Any]:
@@ -94,7 +108,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
     before = load_experiment(trial.path / paths.CONFIG)
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
-    search.seed, search.at = before.search.seed, before.search.at
+    search.seed, search.at, search.changed_files = before.search.seed, before.search.at, RECORDED
     alone = replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
         with open_session() as session:
@@ -102,8 +116,17 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     else:
         register()
     code = alone.cluster.code or code_copy(trial)
-    name = f"{sweep.path.name}-{trial.number:04d}-rerun-{sweep_identity([], alone)[:6]}"
+    identity = sweep_identity([], alone)
+    if alone.search.changed_files == ACCEPT and (changed := changed_files(trial, alone)):  # another sweep
+        identity = text_sha256(f"{identity}{changed}")
+    name = f"{sweep.path.name}-{trial.number:04d}-rerun-{identity[:6]}"
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
+
+
+def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
+    """Return the files that the trial read and that have changed since, with their present hashes."""
+    now = find_inputs([experiment])
+    return {name: now.digests[name] for name in TrialInputs.read(trial.path).over(now).changed(now)}
 
 
 def _config(experiment: Experiment) -> DictConfig:
@@ -131,7 +154,14 @@ def not_as_recorded(
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
+    changed = changed_files(trial, experiment)
     said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
+    if changed and experiment.search.changed_files != ACCEPT:
+        now["files"] = recorded.get("files")
+        said.append(
+            f"{', '.join(changed)} changed since: training uses the sweep's own copy of {', '.join(changed)} "
+            "(search.changed_files=accept uses the present content)"
+        )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
@@ -145,13 +175,15 @@ def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
     return experiment_id(experiment, read_setting(experiment, sweep.prepared().get(prepared_key(experiment))))
 
 
-def _compared(trial: TrialFolder, rerun: SweepFolder, is_same: bool, overrides: list[str]) -> str:
+def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str]) -> str:
     """Return the recorded and the new result; for the same experiment also whether every number is the same."""
     *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
     before, after = trial.result.value or 0.0, again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
-    if not is_same:
-        return f"{text} with {' '.join(overrides)}"
+    one, other = (read_json(folder.path / paths.PROVENANCE) or {} for folder in (trial, again))
+    files = difference(*({"files": said.get("files")} for said in (one, other)))
+    if differ := [*unlike, *([files] if files else [])]:
+        return f"{text} with {' '.join(differ)}"
     return f"{text}: {compare_metrics(trial, again)}"
 
 

@@ -234,7 +234,7 @@ def agree_on_inputs(folder: SweepFolder, choice: str, now: Inputs) -> Inputs:
     trained = [trial.number for trial in folder.trials() if _is_trained(trial)] if changed else []
     if trained and choice == "refuse":
         raise UserError(_changed_message(folder, changed, trained))
-    if trained and choice == "recorded":
+    if changed and choice == "recorded":
         if lost := [name for name in changed if not recorded.files[name].copied]:
             raise UserError(
                 f"search.changed_files=recorded: {folder.path} has no copy of {', '.join(lost)}. Restore it, or set "

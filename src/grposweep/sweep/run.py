@@ -37,6 +37,7 @@ from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
+from grposweep.search.parse import check_numbers
 from grposweep.search.space import Direction, Space
 from grposweep.search.validity import check_space
 from grposweep.storage import paths
@@ -245,6 +246,7 @@ def run_sweep(
 def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
     """Check what does not need the sweep's folder, and validate the points. Raises UserError."""
     base = points.base
+    check_numbers(overrides)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
     refuse(check_switches((parameter.name for parameter in space.parameters), judged.distinct))

@@ -11,7 +11,9 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +83,8 @@ class Reward:
 
     def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         given = {"prompts": prompts, "completions": completions, **columns}
+        # Editing in place must change nothing for the next reward. TRL's callables and its state stay what they are.
+        given = {name: deepcopy(value) if isinstance(value, list) else value for name, value in given.items()}
         arguments = given if self._names is None else {k: v for k, v in given.items() if k in self._names}
         self._check_columns(columns)
         try:
@@ -104,7 +108,7 @@ class Reward:
 
     def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
         try:
-            numbers = [None if value is None else float(value) for value in values]
+            numbers = [None if value is None else _number(value) for value in values]
         except (TypeError, ValueError) as error:
             raise RewardError(
                 f"{self._where()} returned {_short(values)}, no list of numbers. {self._asked(completions)}"
@@ -119,6 +123,12 @@ class Reward:
                 f"{self._where()} returned {len(numbers)} values for {len(completions)} completions: {_short(values)}. "
                 f"{self._asked(completions)}"
             )
+        for row, number in enumerate(numbers):
+            if number is not None and not isfinite(number):
+                raise RewardError(
+                    f"{self._where()} returned {number} for row {row}, completion {_short(text_of(completions[row]))}. "
+                    "Return a finite number, or None for one that cannot be judged."
+                )
         return numbers
 
     def _where(self) -> str:
@@ -154,6 +164,13 @@ def user_frame(error: BaseException) -> str:
     return f", in {original_path(frame.f_code.co_filename)}, line {line} ({code[:80]})" + (
         f" with {shown}" if shown else ""
     )
+
+
+def _number(value: Any) -> float:
+    """Return a reward as a number. Raises TypeError for text, also if it could be read as a number."""
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r} is text")
+    return float(value)
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ from datasets import Dataset
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
+from grporecipe.terminal import count as count_text
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts
@@ -49,6 +50,13 @@ def load_data(task: Task, sweep: Path | None = None) -> Data:
             "Set task.chat=true, or task.system_prompt=null."
         )
     train, held_out = TASKS[task.kind](task)
+    known = {prompt_key(row) for row in train}
+    if repeated := sum(prompt_key(row) in known for row in held_out):
+        raise UserError(
+            f"task.eval_split={task.eval_split}: {repeated} of {len(held_out)} held-out prompts are training prompts too, so "
+            "training would learn them. Remove them from one of the files, or set task.eval_split=null to split one file by "
+            "prompt."
+        )
     train = train if task.train_prompts is None else train[: task.train_prompts]
     if not train:
         raise UserError(
@@ -71,7 +79,19 @@ def hash_rows(rows: Dataset) -> str:
 
 
 def _build(task: Task, rows: list[Row]) -> Dataset:
-    return Dataset.from_list([{**row, **_prompt(task, row), "prompt_id": number} for number, row in enumerate(rows)])
+    built = [{**row, **_prompt(task, row), "prompt_id": number} for number, row in enumerate(rows)]
+    try:
+        return Dataset.from_list(built)
+    except (ValueError, TypeError) as error:  # arrow's own errors are these
+        kinds: dict[str, set[str]] = {}
+        for row in rows:
+            for name, value in row.items():
+                kinds.setdefault(name, set()).update([type(value).__name__] if value is not None else [])
+        mixed = [f"{name} ({', '.join(sorted(found))})" for name, found in kinds.items() if len(found) > 1]
+        raise UserError(
+            f"task.path={task.path}: a column needs one type. Mixed are: {', '.join(mixed) or error}. Write all values of a "
+            "column as numbers, or all as text."
+        ) from error
 
 
 def _prompt(task: Task, row: Row) -> dict[str, Any]:
@@ -95,7 +115,7 @@ def load_rows(path: Path, key: str = "task.path") -> list[Row]:
 
 def _load_json_lines(path: Path, key: str) -> list[Row]:
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -136,6 +156,13 @@ def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: 
     """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards."""
     prompts = take_column(rows, prompt_column, source, "task.prompt_column")
     answers = take_column(rows, answer_column, source, "task.answer_column")
+    # NaN is what pandas writes for a missing value, and the only value that differs from itself.
+    empty = [number for number, answer in enumerate(answers, start=1) if answer != answer or not str(answer).strip()]
+    if empty:
+        raise UserError(
+            f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} have NaN or nothing there, "
+            f"first row {empty[0]}. No completion could match. Remove these rows, or fill in their answers."
+        )
     return [
         {**row, "prompt": prompt, "answer": str(answer)}
         for row, prompt, answer in zip(rows, prompts, answers, strict=True)
@@ -150,11 +177,26 @@ def shuffled(rows: list[Row]) -> list[Row]:
 
 
 def hold_out(rows: list[Row], count: int, source: str) -> tuple[list[Row], list[Row]]:
-    """Training rows, and the last ``count`` of a shuffle, held out."""
-    if len(rows) <= count:
+    """Training rows, and one row of each of the last ``count`` prompts of a shuffle, held out."""
+    last = {prompt_key(row): row for row in shuffled(rows)[::-1]}
+    repeated = f", {len(last)} of them with different prompts" if len(last) < len(rows) else ""
+    if len(last) < 2:
         raise UserError(
-            f"task.eval_prompts={count}, but {source} has {len(rows)} rows: nothing would be left to train on. "
-            f"Set task.eval_prompts below {len(rows)}, or task.eval_split to a second file."
+            f"{source} has {count_text(len(rows), 'row')}{repeated}: with one prompt held out, nothing would be left to "
+            "train on. Add prompts, or set task.eval_split to a second file."
         )
-    rows = shuffled(rows)
-    return rows[: len(rows) - count], rows[len(rows) - count :]
+    if len(last) <= count:
+        raise UserError(
+            f"task.eval_prompts={count}, but {source} has {len(rows)} rows{repeated}: nothing would be left to train on. "
+            f"Set task.eval_prompts below {len(last)}, or task.eval_split to a second file."
+        )
+    held_out = dict(list(last.items())[:count])
+    return [row for row in shuffled(rows) if prompt_key(row) not in held_out], list(held_out.values())[::-1]
+
+
+def prompt_key(row: Row) -> str:
+    """Return what tells a row's prompt from others: its text or turns without white space around them."""
+    prompt = row["prompt"]
+    if isinstance(prompt, list):
+        return repr([{n: v.strip() if isinstance(v, str) else v for n, v in turn.items()} for turn in prompt])
+    return str(prompt).strip()

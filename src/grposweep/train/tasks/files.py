@@ -11,7 +11,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
-from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, shuffled, take_column
+from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, prompt_key, shuffled, take_column
 
 HUB = "openai/gsm8k"
 
@@ -47,7 +47,9 @@ def load_gsm8k(task: Task) -> tuple[list[Row], list[Row]]:
         train, held_out = _hub(path, task, task.train_split), _hub(path, task, task.eval_split or "test")
     if held_out is None:
         return hold_out(_rows(train, path), task.eval_prompts, path)
-    return _rows(train, path), shuffled(_rows(held_out, path))[: task.eval_prompts]
+    asked = shuffled(_rows(held_out, path))[: task.eval_prompts]
+    known = {prompt_key(row) for row in asked}
+    return [row for row in _rows(train, path) if prompt_key(row) not in known], asked
 
 
 def final_answer(text: str) -> str:
