@@ -217,11 +217,8 @@ def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_
     """Each trial would train the same; one that reads anything may take the swept values."""
     (tmp_path / "train.py").write_text(HEAD + text)
     assert hard_coded(tmp_path / "train.py") == line
-    if line is None:
-        check_script("train.py", tmp_path / "train.py")
-    else:
-        with pytest.raises(UserError, match="all trials would train the same"):
-            check_script("train.py", tmp_path / "train.py")
+    problems = [*check_script("train.py", tmp_path / "train.py")]
+    assert ["all trials would train the same" in problem for problem in problems] == ([] if line is None else [True])
 
 
 def test_what_stands_next_to_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
