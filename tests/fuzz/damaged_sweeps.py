@@ -298,8 +298,8 @@ def looks(sweep: str, rng: random.Random) -> dict[str, Callable[[], int | None]]
     known: dict[str, Callable[[], int | None]] = {
         "status": lambda: sweeps.status(sweep),
         "status --json": lambda: sweeps.status(sweep, json=True),
-        "show": lambda: sweeps.show("0", sweep),
-        "show best": lambda: sweeps.show("best", sweep),
+        "show": lambda: sweeps.show([sweep, "0"]),
+        "show best": lambda: sweeps.show([sweep, "best"]),
         "list": lambda: sweeps.list_(Path("outputs")),
         "export": lambda: results.export(sweep),
         "compare": lambda: results.compare([sweep]),
@@ -308,7 +308,7 @@ def looks(sweep: str, rng: random.Random) -> dict[str, Callable[[], int | None]]
         "doctor": lambda: results.doctor(sweep),
         "cancel": lambda: results.cancel(sweep),
         "report": lambda: sweeps.report(sweep),
-        "rerun": lambda: results.rerun("0", None, sweep),
+        "rerun": lambda: results.rerun([sweep, "0"]),
     }
     return {name: known[name] for name in rng.sample(list(known), 4)}
 

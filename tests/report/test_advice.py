@@ -52,7 +52,7 @@ def test_it_opens_with_the_best_point_its_interval_and_its_gain(tmp_path: Path) 
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
     said = advice(sweep).sentence
     assert said == (
-        "Use lr=0.0003 batch=small: eval_reward 0.8000 ± 0.0224 (95 % over prompts, as the best of 2), "
+        "Use lr=0.0003 batch=small: eval_reward 0.8000 ± 0.0224 (95 % over prompts, best of 2), "
         "+0.5000 against 0.3000 before training."
     )
     page = render_report(read_sweep(sweep))

@@ -32,7 +32,7 @@ def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_
     console = build_console(200)
     with console.capture() as shown:
         console.print(status_screen(view))
-    assert f"{expected:+.4f} since the start at {best['start']:.4f}" in " ".join(shown.get().split())
+    assert f"{expected:+.4f} from {best['start']:.4f}" in " ".join(shown.get().split())
     page = write_report(view, None).read_text()
     assert re.search(rf"{re.escape(f'{expected:+.4f}')}.*from {best['start']:.4f} before training", page, re.DOTALL)
     assert json.dumps(best)

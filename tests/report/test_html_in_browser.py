@@ -122,14 +122,16 @@ def test_a_logarithmic_axis_has_ticks_at_1_2_and_5(page: "Page") -> None:
     assert page.evaluate("ticks125(1e-6, 1e-1)") == pytest.approx([10.0**n for n in range(-6, 0)])
 
 
-def test_the_axis_of_curves_shows_the_means_and_no_band_far_beyond_them(page: "Page") -> None:
+def test_a_band_wider_than_the_plot_is_named_and_not_drawn(page: "Page") -> None:
     """A standard error of 10 would press all curves into a line."""
     page.evaluate("DATA.trials.forEach((trial) => { trial.curves[DATA.metric]?.[2]?.fill(10); }); drawCurves()")
     low, high = page.evaluate("document.getElementById('plot-curves')._fullLayout.yaxis.range")
     values = page.evaluate("DATA.trials.flatMap((trial) => trial.curves[DATA.metric]?.[1] ?? [])")
     traces = "document.getElementById('plot-curves').data"
-    band = page.evaluate(f"Math.max(...{traces}.flatMap((trace) => trace.y.filter((y) => y !== null)))")
-    assert band > 10 > 1 > high > max(values) > min(values) > low > -1
+    drawn = page.evaluate(f"{traces}.flatMap((trace) => trace.y.filter((y) => y !== null))")
+    names = page.evaluate(f"{traces}.map((trace) => trace.name ?? '')")
+    assert 1 > high > max(*values, *drawn) > min(*values, *drawn) > low > -1
+    assert any("band wider than the plot" in name for name in names)
 
 
 def test_a_surface_is_drawn_from_20_trials_on_and_dots_before(page: "Page", browser: "Browser", tmp_path: Path) -> None:

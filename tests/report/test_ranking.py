@@ -107,7 +107,7 @@ def test_the_best_of_many_has_a_wider_interval() -> None:
     """Its value was chosen because it is the largest, so the interval holds for all points together."""
     found = rank_points([trial(n, 10.0**-n, 0.5 + n / 100) for n in range(10)], "maximize")[0]
     assert found.half == pytest.approx(2.807 * 0.01, rel=1e-3)
-    assert "95 % over prompts, as the best of 10" in found.text
+    assert "95 % over prompts, best of 10" in found.text
 
 
 def read_files(folder: Path, number: int, content: str) -> TrialView:

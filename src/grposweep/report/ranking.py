@@ -100,7 +100,7 @@ class RankedPoint:
     def over(self) -> str:
         """What the interval is over, with how many seeds."""
         over = self.basis.removeprefix("on ") if self.source == "seeds" else self.source
-        return f"{over}, as the best of {self.among}" if over and self.among > 1 else over
+        return f"{over}, best of {self.among}" if over and self.among > 1 else over
 
     @property
     def is_fresh(self) -> bool:
@@ -126,7 +126,7 @@ class RankedPoint:
     def text(self) -> str:
         """The mean with its 95 % interval, what that is over, and the gain over the value before training."""
         interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
-        gain = "" if self.gain is None else f", {self.gain.difference:+.4f} since the start at {self.gain.start:.4f}"
+        gain = "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
         mixed = "; other trials read other contents of reward or data files" if self.is_mixed else ""
         return f"{self.value:.4f}{interval}{gain}{mixed}"
 

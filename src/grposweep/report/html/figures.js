@@ -79,7 +79,8 @@ function pointCurve(ofPoint, metric, over, rank, room) {
     { ...shared, x: mean.x, y: mean.y.map((v, i) => v - mean.half[i]), fill: "tonexty", fillcolor: transparent(ink) },
   ] : [];
   const seeds = trials.length > 1 ? `, mean of ${trials.length} seeds` : "";
-  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (seeds ? ` (${trials.length} seeds${wide ? ", band wider than the plot" : ""})` : ""), legendgroup: name, legendrank: rank + 1,
+  const notes = [trials.length > 1 && `${trials.length} seeds`, wide && "band wider than the plot"].filter(Boolean).join(", ");
+  return [...band, { x: mean.x, y: mean.y, mode: "lines", name: name + (notes && ` (${notes})`), legendgroup: name, legendrank: rank + 1,
     customdata: mean.x.map(() => ofPoint[0].number), line: { color: ink, width: rank ? 2 : 3 },
     hovertemplate: `${hoverName(ofPoint[0])}${seeds}<br>%{y:.4f} at %{x}<extra></extra>` }];
 }
