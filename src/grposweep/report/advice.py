@@ -60,7 +60,8 @@ def advise(view: SweepView) -> Advice | None:
     steps = steps or list(_longer(view)) or [_another_seed(view)]
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
-            return Advice(verdict, limits, [], steps)
+            value = best.gain.text if best.gain else best.text
+            return Advice(f"{verdict} {view.metric} {value}.", limits, [], steps)
         return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
     sentence = (
         f"Read its completions before you use {short(best.first.point)}: {view.metric} {best.value:.4f}, but {doubt}."
@@ -100,15 +101,14 @@ def find_no_winner(view: SweepView) -> str:
     all_tied = len(_tied(view)) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
     if better > half and not all_tied:
         return ""
-    name = f"the best point ({short(best.first.point)})"
+    name = f"the best point ({short(best.first.point)})" if best.first.point else "the run"
     said = f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
     if better < -half:
         said = f"{name} ended below the model before training"
     elif better <= half:
         said += f"{', not even' if all_tied else ''} from the model before training"
-    value = gain.text if gain else best.text
     few = " Two seeds are too few for an interval." if best.source == "seeds" and len(best.values) == 2 else ""
-    return f"No winner: {said}. {view.metric} {value}.{few}"
+    return f"{'No winner' if points > 1 else 'No gain'}: {said}.{few}"
 
 
 def parameter_sentences(view: SweepView) -> list[str]:
@@ -291,6 +291,7 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
     if best.source != "seeds" and "seed" not in view.parameters:
         unclear = tied or find_no_winner(view)
         why = "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
+        why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
         yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
     elif find_no_winner(view) and best.is_fresh:
         more = str(max(5, 2 * len(best.values)))
