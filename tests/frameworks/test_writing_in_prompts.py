@@ -78,7 +78,7 @@ def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes
     ({"num_generations": 16, "per_device_train_batch_size": 3}, "verl", "not whole groups"),
     ({"steps_per_generation": 1, "per_device_train_batch_size": 16}, "easyr1", "steps have"),
     ({"lr_scheduler_type": "linear"}, "verl", "only constant and cosine"),
-    ({"sync_ref_model": True}, "easyr1", "the reference is never updated"),
+    ({"sync_ref_model": True}, "easyr1", "sync_ref_model=True: not written for EasyR1"),
     ({"delta": None}, "verl", "cannot be switched off"),
     ({"scale_rewards": "none"}, "easyr1", "always divides by the deviation"),
     ({"loss_type": "dr_grpo"}, "easyr1", "no such loss"),
@@ -91,6 +91,26 @@ def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes
 def test_what_is_lost_is_reported(changes: dict[str, Any], framework: str, words: str) -> None:
     """One sentence each."""
     assert any(words in loss for loss in write(PLAIN.replace(changes), framework).losses)
+
+
+CHANGES: dict[str, Any] = {
+    "delta": 2.0, "epsilon": 0.1, "epsilon_high": 0.4, "importance_sampling_level": "sequence", "loss_type": "dr_grpo",
+    "lora": True, "lr_scheduler_type": "cosine", "mask_truncated_completions": True, "max_grad_norm": 0.5, "min_p": 0.1,
+    "off_policy_mask_threshold": 2.0, "optim": "adamw_8bit", "repetition_penalty": 1.1, "scale_rewards": "none", "seed": 7,
+    "sync_ref_model": True, "temperature": 0.7, "top_entropy_quantile": 0.2, "top_k": 5, "top_p": 0.9,
+    "use_bias_correction_kl": True, "use_liger_kernel": True, "vllm_importance_sampling_correction": False,
+    "weight_decay": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CHANGES)
+@pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
+def test_an_option_that_differs_is_written_or_named(framework: str, option: str) -> None:
+    """In the recipe, or in the list of what is lost."""
+    plain, changed = (
+        write(PLAIN.replace({"use_vllm": True, **more}), framework) for more in ({}, {option: CHANGES[option]})
+    )
+    assert (plain.recipe, plain.losses) != (changed.recipe, changed.losses)
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)

@@ -1,6 +1,7 @@
 """``grposweep lint`` from the outside: exit codes, both forms, hostile files, interrupts and closed pipes."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -144,6 +145,12 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
     assert len(ended.err.splitlines()) == 1
     assert "recipe.yaml:1: GB101" in ended.out
     assert "1 could not be judged" in ended.out
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(lint: Lint, here: Path) -> None:
+    """Opening one without a writer waits for ever."""
+    os.mkfifo(here / "pipe.yaml")
+    assert lint("pipe.yaml").err == "error: pipe.yaml: it cannot be read: it is not a regular file.\n"
 
 
 def test_unusable_input_is_answered_in_json_too(lint: Lint, recipe: Write) -> None:

@@ -99,6 +99,9 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     page = (sweep / "report.html").read_text()
     rows = [row for row in json.loads(commands("export", "s", "--format", "json").out) if row["rank"] == 1]
     assert {f"{row['ranked_by']:.4f}" for row in rows} == {value}
+    repeats = [row for row in rows if row["role"] == "confirm"]
+    assert {row["of"] for row in repeats} == {number}
+    assert len({row["seed"] for row in rows}) == len(repeats) + 1
     assert f'<p class="figure">{value}</p><p class="quiet">' in page
     assert f"trial {number} of s: eval_reward {value} ± " in commands("best", "s").out
     assert f"best {value} on 2 fresh seeds" in " ".join(commands("list").out.split())

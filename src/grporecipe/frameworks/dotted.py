@@ -242,12 +242,8 @@ def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
 def common_losses(s: Setting, framework: str) -> Iterator[str]:
     """Yield the parts of a setting that neither EasyR1 nor verl supports."""
     counts_prompts = s.framework.unit == "prompts"
-    if s.sync_ref_model:
-        yield "sync_ref_model: the reference is never updated"
     if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
         yield "checkpoints are written only at the end of a rollout"
-    if s.mask_truncated_completions:
-        yield "mask_truncated_completions: truncated completions are not masked"
     if s.scale_rewards == "batch":
         yield "scale_rewards=batch: advantages are scaled within their group"
     if s.delta is None:

@@ -52,6 +52,10 @@ def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: M
     return {key: value for key, value in found.items() if value is not None}
 
 
+# Options that are no part of loss and sampling. A framework may have a key of its own for them, which is not written.
+NOT_WRITTEN = ("mask_truncated_completions", "optim", "sync_ref_model", "use_liger_kernel")
+
+
 def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
     """Yield the effective options of loss and sampling in a setting for which a framework has no key."""
     from grporecipe.frameworks.trl.keys import known  # TRL's table builds on this package
@@ -59,7 +63,9 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
     named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
     # A framework with one key for the correction has functions that report the rest.
     says = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
-    for option in (*UNSET["loss"], *UNSET["generation"]):
+    if not says and s.framework.unit == "completions":
+        yield f"vllm_importance_sampling_correction: on in TRL unless set, not written for {name}: another objective"
+    for option in dict.fromkeys((*UNSET["loss"], *UNSET["generation"], *NOT_WRITTEN)):
         value = getattr(s, option)
         is_idle = (
             (option.startswith(("entropy_coef_", "entropy_target")) and not s.use_adaptive_entropy)
@@ -67,7 +73,7 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
             or (option.startswith("vllm_") and (says or option not in s.given))
         )
         if option not in named and not is_idle and value not in (None, known(TRL)[option].default):
-            yield f"{option}={value}: {name} has no such key"
+            yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
 
 
 def to_unit(framework: Framework, s: Setting) -> tuple[Setting, tuple[str, ...]]:

@@ -27,6 +27,7 @@ from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 
+REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
 
@@ -37,7 +38,7 @@ def render_rows(view: SweepView, form: str) -> str:
         return json.dumps(rows, indent=1) + "\n"
     text = io.StringIO()
     further = [f"objective.{name}" for name in view.further]
-    columns = ["trial", "folder", "state", "role", *view.parameters, "objective", *further, *AFTER]
+    columns = ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *further, *AFTER]
     table = csv.DictWriter(text, rows[0] if rows else columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
@@ -61,6 +62,8 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
 def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
 
+    A trial on a fresh seed repeats the trial ``of``.
+
     Each further objective has a column ``objective.<name>``. ``rank`` and ``ranked_by`` are the place and the value of the
     trial's point: its mean on fresh seeds if it ran on some.
     """
@@ -68,6 +71,7 @@ def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
     rank, point = view.places.get(trial.number, (None, None))
     return {
         "trial": trial.number, "folder": trial.name, "state": str(trial.state), "role": trial.role,
+        "seed": trial.seed or view.baseline.get("seed"), "of": trial.attributes.get("of"),
         **{name: trial.point.get(name) for name in view.parameters},
         "objective": trial.objective,
         **{f"objective.{name}": value for name, value in zip(view.further, values, strict=True)},

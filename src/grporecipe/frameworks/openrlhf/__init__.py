@@ -323,6 +323,8 @@ def _losses(s: Setting) -> Iterator[str]:
         yield f"max_steps={s.max_steps}: OpenRLHF counts no optimizer steps; set train.num_episodes and data.max_samples"
     if s.warmup_steps >= 1 and total_steps(s) is None:
         yield f"{s.warmup_steps:g} steps of warmup: OpenRLHF has a share, and the number of steps is not known"
+    if s.beta and s.use_bias_correction_kl:
+        yield "use_bias_correction_kl: OpenRLHF's KL term has no importance ratio, another objective"
     if s.kl_placement == "both":
         yield f"KL in the reward ({s.kl_reward_coefficient:g}): OpenRLHF has it in the loss or in the reward; the loss is kept"
     if s.loss_type not in ("dapo", "bnpo") and s.importance_sampling_level != "sequence":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import open_file
 from grporecipe.frameworks import FRAMEWORKS, detect, recognise
 from grporecipe.frameworks.parsing.launcher_files import near
 from grporecipe.frameworks.parsing.project import settings_for
@@ -51,12 +52,12 @@ def load_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError("it is a folder. Name the files in it.")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             largest = LARGEST_NOTEBOOK if path.suffix == ".ipynb" else LARGEST
             data = file.read(largest + 1)
     except OSError as error:
         raise UserError(f"it cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:  # a null byte in the name
+    except ValueError as error:  # a null byte in the name, or a pipe or device
         raise UserError(f"it cannot be read: {error}.") from None
     if len(data) > largest:
         raise UserError(f"it has more than {largest // 2**20} MiB, so it is not a recipe.")
