@@ -148,7 +148,7 @@ def test_unusable_input_is_one_message_and_the_others_are_answered(
 
 
 def test_a_named_pipe_is_refused_and_not_waited_for(lint: Lint, here: Path) -> None:
-    """Opening one without a writer waits for ever."""
+    """Opening one without a writer waits without end."""
     os.mkfifo(here / "pipe.yaml")
     assert lint("pipe.yaml").err == "error: pipe.yaml: it cannot be read: it is not a regular file.\n"
 
