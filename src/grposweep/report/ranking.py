@@ -57,12 +57,15 @@ class RankedPoint:
     counted: Sequence[TrialView]
     fate: str = ""
     among: int = 1  # points that the best was chosen from by the values that count
+    sign: int = -1  # of values, so that the lowest product is the best
     is_mixed: bool = False  # other points have read other contents of the user's files
 
     @property
     def first(self) -> TrialView:
-        """The trial of the search that found the point."""
-        return self.trials[0]
+        """The trial whose model stands for the point: on fresh seeds the one that found it, otherwise the best of them."""
+        if self.fate or self.is_fresh:
+            return self.trials[0]
+        return min(self.counted, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
 
     @cached_property
     def seeds(self) -> list[TrialView]:
@@ -160,7 +163,7 @@ def rank_points(
     among = 1 if ranking or front else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
     found = [
-        replace(_ranked(group, places, ranking is not None), among=among, is_mixed=is_mixed)
+        replace(_ranked(group, places, ranking is not None), among=among, sign=sign, is_mixed=is_mixed)
         for group in points.values()
     ]
     last = len(places)
