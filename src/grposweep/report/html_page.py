@@ -155,11 +155,12 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     """Yield the leaderboard: one row per finished point, then one per trial without an objective."""
     verdicts = _verdicts(view)
     for rank, place in enumerate(view.leaderboard, 1):
+        verdict = next((verdicts[trial.number] for trial in place.trials if trial.number in verdicts), "")
         yield {
             **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
             "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
             "source": place.source, "seeds": len(place.values), "key": place.value,
-            "note": "; ".join(filter(None, (place.fate or verdicts.get(place.first.number, ""), warning(place.first)))),
+            "note": "; ".join(filter(None, (place.fate or verdict, warning(place.first)))),
         }  # fmt: skip
     for trial in view.trials:
         if trial.objective is None:
