@@ -123,8 +123,8 @@ class SweepStudy:
         self.study = optuna.create_study(study_name=folder.resolve().name, direction=direction)
         self._drawn = folder / paths.DRAWN
         self.replication: Replication | None = None  # set where leaders are evaluated again
-        # Returns the standard error of a finished trial's evaluation, which only its folder has.
-        self.error_of: Callable[[int], float | None] = lambda _number: None
+        # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
+        self.error_of: Callable[[int, str], float | None] = lambda _number, _experiment: None
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
@@ -190,7 +190,12 @@ class SweepStudy:
         values = [t.value if t.state == TrialState.COMPLETE else None for t in ended]
         results = [None if value is None else self.sign * value for value in values]
         told = [
-            EndedTrial(t.number, value, t.user_attrs, None if value is None else self.error_of(t.number))
+            EndedTrial(
+                t.number,
+                value,
+                t.user_attrs,
+                None if value is None else self.error_of(t.number, str(t.user_attrs.get("experiment"))),
+            )
             for t, value in zip(ended, results, strict=True)
         ]
         return self.replication.ranking(told)

@@ -272,11 +272,10 @@ def build_controller(
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
 
-def _error_of(folder: SweepFolder, samples: int, number: int) -> float | None:
+def _error_of(folder: SweepFolder, samples: int, number: int, experiment: str) -> float | None:
     """Return the standard error of a finished trial's evaluation over ``samples`` prompts; None if it is not known."""
-    trial = next((trial for trial in folder.trials() if trial.number == number), None)
-    result = None if trial is None else trial.result
-    return None if result is None else share_error(result.objective, finite_or_none(result.objective_se), samples)
+    result = folder.trial(number, experiment).result
+    return share_error(result.objective, finite_or_none(result.objective_se), samples)
 
 
 def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
