@@ -10,7 +10,7 @@ from grporecipe import __version__ as __version__
 
 if TYPE_CHECKING:
     from grposweep.api import InvalidRecipe, SweepFailed, lint, plan, sweep, validate
-    from grposweep.report.frames import load_sweep
+    from grposweep.report.export import load_sweep
 
 __all__ = ["InvalidRecipe", "SweepFailed", "lint", "load_sweep", "plan", "sweep", "validate"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = (
-        "report.frames" if name == "load_sweep" else "api"
+        "report.export" if name == "load_sweep" else "api"
     )  # importing it loads all rules, which only a caller who judges needs
     return getattr(import_module(f"grposweep.{home}"), name)
 

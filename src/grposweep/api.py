@@ -27,7 +27,7 @@ from grporecipe.recipe import Recipe
 from grposweep.process import die_with, run_command
 
 if TYPE_CHECKING:
-    from grposweep.report.frames import LoadedSweep
+    from grposweep.report.export import LoadedSweep
 
 __all__ = [
     "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "lint", "plan", "sweep", "validate",
@@ -237,7 +237,7 @@ def sweep(
         raise UserError(said.removeprefix("error: "))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    from grposweep.report.frames import load_sweep  # Hydra, which lint does not need
+    from grposweep.report.export import load_sweep  # Hydra, which lint does not need
 
     loaded = load_sweep(last) if last is not None else None
     if code or loaded is None:

@@ -25,6 +25,7 @@ from grposweep.report.compare import differences as compared
 from grposweep.report.tables import at, overlay
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
+from grposweep.search.sampling import UNKNOWN, Sampling
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
 from support import grposweep as run_grposweep
@@ -252,22 +253,32 @@ def test_seeds_are_compared_by_welchs_test(commands: Commands, made: Path) -> No
 
     one, other = [0.5, 0.52, 0.54], [0.6, 0.58, 0.63, 0.61]
     expected = stats.ttest_ind(other, one, equal_var=False).pvalue
-    said = compare_values(Values(one, [0.001] * 3), Values(other, [0.001] * 4))
+    said = compare_values(Values(one, [Sampling(0.001)] * 3), Values(other, [Sampling(0.001)] * 4))
     assert said == f"+0.0850, p = {expected:.2g} (Welch's t-test over 3 and 4 seeds)"
 
 
 def test_seeds_that_agree_are_compared_by_their_evaluations_errors() -> None:
     """Two shares of 16 prompts that both seeds repeat differ by chance."""
-    said = compare_values(Values([0.5, 0.5], [0.12, 0.12]), Values([0.6, 0.6], [0.12, 0.12]))
+    one, other = (Values([value] * 2, [Sampling(0.12)] * 2) for value in (0.5, 0.6))
+    said = compare_values(one, other)
     assert said.startswith("+0.1000, p = 0.4 ")
-    assert "no spread to test against" in compare_values(Values([0.5] * 2, [None] * 2), Values([0.6] * 2, [None] * 2))
+    assert "no spread to test against" in compare_values(
+        Values([0.5] * 2, [UNKNOWN] * 2), Values([0.6] * 2, [UNKNOWN] * 2)
+    )
 
 
 def test_without_seeds_the_evaluations_errors_count_and_that_is_reported() -> None:
     """0.03 apart with errors of 0.01 and 0.01: 2.1 standard errors, p = 0.034."""
-    said = compare_values(Values([0.5], [0.01]), Values([0.53], [0.01]))
+    said = compare_values(Values([0.5], [Sampling(0.01)]), Values([0.53], [Sampling(0.01)]))
     assert said.startswith("+0.0300 ± 0.0277 (95 %), p = 0.034 (z-test from the evaluations' standard errors")
-    assert "so this may be chance" in compare_values(Values([0.5], [None]), Values([0.53], [0.01]))
+    assert "so this may be chance" in compare_values(Values([0.5], [UNKNOWN]), Values([0.53], [Sampling(0.01)]))
+
+
+def test_two_trials_on_the_same_prompts_are_compared_by_prompt() -> None:
+    """All four prompts gain about a tenth, which two separate intervals of ± 0.3 would hide."""
+    one = Values([0.5], [Sampling(0.16, [0.0, 0.4, 0.6, 1.0], "a")])
+    said = compare_values(one, Values([0.6], [Sampling(0.16, [0.12, 0.48, 0.71, 1.09], "a")]))
+    assert said.startswith("+0.1000 ± 0.0291 (95 %), p = 0.0016 (t-test, paired over 4 prompts")
 
 
 def test_the_best_of_a_sweep_is_judged_by_its_other_seeds(commands: Commands, made: Path) -> None:

@@ -10,6 +10,7 @@ from grposweep.search.analysis import Effect, compare_effects
 from grposweep.search.grid import validate_one_factor
 from grposweep.search.parse import parse_space
 from grposweep.search.replication import Candidate
+from grposweep.search.sampling import Sampling
 from grposweep.search.validity import Validator
 
 SEEDS = range(5)
@@ -67,7 +68,7 @@ def test_effects_are_called_better_worse_or_tied() -> None:
 
 def test_where_less_is_better_a_decrease_is_better() -> None:
     """Runners count upwards; the effect is told in the objective's own units."""
-    runners = [Candidate(n, {1: v, 2: v}, {1: 0.01, 2: 0.01}) for n, v in enumerate((-0.5, -0.3))]
+    runners = [Candidate(n, {1: v, 2: v}, dict.fromkeys((1, 2), Sampling(0.01))) for n, v in enumerate((-0.5, -0.3))]
     (found,) = compare_effects({0: {}, 1: {"lr": 1e-3}}, runners, -1).effects
     assert found.verdict == "better"
     assert found.effect is not None
@@ -78,7 +79,7 @@ def test_equal_repeats_give_a_verdict_only_beyond_the_error_of_sampling() -> Non
     """Rewards of 0 and 1 over few prompts agree by chance; without an error there is no verdict at all."""
     points, changed = {0: {}, 1: {"lr": 1e-3}}, {1: 0.5625, 2: 0.5625}
     for error, verdict in ((0.12, "tied"), (0.01, "better"), (None, "unknown")):
-        errors = dict.fromkeys((1, 2), error)
+        errors = dict.fromkeys((1, 2), Sampling(error))
         runners = [Candidate(0, {1: 0.5, 2: 0.5}, errors), Candidate(1, changed, errors)]
         (found,) = compare_effects(points, runners, 1).effects
         assert found.verdict == verdict

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,9 @@ from grposweep.search.replication import (
     estimate,
     fresh_seeds,
     race,
-    share_error,
+    step_down,
 )
+from grposweep.search.sampling import Sampling, average, share_error
 
 SEEDS = fresh_seeds(0, 6)
 
@@ -53,8 +55,31 @@ def test_one_value_has_no_interval() -> None:
 
 def test_seeds_that_agree_by_chance_have_the_interval_of_their_sampling() -> None:
     """Two seeds with the same share of 16 prompts are less certain than 0, and not less than their prompts say."""
-    assert estimate([0.5, 0.5], errors=[0.12, 0.12]).margin == pytest.approx(1.96 * 0.12 / math.sqrt(2), rel=1e-3)
+    sampled = average([Sampling(0.12), Sampling(0.12)])
+    assert estimate([0.5, 0.5], sampling=sampled).margin == pytest.approx(1.96 * 0.12 / math.sqrt(2), rel=1e-3)
     assert estimate([0.5, 0.5]).margin == math.inf
+
+
+def test_results_on_the_same_prompts_are_compared_by_prompt() -> None:
+    """Hard and easy prompts spread both means; what changed is the same everywhere. Other prompts say nothing of the kind."""
+    before, after = [0.0, 0.25, 0.5, 0.75], [0.1, 0.37, 0.58, 0.87]
+    paired = Sampling(0.16, after, "a").minus(Sampling(0.16, before, "a"))
+    assert paired.error == pytest.approx(0.0096, abs=1e-4)
+    assert Sampling(0.16, after, "a").minus(Sampling(0.16, before, "b")).error == pytest.approx(0.16 * math.sqrt(2))
+
+
+def test_more_seeds_of_the_same_prompts_do_not_make_the_prompts_more() -> None:
+    """The mean of two equal results scatters over prompts as each of them."""
+    one = Sampling(0.1, [0.0, 0.5, 1.0], "a")
+    assert average([one, one]).error == pytest.approx(0.5 / math.sqrt(3))
+    assert average([Sampling(0.1), Sampling(0.1)]).error == pytest.approx(0.1 / math.sqrt(2))
+
+
+def test_what_is_certain_makes_the_rest_easier_to_be_certain_of() -> None:
+    """Of three differences the second is certain at 5 % / 2 and not at 5 % / 3; the last one at no level."""
+    seeds = [[mean - 0.0001, mean + 0.0001] for mean in (0.5, 0.234, 0.1)]
+    found = step_down([partial(estimate, values, sampling=Sampling(0.1)) for values in seeds])
+    assert [one.excludes_zero for one in found] == [True, True, False]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

@@ -5,13 +5,15 @@ docs/explanation/statistics.md has the table that these tests print with ``-s``.
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from statistics import fmean, stdev
 
 import pytest
 
 from grposweep.search.analysis import compare_effects
-from grposweep.search.replication import Candidate, estimate, normal_quantile, race, share_error
+from grposweep.search.replication import Candidate, estimate, race
+from grposweep.search.sampling import Sampling, average, share_error, student_quantile
 
 REPEATS = 300
 CHANGES = 6  # parameters that are compared with the baseline
@@ -46,7 +48,9 @@ def draw_point(
     """A point on several seeds."""
     true = [min(max(stream.gauss(mean, spread), 0.001), 0.999) for _ in range(seeds)]
     found = [evaluate(kind, value, samples, stream) for value in true]
-    return Candidate(number, dict(enumerate(v for v, _ in found)), dict(enumerate(e for _, e in found)))
+    return Candidate(
+        number, dict(enumerate(v for v, _ in found)), {seed: Sampling(error) for seed, (_, error) in enumerate(found)}
+    )
 
 
 def draw_sweeps(kind: str, samples: int, seeds: int, points: int, best: float = 0.5) -> Iterator[list[Candidate]]:
@@ -116,9 +120,65 @@ def test_the_interval_of_the_best_of_many_holds_the_truth(trials: int) -> None:
             assert fmean(held) >= 0.9 or samples < 64
 
 
+def draw_on_prompts(
+    number: int, mean: float, ease: Sequence[float], each: int, seeds: int, by_prompt: bool, stream: random.Random
+) -> Candidate:
+    """A point whose seeds all answer these prompts, each so often; ``ease`` is a prompt's log-odds of a reward of 1."""
+    values, samplings = {}, {}
+    for seed in range(seeds):
+        shift = shift_to(round(min(max(stream.gauss(mean, SPREAD), 0.02), 0.98), 3))
+        means = [fmean(stream.random() < share(own + shift) for _ in range(each)) for own in ease]
+        values[seed] = fmean(means)
+        error = share_error(values[seed], stdev(means) / math.sqrt(len(means)), len(means))
+        samplings[seed] = Sampling(error, means if by_prompt else (), "prompts" if by_prompt else "")
+    return Candidate(number, values, samplings)
+
+
+def share(log_odds: float) -> float:
+    """The logistic function."""
+    return 1 / (1 + math.exp(-log_odds))
+
+
+EASE = [math.log((0.02 + p) / (0.98 - p)) for p in (0.96 * (n + 0.5) / 400 for n in range(400))]
+
+
+@cache
+def shift_to(mean: float) -> float:
+    """The log-odds by which all prompts together are easier, so that their mean reward is this one."""
+    low, high = -10.0, 10.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fmean(share(own + middle) for own in EASE) < mean else (low, middle)
+    return low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prompts", "each"), [(8, 8), (32, 1), (32, 4), (128, 4)])
+def test_intervals_hold_where_all_trials_answer_the_same_prompts(prompts: int, each: int) -> None:
+    """The truth is the mean over all prompts that there are. Pairing by prompt finds smaller differences, and no false ones."""
+    points: dict[int, dict[str, int]] = {n: {"lr": n} if n else {} for n in range(CHANGES + 1)}
+    for seeds in (2, 3, 5):
+        powers = {}
+        for by_prompt in (False, True):
+            stream, held, false, found = random.Random(f"{prompts} {each} {seeds}"), [], [], []
+            for _ in range(100):
+                ease = stream.choices(EASE, k=prompts)
+                means = {**dict.fromkeys(points, 0.5), CHANGES + 1: 0.6}
+                drawn = [draw_on_prompts(n, mean, ease, each, seeds, by_prompt, stream) for n, mean in means.items()]
+                held.append(drawn[0].worth.low <= 0.5 <= drawn[0].worth.high)
+                false.append(any(e.verdict in ("better", "worse") for e in compare_effects(points, drawn, 1).effects))
+                pair = compare_effects({0: {}, CHANGES + 1: {"lr": 1}}, drawn, 1).effects
+                found.append(pair[0].verdict == "better")
+            powers[by_prompt] = fmean(found)
+            print(prompts, each, seeds, by_prompt, f"{fmean(held):.2f} {fmean(false):.2f} {fmean(found):.2f}")
+        assert fmean(held) >= 0.88  # 95 % less three standard errors of 100 sweeps
+        assert fmean(false) <= 0.11  # 5 % and three of them
+        assert powers[True] >= powers[False]
+
+
 def normal_margin(trials: int) -> float:
     """Standard errors of an interval that holds for all of so many values."""
-    return normal_quantile(1 - 0.05 / trials / 2)
+    return student_quantile(0, 1 - 0.05 / trials / 2)
 
 
 @pytest.mark.slow
@@ -137,4 +197,4 @@ def test_a_large_effect_is_found() -> None:
 
 def test_an_interval_over_two_equal_seeds_is_not_empty() -> None:
     """Two shares that agree by chance are not certain."""
-    assert estimate([0.5, 0.5], errors=[0.1, 0.1]).margin > 0.1
+    assert estimate([0.5, 0.5], sampling=average([Sampling(0.1)] * 2)).margin > 0.1

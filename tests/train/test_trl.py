@@ -14,7 +14,7 @@ from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt
-from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts
+from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts, prompt_means
 from grposweep.train.restore import REFERENCE
 from grposweep.train.run import run_attempt
 
@@ -216,7 +216,7 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
     """Two ranks, two completions per prompt; the last batch of rank 1 was filled up with prompt 7 again."""
     rank0 = [(0, 0, 0, 7, 1.0), (0, 0, 1, 7, 0.0), (1, 0, 0, 9, 1.0), (1, 0, 1, 9, 1.0)]
     rank1 = [(0, 1, 0, 8, 0.0), (0, 1, 1, 8, 0.0), (1, 1, 0, 7, 1.0), (1, 1, 1, 7, 1.0)]
-    mean, error = mean_over_prompts(rank1 + rank0, generations=2)
+    mean, error = mean_over_prompts(prompt_means(rank1 + rank0, generations=2))
     assert mean == pytest.approx((0.5 + 0.0 + 1.0) / 3)
     assert error == pytest.approx(0.5 / 3**0.5)
 
@@ -229,7 +229,7 @@ def test_held_out_rewards_are_weighted_and_skip_what_could_not_be_judged() -> No
     held_out.record(0, [5, 5, 6], [1.0, None, None])
     held_out.record(1, [5, 5, 6], [0.5, 1.0, None])
     assert [row[3:] for row in held_out.rows(rank=0)][:2] == [(5, 2.0), (5, 2.0)]
-    assert mean_over_prompts(held_out.rows(rank=0), generations=2) == (2.0, None)
+    assert mean_over_prompts(prompt_means(held_out.rows(rank=0), generations=2)) == (2.0, None)
 
 
 def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:

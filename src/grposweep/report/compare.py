@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from statistics import NormalDist, fmean
+from statistics import fmean
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -22,12 +22,12 @@ from grporecipe.files import read_json
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
-from grposweep.report.ranking import NORMAL
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import NEWER, default_of
-from grposweep.search.replication import sampling_error
+from grposweep.search.replication import CHANCE
+from grposweep.search.sampling import Sampling, average
 from grposweep.storage import paths
 from grposweep.storage.provenance import difference
 
@@ -61,10 +61,14 @@ LEAST = 1e-6  # smaller p-values are not meaningful
 
 @dataclass(frozen=True)
 class Values:
-    """The results of one side: one value per seed, and the standard error of each evaluation."""
+    """The results of one side: one value and its sampling per seed."""
 
     values: Sequence[float]
-    errors: Sequence[float | None]
+    samplings: Sequence[Sampling]
+
+    def minus(self, other: "Values") -> Sampling:
+        """Return the sampling of the difference of the means."""
+        return average(self.samplings).minus(average(other.samplings))
 
 
 def compare(one: Values, other: Values) -> str:
@@ -72,10 +76,16 @@ def compare(one: Values, other: Values) -> str:
     difference = fmean(other.values) - fmean(one.values)
     if len(one.values) > 1 and len(other.values) > 1:
         return f"{difference:+.4f}, {_welch(one, other)}"
-    errors = [error for side in (one, other) for error in side.errors[:1]]
-    if len(errors) < 2 or None in errors or not any(errors):
+    sampled = Values(one.values[:1], one.samplings[:1]).minus(Values(other.values[:1], other.samplings[:1]))
+    p, half = sampled.p_value(difference), sampled.margin(CHANCE)
+    if p is None:
         return f"{difference:+.4f}; there are neither several seeds per side nor standard errors, so this may be chance"
-    return f"{difference:+.4f} {_from_errors(difference, [error or 0.0 for error in errors])}"
+    prompts = len(sampled.means)
+    how = f"t-test, paired over {prompts:,} prompts" if prompts else "z-test from the evaluations' standard errors"
+    return (
+        f"{difference:+.4f} ± {half:.4f} (95 %), {_chance(p)} ({how}; "
+        "it covers the choice of prompts. To cover seeds, train several on each side)"
+    )
 
 
 def _welch(one: Values, other: Values) -> str:
@@ -85,22 +95,11 @@ def _welch(one: Values, other: Values) -> str:
     counts = f"{len(one.values)} and {len(other.values)} seeds"
     agree = len(set(one.values)) == len(set(other.values)) == 1
     p = math.nan if agree else float(stats.ttest_ind(other.values, one.values, equal_var=False).pvalue)
-    known = [sampling_error(side.errors, len(side.values)) for side in (one, other)]
-    if None not in known and (error := math.hypot(*known)):  # type: ignore[arg-type]  # None is excluded
-        sampled = 2 * (1 - NormalDist().cdf(abs(fmean(other.values) - fmean(one.values)) / error))
+    if (sampled := other.minus(one).p_value(fmean(other.values) - fmean(one.values))) is not None:
         p = sampled if math.isnan(p) else max(p, sampled)
     if math.isnan(p):
         return f"over {counts} that all agree: no spread to test against"
     return f"{_chance(p)} (Welch's t-test over {counts})"
-
-
-def _from_errors(difference: float, errors: Sequence[float]) -> str:
-    error = math.hypot(*errors)
-    p = 2 * (1 - NormalDist().cdf(abs(difference) / error))
-    return (
-        f"± {NORMAL * error:.4f} (95 %), {_chance(p)} (z-test from the evaluations' standard errors; "
-        "it covers the choice of prompts. To cover seeds, train several on each side)"
-    )
 
 
 def _chance(p: float) -> str:
@@ -140,13 +139,13 @@ class Side:
         known = others if self.is_best and len(others) > 1 else [self.trial, *others]
         own = known[0].files  # a winner's replicates may have read other files than the search
         known = list({t.seed: t for t in known[::-1] if t.objective is not None and t.files == own}.values())[::-1]
-        return Values([trial.objective or 0.0 for trial in known], [trial.error for trial in known])
+        return Values([trial.objective or 0.0 for trial in known], [trial.sampling for trial in known])
 
     @property
     def own_value(self) -> Values:
         """The result of the trial alone, without its point's other seeds."""
         known = self.trial.objective
-        return Values([] if known is None else [known], [self.trial.error])
+        return Values([] if known is None else [known], [self.trial.sampling])
 
     def is_other_seed(self, other: "Side") -> bool:
         """Return whether the user named two trials of one point, which differ in their seeds only."""

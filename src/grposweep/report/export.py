@@ -7,9 +7,10 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -23,9 +24,12 @@ from grposweep.report.ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
 from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
 from grposweep.report.trial_view import TrialView
-from grposweep.report.view import SweepView
+from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
+
+if TYPE_CHECKING:
+    import pandas
 
 REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
@@ -277,3 +281,45 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if setting.model_name_or_path is None:
         unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     return unsaid + render(translation, head, form)
+
+
+@dataclass(frozen=True)
+class LoadedSweep:
+    """A sweep's folder as it was when it was loaded."""
+
+    view: SweepView
+
+    @cached_property
+    def trials(self) -> "pandas.DataFrame":
+        """One row per trial, indexed by number: folder, state, parameters, objective, cost, the last value of each metric."""
+        return _frame(trial_rows(self.view), ["trial"]).set_index("trial")
+
+    @cached_property
+    def history(self) -> "pandas.DataFrame":
+        """One row per logged value: trial, step (optimizer steps), completions, metric, value."""
+        return _frame(list(history_rows(self.view)), ["trial", "step", "completions", "metric", "value"])
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best trial's row, as `grposweep export` writes it; None before a trial has finished."""
+        best = self.view.best
+        return None if best is None else build_row(self.view, best)
+
+    def __repr__(self) -> str:
+        return f"<sweep {self.view.name}: {len(self.view.trials)} trials, {self.view.progress_text}>"
+
+
+def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") -> LoadedSweep:
+    """Load a sweep by its name under ``outputs`` or its path; the newest if none is named.
+
+    Raises UserError if there is no such sweep.
+    """
+    return LoadedSweep(open_sweep(None if name is None else str(name), Path(outputs)))
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pandas.DataFrame":
+    try:
+        import pandas  # half a second that only notebooks pay
+    except ImportError as error:
+        raise UserError("Data frames need pandas, which is not installed. Run pip install pandas.") from error
+    return pandas.DataFrame(rows, columns=None if rows else columns)

@@ -13,11 +13,12 @@ from typing import Any
 from grporecipe.files import finite_or_none
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
-from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate, normal_quantile
+from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
+from grposweep.search.sampling import Sampling, average, student_quantile
 from grposweep.search.space import read_space
 
 FEWEST = 4  # trials with a value
-NORMAL = normal_quantile(1 - CHANCE / 2)  # standard errors of a 95 % interval
+NORMAL = student_quantile(0, 1 - CHANCE / 2)  # standard errors of a 95 % interval
 ON_FRONT = "Pareto front"
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
@@ -90,14 +91,13 @@ class RankedPoint:
     @property
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
-        return self._half(self.values, [trial.error for trial in self.seeds])
+        samplings = [trial.sampling for trial in self.seeds]
+        return self._half(self.values, average(samplings) if len(samplings) > 1 else Sampling(samplings[0].error))
 
-    def _half(self, values: Sequence[float], errors: Sequence[float | None]) -> float | None:
+    def _half(self, values: Sequence[float], sampling: Sampling) -> float | None:
         """Return half of the interval that holds for the best of all points together (Bonferroni)."""
         chance = CHANCE / self.among
-        if len(values) > 1:
-            return finite_or_none(estimate(values, chance, errors).margin)
-        return None if errors[0] is None else normal_quantile(1 - chance / 2) * errors[0]
+        return finite_or_none(estimate(values, chance, sampling).margin) if len(values) > 1 else sampling.margin(chance)
 
     @property
     def over(self) -> str:
@@ -139,9 +139,10 @@ class RankedPoint:
         starts = [trial.start for trial in self.seeds if trial.start is not None]
         if len(starts) < len(self.seeds):
             return None
-        pairs = [(trial.error, trial.start_error) for trial in self.seeds]
-        errors = [None if error is None else math.hypot(error, before or 0.0) for error, before in pairs]
-        half = self._half([value - start for value, start in zip(self.values, starts, strict=True)], errors)
+        sampled, before = (
+            average(found) for found in zip(*((t.sampling, t.start_sampling) for t in self.seeds), strict=True)
+        )
+        half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
 
@@ -179,7 +180,7 @@ def replication_ranking(
     sign, ended = -1 if direction == "minimize" else 1, [trial for trial in trials if trial.state.is_over]
     results = [None if trial.objective is None else sign * trial.objective for trial in ended]
     return replication.ranking(
-        [EndedTrial(t.number, value, t.attributes, t.error) for t, value in zip(ended, results, strict=True)]
+        [EndedTrial(t.number, value, t.attributes, t.sampling) for t, value in zip(ended, results, strict=True)]
     )
 
 
@@ -218,8 +219,8 @@ def find_importance(
         return Importance()
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
-    known = [Measured(dict(t.point), t.objective or 0.0, t.error) for t in finished]
-    known += [Measured(dict(t.point), t.reached) for t in inside if t.reached is not None]
+    known = [Measured(dict(t.point), t.objective or 0.0, t.sampling) for t in finished]
+    known += [Measured(dict(t.point), t.reached, t.sampling) for t in inside if t.reached is not None]
     maximize = direction == "maximize"
     shares: dict[str, float] = {}
     if len(finished) >= ENOUGH:

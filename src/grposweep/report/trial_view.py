@@ -20,7 +20,8 @@ from grporecipe.files import (
     text_sha256,
     whole_or_none,
 )
-from grposweep.search.replication import CONFIRM, share_error
+from grposweep.search.replication import CONFIRM
+from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start, share_error
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat
@@ -124,6 +125,11 @@ class TrialView:
         error = None if self.objective is None else finite_or_none(self.result.objective_se)
         return share_error(self.objective, error, self._samples) if error == 0 else error
 
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The sampling of the objective, or of the value that was reached."""
+        return read_sampling(self.path, self.result, self._samples)
+
     @property
     def _samples(self) -> int | None:
         """The number of held-out prompts."""
@@ -153,10 +159,10 @@ class TrialView:
         """The metric before training."""
         return finite_or_none(self.result.start)
 
-    @property
-    def start_error(self) -> float | None:
-        """The standard error of ``start``."""
-        return finite_or_none(self.result.start_se)
+    @cached_property
+    def start_sampling(self) -> Sampling:
+        """The sampling of ``start``."""
+        return read_sampling_of_start(self.path, self.result)
 
     @property
     def gpu_hours(self) -> float:

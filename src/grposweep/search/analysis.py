@@ -4,9 +4,11 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from grporecipe.files import as_number
-from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, margin_of, sampling_error
+from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, margin_of, step_down
+from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
 
@@ -68,7 +70,7 @@ class Measured:
 
     point: Point
     value: float
-    error: float | None = None  # standard error of the evaluation
+    sampling: Sampling = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Contrast:
     @property
     def is_significant(self) -> bool:
         """Return whether the interval excludes 0."""
-        return self.difference.margin < abs(self.difference.mean)
+        return self.difference.excludes_zero
 
     def holds(self, label: Label) -> bool:
         """Return whether a label is among the better values."""
@@ -101,15 +103,28 @@ def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measure
     """Return each parameter's contrast, the clearest first: for few trials, which ``find_importances`` cannot judge.
 
     A choice's best value is compared with its other values. A range is divided in the middle of its scale. Nothing is adjusted
-    for the other parameters, so a search that moved two parameters together shows the effect of one in both. All intervals hold
-    together at 95 %, also for the best of more than two values (Bonferroni).
+    for the other parameters, so a search that moved two parameters together shows the effect of one in both. All together are
+    significant by chance in at most 5 % of sweeps (`step_down`), also for the best of more than two values (Bonferroni).
     """
-    compared = [parameter for name, parameter in parameters.items() if name != "seed"]
-    found = (_contrast(p, trials, 1 if maximize else -1, CHANCE / len(compared)) for p in compared)
-    return sorted(filter(None, found), key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
+    split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
+    sides = {name: found for name, found in split.items() if found is not None}
+    gains = step_down([partial(_gain, ours, rest, values) for _, ours, rest, values in sides.values()])
+    found = [
+        Contrast(name, better, len(ours), len(rest), gain)
+        for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True)
+    ]
+    return sorted(found, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
 
 
-def _contrast(parameter: Parameter, trials: Sequence[Measured], sign: int, chance: float) -> Contrast | None:
+def _gain(ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float) -> Estimate:
+    """Return the difference of the best of so many values from the others."""
+    return mean_difference(ours, rest, chance / (values if values > 2 else 1))
+
+
+def _split(
+    parameter: Parameter, trials: Sequence[Measured], sign: int
+) -> tuple[Choice | Interval, list[Measured], list[Measured], int] | None:
+    """Return the better part of a parameter, its trials, the others, and the number of parts; None for a single part."""
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
     for trial in trials:
         if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
@@ -117,9 +132,7 @@ def _contrast(parameter: Parameter, trials: Sequence[Measured], sign: int, chanc
     if len(parts) < 2:
         return None
     better, ours = max(parts.values(), key=lambda part: sign * _average(part[1]))
-    rest = [trial for part, members in parts.values() if part is not better for trial in members]
-    gain = mean_difference(ours, rest, chance / (len(parts) if len(parts) > 2 else 1))
-    return Contrast(parameter.name, better, len(ours), len(rest), gain)
+    return better, ours, [t for part, members in parts.values() if part is not better for t in members], len(parts)
 
 
 def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None:
@@ -149,9 +162,9 @@ def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: 
     freedom = min(len(one), len(other)) - 1
     if freedom < 1:
         return Estimate(mean, math.inf, count)
-    known = [sampling_error([trial.error for trial in side], len(side)) for side in (one, other)]
-    sampling = None if None in known else math.hypot(*known)  # type: ignore[arg-type]  # None is excluded
-    return Estimate(mean, margin_of(_squared_error(one) + _squared_error(other), freedom, sampling, chance), count)
+    sampled = [average([trial.sampling for trial in side]) for side in (one, other)]
+    squared = _squared_error(one) + _squared_error(other)
+    return Estimate(mean, margin_of(squared, freedom, sampled[0].minus(sampled[1]), chance), count)
 
 
 def _squared_error(trials: Sequence[Measured]) -> float:
@@ -184,26 +197,27 @@ class Comparison:
 def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate], sign: int) -> Comparison:
     """Return the effects of all points that change one parameter, in the order of their trials.
 
-    The candidates' results are larger where better; ``sign`` turns them back. Each interval is a paired t-interval that
-    misses with a chance of CHANCE / (number of effects), so that all of them hold together with a chance of 1 - CHANCE
-    (Bonferroni; Dunnett's comparisons with a control without assuming equal spreads: a rate that is too high also
-    scatters more). ``tied`` says that this many seeds show no difference, not that there is none.
+    The candidates' results are larger where better; ``sign`` turns them back. Each interval is a paired t-interval. Any of
+    them is better or worse by chance in at most CHANCE of all sweeps (`step_down`; Dunnett's comparisons with a control
+    without assuming equal spreads: a rate that is too high also scatters more). ``tied`` says that this many seeds show no
+    difference, not that there is none.
     """
     by_trial = {candidate.number: candidate for candidate in candidates}
     baseline = next((by_trial[number] for number, point in points.items() if not point and number in by_trial), None)
     changed = {number: next(iter(point.items())) for number, point in sorted(points.items()) if point}
-    chance = CHANCE / max(len(changed), 1)
+    known = {n: by_trial[n] for n in changed if n in by_trial and by_trial[n].values and not by_trial[n].has_failed}
+    base = baseline.values.keys() if baseline else {}
+    compared = [candidate for candidate in known.values() if candidate.values.keys() & base]
+    gains = step_down([partial(difference, candidate, baseline) for candidate in compared]) if baseline else []
+    found = {candidate.number: gain for candidate, gain in zip(compared, gains, strict=True)}
 
     def effect(number: int, parameter: str, label: Label) -> Effect:
-        candidate = by_trial.get(number)
-        if candidate is None or candidate.has_failed or not candidate.values:
+        if number not in known:
             return Effect(parameter, label, number, None, None, "failed")
-        worth = _mean(candidate, sign)
-        if baseline is None or not candidate.values.keys() & baseline.values.keys():
+        worth, gain = _mean(known[number], sign), found.get(number)
+        if gain is None:
             return Effect(parameter, label, number, worth, None, "unknown")
-        gain = difference(candidate, baseline, chance)
-        found = Estimate(sign * gain.mean, gain.margin, gain.count)
-        return Effect(parameter, label, number, worth, found, _verdict(gain))
+        return Effect(parameter, label, number, worth, replace(gain, mean=sign * gain.mean), _verdict(gain))
 
     effects = [effect(number, *change) for number, change in changed.items()]
     if baseline is None:

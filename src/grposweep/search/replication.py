@@ -11,11 +11,12 @@ differ significantly from the winner at the end is tied with it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from grposweep.search.sampling import UNKNOWN, Sampling, average, student_quantile
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -41,51 +42,50 @@ class Estimate:
         """Return the interval's upper end."""
         return self.mean + self.margin
 
+    @property
+    def excludes_zero(self) -> bool:
+        """Return whether the interval excludes 0."""
+        return self.margin < abs(self.mean)
+
     def __str__(self) -> str:
         return f"{self.mean:.4f}" + (f" ± {self.margin:.4f}" if math.isfinite(self.margin) else "")
 
 
-def estimate(values: Sequence[float], chance: float = CHANCE, errors: Iterable[float | None] = ()) -> Estimate:
+def estimate(values: Sequence[float], chance: float = CHANCE, sampling: Sampling = UNKNOWN) -> Estimate:
     """Return the mean of at least one value with its two-sided interval: mean ± t(1 - chance/2; n - 1) s / sqrt(n).
 
-    ``errors`` are the standard errors of the values' evaluations. The interval is never narrower than they make it, because
-    few rewards of 0 and 1 agree by chance. Equal values without errors have no interval.
+    The interval is never narrower than the ``sampling`` of this mean makes it, because few rewards of 0 and 1 agree by
+    chance. Equal values of unknown sampling have no interval.
     Source: Student (1908), The probable error of a mean. It assumes that results over seeds are normally distributed.
     """
     count = len(values)
     mean = math.fsum(values) / count
     squared = math.fsum((value - mean) ** 2 for value in values) / max(count - 1, 1) / count
-    return Estimate(mean, margin_of(squared, count - 1, sampling_error(errors, count), chance), count)
+    return Estimate(mean, margin_of(squared, count - 1, sampling, chance), count)
 
 
-def sampling_error(errors: Iterable[float | None], count: int) -> float | None:
-    """Return the standard error that the evaluations alone give a mean of ``count`` values; None if one is unknown."""
-    known = [error for error in errors if error is not None]
-    return math.hypot(*known) / count if len(known) == count else None
+def step_down(found: Sequence[Callable[[float], Estimate]]) -> list[Estimate]:
+    """Return differences with intervals that exclude 0 by chance in any of them in at most CHANCE of all cases.
 
-
-def share_error(value: float | None, error: float | None, samples: int | None) -> float | None:
-    """Return an evaluation's standard error; for rewards that are all 0 or all 1 the one of a share, which is not 0.
-
-    Source: Agresti and Coull (1998), Approximate is better than "exact" for interval estimation of binomial proportions.
+    Each of ``found`` returns its difference for a chance of error. The intervals that exclude 0 with a chance of CHANCE / number
+    are certain, and those that remain share CHANCE again.
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    if error != 0 or value not in (0.0, 1.0) or not samples:
-        return error
-    share = (value * samples + 2) / (samples + 4)
-    return math.sqrt(share * (1 - share) / samples)
+    certain: dict[int, Estimate] = {}
+    while len(certain) < len(found):
+        rest = [place for place in range(len(found)) if place not in certain]
+        tried = {place: found[place](CHANCE / len(rest)) for place in rest}
+        new = {place: one for place, one in tried.items() if one.excludes_zero}
+        certain |= new or tried
+    return [certain[place] for place in range(len(found))]
 
 
-def margin_of(squared: float, freedom: int, sampling: float | None, chance: float = CHANCE) -> float:
-    """Return half of an interval from the squared standard error over seeds and the one of sampling; infinite if unknown."""
-    if freedom < 1 or (squared == 0 and sampling is None):
+def margin_of(squared: float, freedom: int, sampling: Sampling, chance: float = CHANCE) -> float:
+    """Return half of an interval from the squared standard error over seeds and the sampling; infinite if unknown."""
+    if freedom < 1 or (squared == 0 and sampling.error is None):
         return math.inf
     over_seeds = student_quantile(freedom, 1 - chance / 2) * math.sqrt(squared) if squared else 0.0
-    return max(over_seeds, normal_quantile(1 - chance / 2) * (sampling or 0.0))
-
-
-def normal_quantile(share: float) -> float:
-    """Return the quantile of the standard normal distribution."""
-    return NormalDist().inv_cdf(share)
+    return max(over_seeds, sampling.margin(chance) or 0.0)
 
 
 def difference(one: "Candidate", other: "Candidate", chance: float = CHANCE, seeds: Iterable[int] = ()) -> Estimate:
@@ -93,20 +93,11 @@ def difference(one: "Candidate", other: "Candidate", chance: float = CHANCE, see
 
     Both saw the same prompts in the same order and were evaluated with the same random numbers under one seed, so what a
     seed does to both cancels (common random numbers: Law, Simulation Modeling and Analysis, section 11.2); no spread is
-    taken to be equal to another. The evaluations' errors are a lower limit, as if their prompts differed.
+    taken to be equal to another. What the choice of prompts does to both cancels too, as far as it is known by prompt.
     """
     shared = list(seeds) or sorted(one.values.keys() & other.values.keys())
-    errors = [point.errors.get(seed) for point in (one, other) for seed in shared]
-    joint = [None if None in pair else math.hypot(*pair) for pair in zip(errors, errors[len(shared) :], strict=False)]  # type: ignore[arg-type]  # None is excluded
-    return estimate([one.values[seed] - other.values[seed] for seed in shared], chance, joint)
-
-
-@cache
-def student_quantile(freedom: int, share: float) -> float:
-    """Return the quantile of Student's t with so many degrees of freedom."""
-    from scipy.special import stdtrit  # 0.25 s and 17 MB that only intervals over trials should cost
-
-    return float(stdtrit(freedom, share))
+    sampled = [average([point.samplings.get(seed, UNKNOWN) for seed in shared]) for point in (one, other)]
+    return estimate([one.values[seed] - other.values[seed] for seed in shared], chance, sampled[0].minus(sampled[1]))
 
 
 FIRST_LOOK = 3  # seeds: two tell hardly anything (t is 38 and more), and every look has its price
@@ -119,7 +110,7 @@ class Candidate:
 
     number: int
     results: Mapping[int, float | None] = field(default_factory=dict)
-    errors: Mapping[int, float | None] = field(default_factory=dict)  # standard errors of the results' evaluations
+    samplings: Mapping[int, Sampling] = field(default_factory=dict)  # of the results, by seed
 
     @property
     def has_failed(self) -> bool:
@@ -138,7 +129,8 @@ class Candidate:
     @property
     def worth(self) -> Estimate:
         """Return its mean over all its seeds."""
-        return estimate(list(self.values.values()), errors=map(self.errors.get, self.values))
+        sampled = average([self.samplings.get(seed, UNKNOWN) for seed in self.values])
+        return estimate(list(self.values.values()), sampling=sampled)
 
 
 @dataclass(frozen=True)
@@ -204,6 +196,7 @@ def on_fresh_seeds(runner: Candidate) -> Estimate | None:
     return runner.worth if runner.values else None
 
 
+Own = TypeVar("Own")
 CONFIRM = "confirm"  # a replicate's role
 
 
@@ -218,7 +211,7 @@ class EndedTrial(NamedTuple):
     number: int
     value: float | None
     attributes: Mapping[str, Any]
-    error: float | None = None  # standard error of the evaluation
+    sampling: Sampling = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -241,17 +234,17 @@ class Replication:
         searched = [trial for trial in ended if trial.attributes.get("role") != CONFIRM]
         found = {trial.number: trial.value for trial in searched if trial.value is not None}
         ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
+        own = {trial.number: trial.sampling for trial in searched}
         results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
-        own = {trial.number: trial.error for trial in searched}
-        errors: dict[int, dict[int, float | None]] = {number: self._own(own[number]) for number in ranked}
-        for _, value, attributes, error in ended:
+        samplings = {number: self._own(own[number]) for number in ranked}
+        for _, value, attributes, sampling in ended:
             of, seed = attributes.get("of"), attributes.get("seed")
             if attributes.get("role") == CONFIRM and isinstance(of, int) and isinstance(seed, int) and of in results:
-                results[of][seed], errors[of][seed] = value, error
-        runners = [Candidate(number, values, errors[number]) for number, values in results.items()]
+                results[of][seed], samplings[of][seed] = value, sampling
+        runners = [Candidate(number, values, samplings[number]) for number, values in results.items()]
         return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
 
-    def _own(self, value: float | None) -> dict[int, float | None]:
+    def _own(self, value: Own) -> dict[int, Own]:
         return {} if self.own is None else {self.own: value}
 
     def _series(self, runners: Sequence[Candidate]) -> Ranking:

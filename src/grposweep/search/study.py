@@ -15,6 +15,7 @@ from grposweep.search.analysis import pareto_front, signs_of
 from grposweep.search.gp_worker import ask_helper
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
+from grposweep.search.sampling import UNKNOWN, Sampling
 from grposweep.search.space import Direction, Label, Point, Space, freeze
 from grposweep.storage import paths
 
@@ -124,7 +125,7 @@ class SweepStudy:
         self._drawn = folder / paths.DRAWN
         self.replication: Replication | None = None  # set where leaders are evaluated again
         # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
-        self.error_of: Callable[[int, str], float | None] = lambda _number, _experiment: None
+        self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
         self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
@@ -194,7 +195,7 @@ class SweepStudy:
                 t.number,
                 value,
                 t.user_attrs,
-                None if value is None else self.error_of(t.number, str(t.user_attrs.get("experiment"))),
+                UNKNOWN if value is None else self.sampling_of(t.number, str(t.user_attrs.get("experiment"))),
             )
             for t, value in zip(ended, results, strict=True)
         ]

@@ -2,16 +2,19 @@
 
 The file is replaced as a whole at each evaluation. So a resumed trial writes no completion twice, and evaluations in the
 middle can be dropped when the file would exceed `TRIAL_BYTES`.
+
+prompt_rewards.jsonl: the mean reward of each held-out prompt at each evaluation, so that trials are compared by prompt.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from grporecipe.files import VERSION, finite_or_none, read_lines, text_or, whole_or_none, write_text
+from grporecipe.files import VERSION, append_line, finite_or_none, read_lines, text_or, whole_or_none, write_text
 from grposweep.storage import paths
 
 EVALUATION_BYTES = 32 * 1024  # of one evaluation
@@ -138,3 +141,37 @@ def thin(found: Evaluations, maximize: bool = True) -> Evaluations:
 
 def _write(trial: Path, found: Evaluations) -> None:
     write_text(trial / paths.COMPLETIONS, "".join(kept.line() for group in found.values() for kept in group))
+
+
+@dataclass(frozen=True)
+class PromptRewards:
+    """The mean rewards of prompts in their order; ``prompts`` is a hash of their texts. Empty if one reward is unknown."""
+
+    prompts: str = ""
+    means: Sequence[float] = ()
+
+    @classmethod
+    def parse(cls, said: object) -> Self:
+        """Return the rewards of a JSON object; empty for anything else."""
+        content: Mapping[str, Any] = said if isinstance(said, dict) else {}
+        listed = content.get("means")
+        means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
+        known = [value for value in means if value is not None]
+        return cls(text_or(content.get("prompts")), known) if known and len(known) == len(means) else cls()
+
+
+def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
+    """Append the evaluation after so many optimizer steps. A resumed trial that repeats a step appends it again."""
+    line = {"step": step, "prompts": rewards.prompts, "means": [round(value, 6) for value in rewards.means]}
+    append_line(trial / paths.PROMPT_REWARDS, line)
+
+
+def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
+    """Return each prompt's mean over the evaluations after these optimizer steps; empty if one of them is unknown."""
+    lines = {line["step"]: PromptRewards.parse(line) for line in read_lines(trial / paths.PROMPT_REWARDS, step=int)}
+    found = [lines.get(step, PromptRewards()) for step in steps]
+    if len({(one.prompts, len(one.means)) for one in found}) != 1:
+        return PromptRewards()
+    return PromptRewards(
+        found[0].prompts, [math.fsum(v) / len(v) for v in zip(*(one.means for one in found), strict=True)]
+    )

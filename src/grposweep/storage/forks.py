@@ -104,7 +104,7 @@ def start_of_fork(trial: Path, digest: str) -> Checkpoint:
 
 
 def _copy_logs(source: Path, target: Path) -> None:
-    for name in (paths.METRICS, paths.COMPLETIONS):
+    for name in (paths.METRICS, paths.COMPLETIONS, paths.PROMPT_REWARDS):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
 

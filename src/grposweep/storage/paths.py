@@ -45,6 +45,7 @@ PROVENANCE = "provenance.json"  # code version, packages, machine
 COMMAND = "command.sh"  # repeats the trial as a single run
 METRICS = "metrics.jsonl"  # one logged step or evaluation per line
 COMPLETIONS = "completions.jsonl"  # a few held-out completions of each evaluation
+PROMPT_REWARDS = "prompt_rewards.jsonl"  # the mean reward of each held-out prompt at each evaluation
 STACKS = "stacks"  # Python stacks of ranks that hang, one file each
 HEARTBEAT = "heartbeat"  # step, and a counter that moves while rank 0 lives
 CONTROL = "control.json"  # the controller's request: run, pause, prune or stop, with the reason

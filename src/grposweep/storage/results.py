@@ -5,7 +5,7 @@ Readers tolerate damage, as in ``records``.
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -130,7 +130,8 @@ class TrialResult:
     ``step`` and ``total_steps`` are optimizer steps; ``seconds`` and ``gpu_seconds`` count all runs of the trial;
     ``model`` and ``checkpoint`` are paths in the trial's folder; ``guard`` names the guard that stopped the trial.
     Under ``search.at=best``, ``best_step`` is the optimizer step of the evaluation that the objective comes from, and
-    ``optimism`` what was subtracted from it because it is a maximum (None: the noise is not known).
+    ``optimism`` what was subtracted from it because it is a maximum (None: the noise is not known). ``evaluated`` are the
+    optimizer steps of the evaluations whose mean is the objective, if that is known by prompt.
     """
 
     status: TrialStatus | None = None
@@ -152,12 +153,13 @@ class TrialResult:
     guard: str | None = None
     best_step: int | None = None
     optimism: float | None = None
+    evaluated: Sequence[int] = ()
 
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the result in a trial's folder."""
         content = read_json(trial / paths.RESULT) or {}
-        status, further = content.get("status"), content.get("further")
+        status, further, listed = (content.get(name) for name in ("status", "further", "evaluated"))
         numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds", "optimism")
         counts = ("step", "total_steps", "completions", "attempt", "best_step")
         texts = ("model", "checkpoint", "reason", "guard")
@@ -168,6 +170,7 @@ class TrialResult:
             status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
             further={str(k): as_number(v) for k, v in further.items()} if isinstance(further, dict) else {},
             failure=FailureReport.parse(content.get("failure")),
+            evaluated=[step for step in map(count_or_none, listed) if step] if isinstance(listed, list) else (),
             **known,
         )
 

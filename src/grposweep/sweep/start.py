@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from grporecipe.check import errors
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import VERSION, finite_or_none, read_json, write_json, write_text
+from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.fixes import render_problem
 from grporecipe.memory.estimate import GIB, estimate
 from grposweep.config.compose import load_experiment, render_experiment
@@ -28,8 +28,9 @@ from grposweep.schema import AUTO, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.prior import check_prior, prior_points
-from grposweep.search.replication import build_replication, share_error
+from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
+from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
@@ -248,7 +249,7 @@ def build_controller(
         logger.info("%s", line)
     direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
-    study.error_of = cache(partial(_error_of, folder, base.task.eval_prompts))
+    study.sampling_of = cache(partial(_sampling_of, folder, base.task.eval_prompts))
     check_unfinished(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
@@ -272,10 +273,10 @@ def build_controller(
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
 
-def _error_of(folder: SweepFolder, samples: int, number: int, experiment: str) -> float | None:
-    """Return the standard error of a finished trial's evaluation over ``samples`` prompts; None if it is not known."""
-    result = folder.trial(number, experiment).result
-    return share_error(result.objective, finite_or_none(result.objective_se), samples)
+def _sampling_of(folder: SweepFolder, samples: int, number: int, experiment: str) -> Sampling:
+    """Return the sampling of a finished trial's evaluation over so many prompts."""
+    trial = folder.trial(number, experiment)
+    return read_sampling(trial.path, trial.result, samples)
 
 
 def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:

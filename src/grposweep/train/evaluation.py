@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from grporecipe.files import finite_or_none
-from grposweep.storage.completions import KeptCompletion, keep_completions
+from grporecipe.files import finite_or_none, text_sha256
+from grposweep.storage.completions import KeptCompletion, PromptRewards, keep_completions
 from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, choose, measure
 from grposweep.train.rewards import text_of
@@ -88,7 +88,7 @@ class HeldOutEvaluation:
 
 
 def in_order(found: list[tuple[int, int, int, Completion]], generations: int) -> list[Completion]:
-    """Return all ranks' completions in the order of evaluation, each prompt's own only (see `mean_over_prompts`)."""
+    """Return all ranks' completions in the order of evaluation, each prompt's own only (see `prompt_means`)."""
     counts: Counter[int] = Counter()
     kept = []
     for _, _, _, completion in sorted(found, key=lambda row: row[:3]):
@@ -113,8 +113,8 @@ def sampling_error(seen: list[Completion]) -> float | None:
     return math.sqrt(sum(variance(values) / len(values) for values in by_prompt.values())) / len(by_prompt)
 
 
-def mean_over_prompts(rows: list[tuple[int, int, int, int, float]], generations: int) -> tuple[float, float | None]:
-    """Return the mean of the prompts' mean rewards, and its standard error over prompts.
+def prompt_means(rows: list[tuple[int, int, int, int, float]], generations: int) -> dict[int, float]:
+    """Return the mean reward of each prompt, by its id; NaN for one without a reward.
 
     accelerate fills the last batch of several ranks with prompts of the first; a prompt's first ``generations``
     completions are its own, the rest is such filling.
@@ -124,11 +124,23 @@ def mean_over_prompts(rows: list[tuple[int, int, int, int, float]], generations:
         values = by_prompt.setdefault(prompt, [])
         if len(values) < generations:
             values.append(value)
-    groups = [torch.tensor(values, dtype=torch.float64).nanmean() for values in by_prompt.values()]
-    means = torch.stack(groups) if groups else torch.empty(0, dtype=torch.float64)
-    means = means[~means.isnan()]
+    return {prompt: float(torch.tensor(v, dtype=torch.float64).nanmean()) for prompt, v in by_prompt.items()}
+
+
+def mean_over_prompts(by_prompt: Mapping[int, float]) -> tuple[float, float | None]:
+    """Return the mean of the prompts' mean rewards, and its standard error over prompts."""
+    means = torch.tensor([mean for mean in by_prompt.values() if not math.isnan(mean)], dtype=torch.float64)
     error = float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
     return float(means.mean()), error
+
+
+def rewards_by_prompt(by_prompt: Mapping[int, float], seen: Sequence[Completion]) -> PromptRewards:
+    """Return the mean rewards in the order of the prompts' ids; empty if a prompt has none."""
+    texts = {completion.prompt_id: completion.prompt for completion in seen}
+    means = [by_prompt[prompt] for prompt in sorted(by_prompt)]
+    if by_prompt.keys() != texts.keys() or any(map(math.isnan, means)):
+        return PromptRewards()
+    return PromptRewards(text_sha256("\0".join(texts[prompt] for prompt in sorted(texts)))[:12], means)
 
 
 def keep_evaluation(

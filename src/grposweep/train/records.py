@@ -7,6 +7,7 @@ import json
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import ceil
@@ -121,11 +122,12 @@ class Objective:
     start_se: float | None
     best_step: int | None = None  # search.at=best: the step that the objective is of,
     optimism: float | None = None  # and what was subtracted from the best value (None: its noise is not known)
+    evaluated: Sequence[int] = ()  # of eval_reward, the optimizer steps of the evaluations that count
 
     def as_dict(self) -> dict[str, float | None]:
         """Return the known fields under the names of result.json."""
-        known = ("best_step", "optimism")
-        return {name: value for name, value in vars(self).items() if value is not None or name not in known}
+        shown = {name: value for name, value in vars(self).items() if name != "evaluated"}
+        return {n: value for n, value in shown.items() if value is not None or n not in ("best_step", "optimism")}
 
 
 def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
@@ -141,10 +143,12 @@ def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = 
     if search.at == "best" and (found := find_best(marked, search, metric)) is not None:
         recent = found.lines
     value, error = _mean([line[metric] for line in recent]), _mean([line.get(f"{metric}_se") for line in recent])
+    steps = [line["step"] for line in recent]
+    by_prompt = steps if metric == "eval_reward" else ()
     if found is None or value is None:
-        return Objective(value, error, start, start_error)
+        return Objective(value, error, start, start_error, evaluated=by_prompt)
     worth = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
-    return Objective(worth, error, start, start_error, recent[-1]["step"], found.optimism)
+    return Objective(worth, error, start, start_error, steps[-1], found.optimism, by_prompt)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         checkpoint=outcome.checkpoint,
         best_step=found.best_step,
         optimism=found.optimism,
+        evaluated=found.evaluated,
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)

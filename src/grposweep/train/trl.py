@@ -34,11 +34,20 @@ from grposweep.storage.checkpoints import (
     newest_checkpoint,
     take_best_model,
 )
+from grposweep.storage.completions import append_prompt_rewards
 from grposweep.storage.forks import ForkState
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.callback import broadcast_any
-from grposweep.train.evaluation import HeldOutEvaluation, in_order, keep_evaluation, mean_over_prompts, sampling_error
+from grposweep.train.evaluation import (
+    HeldOutEvaluation,
+    in_order,
+    keep_evaluation,
+    mean_over_prompts,
+    prompt_means,
+    rewards_by_prompt,
+    sampling_error,
+)
 from grposweep.train.models import (
     Loaded,
     build_quantization,
@@ -194,12 +203,14 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         rows, said = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
         if ranks > 1:
             rows, said = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(said)
-        mean, error = mean_over_prompts(rows, self.num_generations_eval)
+        by_prompt = prompt_means(rows, self.num_generations_eval)
+        mean, error = mean_over_prompts(by_prompt)
         values |= {"eval_reward": mean, "eval_reward_se": error}
         if self.attempt.is_main:
             seen = in_order(said, self.num_generations_eval)
             names = [reward.__name__ for reward in self.reward_funcs]
             values |= {"eval_reward_noise": sampling_error(seen)}
+            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, seen))
             values |= keep_evaluation(self.attempt, step, values, seen, names, began)
         self.attempt.log("eval", step, values)
         if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
