@@ -51,6 +51,22 @@ def test_best_points_come_first_and_results_are_known_on_other_hardware(earlier:
     assert read(again.sweep / "warm_start.json") == taken
 
 
+REWARD = "def length(completions, **_):\n    return [float(len(text)) for text in completions]\n"
+
+
+@pytest.mark.slow
+def test_a_sweep_on_other_contents_of_a_reward_is_refused(tmp_path: Path) -> None:
+    """Its values are of another reward under the same name."""
+    (tmp_path / "reward.py").write_text(REWARD)
+    rewarded = ("task.rewards=[reward.py:length]", "task.reward_weights=null")
+    ended = run_in(tmp_path, *EARLIER, *rewarded)
+    assert ended.code == 0, ended.err
+    (tmp_path / "reward.py").write_text(REWARD.replace("len(text)", "-len(text)"))
+    ended = run_in(tmp_path, *LATER, *rewarded, "search.warm_start=early")
+    assert ended.code == 2
+    assert "early was on other contents of reward.py" in ended.err
+
+
 @pytest.mark.slow
 def test_another_schedule_gives_points_and_no_results(earlier: Path) -> None:
     """After two steps a reward is not what it is after four."""

@@ -23,6 +23,7 @@ from grposweep.search.space import Interval, Label, Parameter, Point, Space, fre
 from grposweep.search.validity import Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
+from grposweep.storage.inputs import Inputs, TrialInputs, find_inputs
 
 logger = logging.getLogger(__name__)
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones
@@ -86,7 +87,19 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot be compared with "
             "ours. Leave that sweep out."
         )
+    now = find_inputs([base])
+    changed = [_changed_files(folder, now) for folder, _ in _finished(source)]
+    if changed and all(changed):
+        raise UserError(
+            f"search.warm_start: {source.path.name} was on other contents of {', '.join(changed[0])}, and its values cannot be "
+            "compared with ours. Restore the files, or leave that sweep out."
+        )
     return {"sweep": str(source.path), "identity": settings.get("identity")}
+
+
+def _changed_files(folder: TrialFolder, now: Inputs) -> list[str]:
+    """Return the reward and data files of an earlier trial that have other contents now."""
+    return TrialInputs.read(folder.path).over(Inputs()).changed(now)
 
 
 def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
@@ -132,11 +145,13 @@ def words_of_warm_start(warm: WarmStart) -> str:
 def _take_over(base: Experiment, validator: Validator) -> WarmStart:
     first: dict[object, Point] = {}
     observations: list[Observation] = []
+    now = find_inputs([base])
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
-        ranked = sorted(_finished(source), key=lambda pair: _worst_last(pair[1], base.search))
+        found = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
+        ranked = sorted(found, key=lambda pair: _worst_last(pair[1], base.search))
         placed = [
-            (folder, value, *found) for folder, value in ranked if (found := _place(folder, validator)) is not None
+            (folder, value, *place) for folder, value in ranked if (place := _place(folder, validator)) is not None
         ]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
         first |= {freeze(point): point for point in best}
