@@ -4,7 +4,7 @@ Bad input has one message: what is set, why it cannot work, and what to set inst
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -35,6 +35,8 @@ class UserError(Exception):
 
     kind = "bad_input"
     """What result.json calls the failure of an attempt."""
+    problems: Sequence[str] = ()
+    """The messages, if it has several."""
 
 
 class UnknownMetricError(UserError):

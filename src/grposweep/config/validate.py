@@ -110,7 +110,9 @@ def refuse(problems: Iterable[str]) -> None:
     """Raise UserError with all of these messages, each once; do nothing without any."""
     found = list(dict.fromkeys(problems))
     if found:
-        raise UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} keys cannot work:", *found]))
+        error = UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} keys cannot work:", *found]))
+        error.problems = found
+        raise error
 
 
 def _keys() -> tuple[str, ...]:

@@ -57,7 +57,14 @@ from grposweep.sweep.resume import (
     open_folder,
     renew_untrained,
 )
-from grposweep.sweep.start import ValidatedSpace, build_controller, prepare, share_gpus, validate_space
+from grposweep.sweep.start import (
+    ValidatedSpace,
+    build_controller,
+    prepare,
+    share_gpus,
+    task_problems,
+    validate_space,
+)
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)
@@ -250,7 +257,10 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
     refuse(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
-    if base.name is None or not (Path(base.outputs) / base.name).exists():  # a sweep with results has its metric
+    if (
+        base.name is None or not (Path(base.outputs) / base.name).exists()
+    ):  # a sweep with results has its files and metric
+        refuse(task_problems(judged.distinct("task", "trainer", "cluster")))
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from optuna.trial import FrozenTrial
@@ -22,9 +23,10 @@ from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
+from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, Experiment
+from grposweep.schema import AUTO, Experiment, Task
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.prior import check_prior, prior_points
@@ -45,6 +47,8 @@ from grposweep.sweep.resume import open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
+from grposweep.train.rewards import reward_problems
+from grposweep.train.tasks import split_rows
 
 logger = logging.getLogger(__name__)
 ESTIMATED_POINTS = 100  # valid points whose memory is estimated
@@ -160,6 +164,35 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
 
 KEPT_INVALID = 10_000
+
+
+LARGEST = 32 << 20  # bytes of a data file that are read in about a second
+
+
+def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
+    """Say what is wrong with data files and rewards: rows are read, code is parsed and not run, and torch is not imported.
+
+    Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
+    """
+    for experiment in experiments:
+        if experiment.trainer.kind == "trl" and not launcher_class(experiment.cluster.kind).has_own_environment(
+            experiment.cluster
+        ):
+            yield from _data_problems(experiment.task)
+            for spec in experiment.task.rewards:
+                yield from reward_problems(spec)
+
+
+def _data_problems(task: Task) -> Iterator[str]:
+    """Yield the error of reading a task's files; a dataset of the hub is left to preparation."""
+    files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
+    is_hub = task.kind == "gsm8k" and not files
+    if is_hub or any(file.stat().st_size > LARGEST for file in files):
+        return
+    try:
+        split_rows(task)
+    except UserError as error:
+        yield from error.problems or [str(error)]
 
 
 class Interrupted(Protocol):

@@ -3,6 +3,7 @@
 A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion.
 """
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -10,15 +11,17 @@ import linecache
 import re
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from grporecipe.errors import UserError
+from grposweep.config.validate import refuse
 from grposweep.storage.inputs import original_path
 
 Function = Callable[..., Sequence[float | None]]
@@ -189,18 +192,60 @@ def load_reward(spec: str) -> Reward:
     """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
     if spec in BUILT_IN:
         return Reward(spec, BUILT_IN[spec])
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
-        raise UserError(
-            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function. "
-            "Set package.module:function or path/to/file.py:function."
-        )
+    refuse(reward_problems(spec))
+    place, _, name = spec.rpartition(":")
     function = getattr(_load_module(spec, place), name, None)
     if not callable(function):
         raise UserError(f"task.rewards holds {spec}, but {place} has no function {name}. Set the name of one it has.")
-    if inspect.iscoroutinefunction(function):
-        raise UserError(f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function.")
     return Reward(spec, function)
+
+
+def reward_problems(spec: str) -> Iterator[str]:
+    """Say why a reward cannot be loaded, as far as its source tells without running it."""
+    place, colon, name = spec.rpartition(":")
+    if spec in BUILT_IN:
+        return
+    if not colon or not place or not name:
+        yield (
+            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function."
+            f"{_suggestion(spec, BUILT_IN)} Set package.module:function or path/to/file.py:function."
+        )
+        return
+    if not place.endswith(".py"):
+        return  # installed, or found from the working directory when it is imported
+    path = Path(place).resolve()
+    if not path.is_file():
+        yield f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists."
+        return
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        yield (
+            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
+            "Set a module that can be imported from the working directory."
+        )
+        return
+    if any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
+        yield f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function."
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names = _names_in(tree)
+    if names is not None and name not in names:
+        found = _suggestion(name, functions) or f" Set one of {', '.join(functions) or 'another file'}."
+        yield f"task.rewards holds {spec}, but {place} has no function {name}.{found}"
+
+
+def _names_in(tree: ast.Module) -> set[str] | None:
+    """Return all names in a module; None if it may have others, because it imports all of another or makes its own."""
+    nodes = list(ast.walk(tree))
+    imports = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    names = {alias.asname or alias.name for alias in imports} | {n.id for n in nodes if isinstance(n, ast.Name)}
+    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return None if names & {"*", "globals", "setattr", "exec", "__getattr__"} else names
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _load_module(spec: str, place: str) -> ModuleType:

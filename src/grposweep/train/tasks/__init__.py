@@ -7,18 +7,21 @@ gives a task its name on the command line. Readers of files are here too, with e
 
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.terminal import count as count_text
+from grposweep.config.validate import refuse
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Row = dict[str, Any]
 
@@ -29,8 +32,8 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 class Data:
     """Training and held-out prompts; columns prompt, answer, prompt_id and the task's own."""
 
-    train: Dataset
-    held_out: Dataset
+    train: "Dataset"
+    held_out: "Dataset"
 
     def counts(self) -> dict[str, int]:
         """Return the number of prompts, as a setting needs it."""
@@ -42,6 +45,16 @@ def load_data(task: Task, sweep: Path | None = None) -> Data:
 
     ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts.
     """
+    train, held_out = split_rows(task)
+    data = Data(_build(task, train), _build(task, held_out))
+    if task.keep_between is None:
+        return data
+    kept = kept_prompts(sweep or Path(), task.screen, task.keep_between, hash_rows(data.train))
+    return Data(data.train.select(kept), data.held_out)
+
+
+def split_rows(task: Task) -> tuple[list[Row], list[Row]]:
+    """Return training and held-out rows. Raises UserError for what cannot be trained on."""
     if task.kind not in TASKS:
         raise UserError(f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}.")
     if task.system_prompt and not task.chat:
@@ -63,14 +76,10 @@ def load_data(task: Task, sweep: Path | None = None) -> Data:
             f"task.kind={task.kind} leaves no training prompts (task.train_prompts={task.train_prompts}, "
             f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller task.eval_prompts."
         )
-    data = Data(_build(task, train), _build(task, held_out))
-    if task.keep_between is None:
-        return data
-    kept = kept_prompts(sweep or Path(), task.screen, task.keep_between, hash_rows(data.train))
-    return Data(data.train.select(kept), data.held_out)
+    return train, held_out
 
 
-def hash_rows(rows: Dataset) -> str:
+def hash_rows(rows: "Dataset") -> str:
     """Return a hash of all rows in order."""
     digest = hashlib.sha256()
     for row in rows:
@@ -78,7 +87,9 @@ def hash_rows(rows: Dataset) -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(task: Task, rows: list[Row]) -> Dataset:
+def _build(task: Task, rows: list[Row]) -> "Dataset":
+    from datasets import Dataset  # half a second that a look at the rows does not need
+
     built = [{**row, **_prompt(task, row), "prompt_id": number} for number, row in enumerate(rows)]
     try:
         return Dataset.from_list(built)
@@ -143,19 +154,26 @@ def _load_parquet(path: Path, key: str) -> list[Row]:
 
 def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
     """Return one column of all rows. Raises UserError if a row lacks it."""
+    refuse(_lacking(rows, column, source, key))
+    return [row[column] for row in rows]
+
+
+def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[str]:
+    """Name the first row that lacks a column."""
     for number, row in enumerate(rows, start=1):
         if row.get(column) is None:
-            raise UserError(
+            yield (
                 f"{key}={column}, but row {number} of {source} has no {column}: its columns are "
                 f"{', '.join(sorted(map(str, row)))}. Set {key} to one that every row has."
             )
-    return [row[column] for row in rows]
+            return
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
     """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards."""
-    prompts = take_column(rows, prompt_column, source, "task.prompt_column")
-    answers = take_column(rows, answer_column, source, "task.answer_column")
+    keys = {"task.prompt_column": prompt_column, "task.answer_column": answer_column}
+    refuse(said for key, column in keys.items() for said in _lacking(rows, column, source, key))
+    prompts, answers = ([row[column] for row in rows] for column in keys.values())
     # NaN is what pandas writes for a missing value, and the only value that differs from itself.
     empty = [number for number, answer in enumerate(answers, start=1) if answer != answer or not str(answer).strip()]
     if empty:

@@ -1,0 +1,53 @@
+"""Mistakes in the user's data and rewards: all in one message, before anything is created or torch is imported."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support import run_in
+
+SEARCH = ("-m", "lr=1e-4,1e-3")
+REWARD = "def close(completions, **_):\n    return [0.0] * len(completions)\n"
+
+
+def start(here: Path, *arguments: str) -> str:
+    """The message of a sweep that is refused and leaves nothing behind."""
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(90)]
+    (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (here / "rewards.py").write_text(REWARD)
+    ended = run_in(here, *arguments, *SEARCH)
+    assert ended.code == 2
+    assert not (here / "outputs").exists()
+    assert "preparing" not in ended.out
+    return ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["task.path=nope.jsonl"], ["task.path=nope.jsonl: there is no such file"]),
+        (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
+        (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
+        (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
+        (["task.eval_prompts=90"], ["sums.jsonl has 90 rows", "Set task.eval_prompts below 90"]),
+        (
+            ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],
+            ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
+        ),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_created(
+    tmp_path: Path, arguments: Sequence[str], said: Sequence[str]
+) -> None:
+    """With what to set instead, and all of them at once."""
+    message = start(tmp_path, "task=jsonl", "task.path=sums.jsonl", *arguments)
+    assert all(part in message for part in said), message
+
+
+def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(tmp_path: Path) -> None:
+    """Only running it would tell; here the data are what is wrong."""
+    (tmp_path / "made.py").write_text("globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n")
+    said = start(tmp_path, "task=jsonl", "task.path=nope.jsonl", "task.rewards=[made.py:close]")
+    assert said.count("task.") == 2  # the path, and what to set
