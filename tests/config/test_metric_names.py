@@ -80,3 +80,13 @@ def test_several_trials_without_evaluations_are_refused(made: Made) -> None:
         check_metrics([made("schedule.evaluations=0")], compares=True)
     check_metrics([made("schedule.evaluations=0", "search.metric=reward")], compares=True)
     check_metrics([made("schedule.evaluations=0")], compares=False)
+
+
+@pytest.mark.parametrize("key", ["task.rewards=[exact],[exact,format]", "task.reward_weights=[1.0],[2.0]"])
+def test_searched_rewards_are_not_ranked_by_their_own_sum(made: Made, key: str) -> None:
+    """Doubled weights would double the objective; one reward's mean is the same measure for all points."""
+    name, _, values = key.partition("=")
+    options = [f"{name}={value}" for value in values.replace("],[", "];[").split(";")]
+    with pytest.raises(UserError, match=r"ranked by a measure of its own. Set search.metric=eval_rewards/exact/mean"):
+        check_metrics([made(option) for option in options], compares=True)
+    check_metrics([made(option, "search.metric=eval_rewards/exact/mean") for option in options], compares=True)

@@ -5,7 +5,7 @@ A program's own metrics, another Python's TRL and rewards with TRL's ``log_metri
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -32,7 +32,8 @@ _OF_A_REWARD = re.compile(r"\{\w*reward\w*\}")
 
 def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
     """Raise UserError if an objective is no metric of one of these experiments; ``compares``: there are several trials."""
-    for experiment in experiments:
+    judged = list(experiments)
+    for experiment in judged:
         names, search = known_names(experiment), experiment.search
         for metric in (search.metric, *search.further):
             if names is None or metric in names or metric == GPU_HOURS:
@@ -42,6 +43,23 @@ def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
                 raise UserError(_unknown(metric, experiment.trainer.kind, names))
         if compares or not experiment.schedule.eval_at_start:
             _check_evaluated(experiment)
+    if compares:
+        _check_same_reward(judged)
+
+
+def _check_same_reward(experiments: Sequence[Experiment]) -> None:
+    """Raise UserError if the objective is the sum of rewards that are searched: each point would have a measure of its own."""
+    for key in ("rewards", "reward_weights"):
+        values = list(dict.fromkeys(str(getattr(experiment.task, key)) for experiment in experiments))
+        metric = experiments[0].search.metric
+        if len(values) > 1 and metric.removeprefix("eval_") in ("reward", "reward_std"):
+            shared = set.intersection(*(set(experiment.task.rewards) for experiment in experiments))
+            name = min(shared, default="NAME").rpartition(":")[2]
+            raise UserError(
+                f"task.{key} is searched ({', '.join(values)}), and search.metric={metric} is the sum of these rewards: each "
+                f"point would be ranked by a measure of its own. Set search.metric=eval_rewards/{name}/mean, or another that "
+                "is the same for all points."
+            )
 
 
 def known_names(experiment: Experiment) -> frozenset[str] | None:
