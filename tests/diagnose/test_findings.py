@@ -3,14 +3,15 @@
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from grporecipe.diagnose.findings import Diagnosis, diagnose
 from grporecipe.diagnose.log import Log
-from support import PROJECT, lines
+from support import PROJECT, grposweep, lines
 
-from .made import Row, run
+from .made import Row, run, swift
 
 CURVES = PROJECT / "benchmarks" / "curves"
 SIGNALS = {"train_reward": "reward", "zero_std": "frac_reward_zero_std", "truncated": "completions/clipped_ratio"}
@@ -44,6 +45,7 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     "non_finite": {"loss": lambda step: math.nan if step > 80 else 0.1},
     "kl_blow_up": {"reward": flat, "kl": lambda step: step / 5},
     "entropy_collapse": {"reward": flat, "entropy": lambda step: 0.5 * 0.8**step},
+    "entropy_fall": {"reward": flat, "entropy": lambda step: max(0.49 * 0.94**step, 0.009)},
     "entropy_explosion": {"reward": flat, "entropy": lambda step: 0.5 + step / 20},
     "no_variance": {"reward": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0, "reward_std": lambda _: 0.0},
     "all_truncated": {"reward": flat, "completions__clipped_ratio": lambda step: min(step / 40, 1.0)},
@@ -72,6 +74,22 @@ def test_each_problem_is_found_with_its_steps(name: str) -> None:
     assert 0 <= finding.steps[0] < finding.steps[1] <= 100
     assert finding.evidence
     assert finding.advice
+
+
+def test_few_groups_say_that_the_reward_has_not_risen() -> None:
+    """They are why, so the flat reward is no finding of its own."""
+    (found,) = (one for one in judge(run(100, **BROKEN["few_groups"])).findings if one.name == "few_groups")
+    assert found.evidence == "90% of the groups had no variance in their rewards, and the training reward has not risen"
+
+
+def test_a_recipe_after_the_log_names_the_settings_to_change(tmp_path: Path) -> None:
+    """With the line that sets each, or that it is the default."""
+    (tmp_path / "log.jsonl").write_text(swift(run(100, **BROKEN["kl_drift"])))
+    (tmp_path / "recipe.yaml").write_text("model_name_or_path: m\nnum_generations: 8\nlearning_rate: 1.0e-3\n")
+    ended = grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml")
+    assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in " ".join(ended.out.split()), (
+        ended.out + ended.err
+    )
 
 
 def test_a_falling_reward_is_not_called_flat() -> None:

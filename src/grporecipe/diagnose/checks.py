@@ -18,6 +18,7 @@ HIGH = 0.8  # of the highest mean reward of a step: above it there is little lef
 DROP = 0.1  # of the reward or of its gain, in addition to noise
 BELOW_ERRORS = 3.0 * math.sqrt(2)  # standard errors of an evaluation: three of the difference of two
 EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0  # entropy, against the first windows
+VANISHED_SHARE, VANISHED_NATS = 0.1, 0.05  # of the first entropy; healthy policies keep 0.05 nats or more
 KL_WARN = 1.0  # nats per token, on average: trainings of language models stay below
 SPIKE, SPIKES = 20.0, 3  # times the median; the number of such steps
 NO_VARIANCE = 0.8  # share of groups, on average over the last windows
@@ -158,10 +159,26 @@ def few_groups(evidence: Evidence) -> Said | None:
     if len(last) < 3 or (share := fmean(window.mean for window in last)) < NO_VARIANCE:
         return None
     level = Level.NOTE if evidence.risen else None
+    stands = "" if evidence.risen or evidence.curve is None else f", and the {evidence.reward_name} has not risen"
     return Said(
-        f"{share:.0%} of the groups had no variance in their rewards", (last[0].first, last[-1].last),
+        f"{share:.0%} of the groups had no variance in their rewards{stands}", (last[0].first, last[-1].last),
         {"share": share}, level,
     )  # fmt: skip
+
+
+def entropy_down(evidence: Evidence) -> Said | None:
+    """Look for entropy that has nearly vanished while the reward has not risen."""
+    windows = evidence.windows("entropy")
+    if len(windows) < 4 or evidence.risen:
+        return None
+    first, last = fmean(w.mean for w in windows[:2]), max(w.mean for w in windows[-2:])
+    if last > min(VANISHED_SHARE * first, VANISHED_NATS):
+        return None
+    return Said(
+        f"entropy has fallen from {first:.3g} to {last:.2g} nats per token, and the {evidence.reward_name} has not risen",
+        (windows[-2].first, windows[-1].last),
+        {"first": first, "last": last},
+    )
 
 
 def entropy_up(evidence: Evidence) -> Said | None:

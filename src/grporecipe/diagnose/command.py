@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grporecipe.diagnose.checks import Level
-from grporecipe.diagnose.findings import NAMES_TO_FAIL, Diagnosis, Finding, diagnose
+from grporecipe.diagnose.findings import NAMES_TO_FAIL, SETTINGS, Diagnosis, Finding, diagnose
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.frameworks import native, read
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.terminal import label_text
 
 STYLES = {Level.PROBLEM: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold"}
 
@@ -33,13 +36,16 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
     return names
 
 
-def diagnose_once(path: Path, console: Console, as_json: bool, fail_on: frozenset[str]) -> ExitCode:
-    """Print the diagnosis of a log, and return the exit code."""
+def diagnose_once(
+    path: Path, console: Console, as_json: bool, fail_on: frozenset[str], recipe: Path | None = None
+) -> ExitCode:
+    """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and return the exit code."""
+    settings = {} if recipe is None else settings_of(recipe)
     found = diagnose(read_log(path))
     if as_json:
         print(json.dumps(diagnosis_json(found)))
     else:
-        console.print(screen(found))
+        console.print(screen(found, settings))
     return ExitCode.FAILED if found.fails(fail_on) else ExitCode.FINISHED
 
 
@@ -83,8 +89,33 @@ def _diagnoses(path: Path, interval: float) -> Iterator[Diagnosis]:
         time.sleep(interval)
 
 
-def screen(found: Diagnosis) -> Group:
-    """Return a diagnosis as text for the terminal."""
+def settings_of(path: Path) -> dict[str, str]:
+    """Return for each finding where a recipe sets what the advice changes, such as ``recipe.yaml: beta=0 (line 4)``.
+
+    Raises UserError if the file cannot be read as a recipe.
+    """
+    try:
+        recipe = load_recipe(path, Options())
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    setting = read(recipe).setting
+    found = {}
+    for name, fields in SETTINGS.items():
+        keys: dict[str, Any] = {}
+        for field in fields:
+            keys |= native({field: getattr(setting, field)}, recipe, setting) or {}
+        lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
+        words = ", ".join(f"{key}{_shown(value)} ({lines[key]})" for key, value in keys.items())
+        found[name] = f"{path}: {words}" if words else ""
+    return found
+
+
+def _shown(value: object) -> str:
+    return " not set" if value is None else f"={label_text(value)}"
+
+
+def screen(found: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
+    """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a finding's advice changes."""
     log = found.log
     of = f" of {log.total:,}" if log.total else ""
     numbered = ", lines numbered" if log.counted else ""
@@ -93,17 +124,19 @@ def screen(found: Diagnosis) -> Group:
     parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head)]
     if found.healthy:
         parts.append(Text("no problem found", "bold green"))
-    parts += [part for finding in found.findings for part in _paragraph(finding)]
+    parts += [part for finding in found.findings for part in _paragraph(finding, (settings or {}).get(finding.name))]
     if found.not_judged:
         parts.append(Text(f"not judged: {_missing(found)}", "dim"))
     return Group(*parts)
 
 
-def _paragraph(finding: Finding) -> Iterator[RenderableType]:
+def _paragraph(finding: Finding, settings: str | None) -> Iterator[RenderableType]:
     first, last = finding.steps
     yield Text.assemble((f"{finding.level}", STYLES[finding.level]), f" {finding.name}: ", (finding.text, "bold"))
     yield Padding(Text(f"Steps {first:,}-{last:,}: {finding.evidence}."), (0, 0, 0, 2), expand=False)
     yield Padding(Text(finding.advice), (0, 0, 0, 2), expand=False)
+    if settings:
+        yield Padding(Text(settings, "bold", overflow="fold"), (0, 0, 0, 2), expand=False)
 
 
 def _missing(found: Diagnosis) -> str:

@@ -132,6 +132,9 @@ CHECKS = (
           "raise the learning rate (3 to 10 times) or the number of prompts per step."),
     Check("falling", W, ("trend",), checks.falling, "The reward falls.",
           "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL term."),
+    Check("entropy_fall", W, ("rows", "entropy"), checks.entropy_down, "The entropy has nearly vanished.",
+          "All completions of a prompt are soon the same, and nothing new is tried. Lower the learning rate, or use clip-higher "
+          "(epsilon_high) or a KL term."),
     Check("few_groups", W, ("zero_std",), checks.few_groups, "Few groups carry signal.",
           "Most completions are generated for nothing. Drop prompts that are always or never solved ('grposweep screen' finds "
           "them), or raise num_generations."),
@@ -177,9 +180,30 @@ EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "few_groups": {"no_variance", "reward_fallen"},
     "no_gradient": {"reward_fallen", "no_variance", "few_groups", "learning_rate_zero", "non_finite"},
     "no_update": {"learning_rate_zero"},
+    "entropy_fall": {"entropy_collapse"},
     "kl_drift": {"kl_blow_up"},
     "kl_spikes": {"kl_blow_up", "kl_drift"},
     "truncation": {"all_truncated"},
     "loss_near_zero": {"no_gradient", "no_variance", "few_groups", "non_finite", "learning_rate_zero", "reward_fallen"},
+}
+SETTINGS: Mapping[str, tuple[str, ...]] = {  # fields of the setting that the advice of a finding changes
+    "kl_blow_up": ("learning_rate", "beta"),
+    "entropy_collapse": ("learning_rate", "epsilon_high", "beta"),
+    "entropy_fall": ("learning_rate", "epsilon_high", "beta"),
+    "entropy_explosion": ("learning_rate", "temperature"),
+    "no_variance": ("num_generations",),
+    "few_groups": ("num_generations",),
+    "all_truncated": ("learning_rate", "max_completion_length"),
+    "truncation": ("max_completion_length", "mask_truncated_completions"),
+    "reward_fallen": ("learning_rate", "beta"),
+    "below_start": ("learning_rate",),
+    "best_step": ("learning_rate", "max_steps", "epochs"),
+    "flat": ("learning_rate", "num_generations"),
+    "falling": ("learning_rate", "beta"),
+    "kl_drift": ("learning_rate", "beta"),
+    "kl_spikes": ("learning_rate", "epsilon"),
+    "grad_spikes": ("max_grad_norm", "learning_rate"),
+    "length_growth": ("loss_type",),
+    "generation_bound": ("use_vllm", "num_iterations"),
 }
 NAMES_TO_FAIL = frozenset({check.name for check in CHECKS} | {"collapse"} | {level.value for level in Level})

@@ -137,8 +137,8 @@ Named = Annotated[str | None, typer.Argument(**_NEWEST)]
 Required = Annotated[str, typer.Argument(**_SWEEP, show_default=False)]
 _TRIALS: Any = {"show_default": False, "autocompletion": complete_name,
                 "help": "SWEEP: name or path, by default the newest. TRIAL: number, folder, best. Or SWEEP/TRIAL."}  # fmt: skip
-LOG_HELP = "A log of any trainer, or a folder with one; or a trial, as for show."
-LogOrNames = Annotated[list[str], typer.Argument(metavar="LOG|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
+LOG_HELP = "A log of any trainer, or a folder with one, and its recipe if you like; or a trial, as for show."
+LogOrNames = Annotated[list[str], typer.Argument(metavar="LOG [RECIPE]|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
 NamesAndKeys = Annotated[list[str], typer.Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
 Outputs = Annotated[Path, typer.Option(help="Folder that holds the sweeps.")]

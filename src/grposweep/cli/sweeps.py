@@ -58,6 +58,7 @@ def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
 @command(
     "grposweep diagnose outputs/run/trainer_state.json",
     "grposweep diagnose slurm-4711.out --watch",
+    "grposweep diagnose train.log recipe.yaml         # names settings to change",
     "grposweep diagnose lr_batch 7                    # a trial",
     "grposweep diagnose train.log --fail-on collapse  # in a job script",
 )
@@ -87,10 +88,15 @@ def diagnose(
     from grposweep.report.tables import LOG_COLUMNS, build_console
 
     wanted = parse_fail_on(fail_on)
-    path, console = _log(names, outputs), build_console(LOG_COLUMNS)
+    recipe = Path(names[1]) if len(names) == 2 and Path(names[0]).exists() and Path(names[1]).is_file() else None
+    path, console = _log(names[:1] if recipe else names, outputs), build_console(LOG_COLUMNS)
+    if watch and recipe:
+        raise UserError(
+            f"--watch with {recipe}: a log that grows is diagnosed without its recipe. Leave one of them out."
+        )
     if watch:
         return watch_log(path, console, json, wanted, interval)
-    return diagnose_once(path, console, json, wanted)
+    return diagnose_once(path, console, json, wanted, recipe)
 
 
 def _log(names: list[str], outputs: Path) -> Path:
