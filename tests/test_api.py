@@ -108,7 +108,30 @@ def test_the_examples_of_the_page_run(
     out = capsys.readouterr().out
     assert "GB101 " in out
     assert "{'processes': 8}" in out
-    assert out.splitlines()[-2].startswith("True [")
+    assert out.splitlines()[-3].startswith("True [")
+
+
+def test_lint_takes_a_folder_and_skips_what_is_no_recipe(tmp_path: Path) -> None:
+    """As the command does; a test of a whole repository is one line."""
+    (tmp_path / "a.yaml").write_text(
+        "num_generations: 7\nper_device_train_batch_size: 8\nmodel_name_or_path: m\nbeta: 0.1\n"
+    )
+    (tmp_path / "other.yaml").write_text("name: CI\n")
+    found = api.lint(tmp_path, processes=8)
+    assert [Path(result.recipe.file or "").name for result in found.recipes] == ["a.yaml"]
+    assert not found.ok
+    with pytest.raises(UserError, match="this folder has no recipe"):
+        api.plan(PROJECT / "slurm")
+
+
+def test_fit_estimates_the_memory_of_a_rank() -> None:
+    """More for a longer completion; a model of unknown shape is refused."""
+    model = {**GOOD, "model_name_or_path": "Qwen/Qwen2.5-1.5B"}
+    short, long = (api.fit({**model, "max_completion_length": size}, gpu="A100", processes=8) for size in (256, 8192))
+    assert short.low < short.peak < short.high
+    assert long.peak > short.peak
+    with pytest.raises(UserError, match="the shape of its model is unknown"):
+        api.fit({**GOOD, "model_name_or_path": "org/unknown"}, processes=8)
 
 
 @pytest.mark.slow

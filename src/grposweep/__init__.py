@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from grporecipe import __version__ as __version__
 
 if TYPE_CHECKING:
-    from grposweep.api import InvalidRecipe, SweepFailed, lint, plan, sweep, validate
+    from grposweep.api import InvalidRecipe, SweepFailed, fit, lint, plan, sweep, validate
     from grposweep.report.export import load_sweep
 
-__all__ = ["InvalidRecipe", "SweepFailed", "lint", "load_sweep", "plan", "sweep", "validate"]
+__all__ = ["InvalidRecipe", "SweepFailed", "fit", "lint", "load_sweep", "plan", "sweep", "validate"]
 
 
 def __getattr__(name: str) -> Any:

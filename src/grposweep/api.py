@@ -16,13 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
-from grporecipe.errors import ExitCode, UserError
-from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.errors import BadSettings, ExitCode, UserError
+from grporecipe.frameworks import FRAMEWORKS, read
+from grporecipe.frameworks.memory import describe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grporecipe.frameworks.trl.keys import parse_version, releases
+from grporecipe.linting.command import Target, find_targets
 from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grporecipe.linting.output import place_of
 from grporecipe.memory.catalog import memory_of
+from grporecipe.memory.estimate import Memory, estimate
 from grporecipe.recipe import Recipe
 from grposweep.process import die_with, run_command
 
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     from grposweep.report.export import LoadedSweep
 
 __all__ = [
-    "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "lint", "plan", "sweep", "validate",
+    "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "fit", "lint", "plan", "sweep",
+    "validate",
 ]  # fmt: skip
 
 LIBRARIES = ("trl", "transformers")
@@ -109,7 +113,8 @@ def lint(
     """Judge a recipe as ``grposweep lint`` does.
 
     Args:
-        source: a file (YAML, shell script, Python, notebook), a mapping of keys, or an object such as TRL's GRPOConfig.
+        source: a file (YAML, shell script, Python, notebook), a folder with such files, a mapping of keys, or an object such as
+            TRL's GRPOConfig.
         framework: ``trl``, ``open-r1``, ``ms-swift``, ``easyr1``, ``verl``, ...; ``auto`` detects it from keys and paths.
         framework_version: the release to judge by; otherwise the one that the file's repository states, or the default.
         processes: training processes, without those of a vLLM server.
@@ -144,7 +149,35 @@ def plan(
 
     """
     options = Options(framework, None, processes, dataset_size, framework_version)
-    return cast(PlanNumbers, _lint(source, options, RuleSelection()).recipes[0].plan)
+    return cast(PlanNumbers, lint_recipe(_first(source, options), RuleSelection()).plan)
+
+
+def fit(
+    source: Any,
+    *,
+    gpu: str | None = None,
+    framework: str = "auto",
+    framework_version: str | None = None,
+    processes: int | None = None,
+    dataset_size: int | None = None,
+) -> Memory:
+    """Estimate the GPU memory of one rank of a recipe, in bytes: ``low``, ``peak`` and ``high``, and the parts of each phase.
+
+    Arguments are those of `lint`. Of several recipes in a source, the first is used.
+
+    Raises:
+        UserError: the source cannot be read, or its model's shape is unknown.
+
+    """
+    gib = None if gpu is None else memory_of(gpu, "gpu")
+    recipe = _first(source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu))
+    found = estimate(describe(recipe, read(recipe).setting))
+    if found is None:
+        raise UserError(
+            f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "
+            "a model that grposweep fit --models lists, or a folder with its config.json."
+        )
+    return found
 
 
 def validate(
@@ -304,10 +337,7 @@ def _recipes(source: Any, options: Options) -> list[Recipe]:
     if options.framework not in ("auto", *FRAMEWORKS):
         raise UserError(f"framework {options.framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     if isinstance(source, (str, Path)):
-        try:
-            return load_recipes(Path(source), options)
-        except UserError as error:
-            raise type(error)(f"{source}: {error}") from None
+        return [recipe for target in find_targets([Path(source)]) for recipe in _recipes_of(target, options)]
     if isinstance(source, Mapping):
         return [build_recipe({str(key): value for key, value in source.items()}, options)]
     if is_dataclass(source) and not isinstance(source, type):
@@ -315,6 +345,23 @@ def _recipes(source: Any, options: Options) -> list[Recipe]:
     raise UserError(
         f"{type(source).__name__}: this is no recipe. Give a file's path, a mapping of keys, or TRL's GRPOConfig."
     )
+
+
+def _first(source: Any, options: Options) -> Recipe:
+    recipes = _recipes(source, options)
+    if not recipes:
+        raise UserError(f"{source}: this folder has no recipe. Name a file.")
+    return recipes[0]
+
+
+def _recipes_of(target: Target, options: Options) -> list[Recipe]:
+    """Return the recipes in a file; of a folder's file that is none, nothing."""
+    try:
+        return load_recipes(target.path, options)
+    except UserError as error:
+        if target.found and not isinstance(error, BadSettings):
+            return []
+        raise type(error)(f"{target.path}: {error}") from None
 
 
 def _stated(args: Any) -> dict[str, Any]:
