@@ -18,12 +18,12 @@ from .damage import LENGTHS, damaged, try_all
 QUEUE = "".join(
     f"{job_id:<24}{state:<24}{status:<16}{reason:<48}{name:<256}\n"
     for job_id, state, status, reason, name in [
-        ("12", "RUNNING", "0", "None", "grposweep:s-1a2b3c4d:0003-3f9a1c:0"),
+        ("12", "RUNNING", "0", "None", "0003-3f9a1c:0:grposweep:s-1a2b3c4d"),
         ("13_[1-4]", "PENDING", "0", "Priority", "another user's array"),
-        ("14", "FAILED", "256", "NonZeroExitCode", "grposweep:s-1a2b3c4d:0004-000000:1"),
+        ("14", "FAILED", "256", "NonZeroExitCode", "0004-000000:1:grposweep:s-1a2b3c4d"),
     ]
 )
-ACCOUNTS = "12|COMPLETED|0:0|grposweep:s:1:0\n12|CANCELLED by 1000|0:15|a|b\n13|OUT_OF_MEMORY|0:125|c\n"
+ACCOUNTS = "12|COMPLETED|0:0|1:0:grposweep:s\n12|CANCELLED by 1000|0:15|a|b\n13|OUT_OF_MEMORY|0:125|c\n"
 Say = Callable[[str, str, int], None]
 
 

@@ -247,6 +247,25 @@ def test_export_has_a_row_a_trial_and_a_column_a_parameter(commands: Commands, m
     assert all(bool(row["objective_se"]) == bool(row["objective"]) for row in table)
 
 
+def test_a_table_for_readers_has_the_best_first_and_the_columns_asked_for(commands: Commands, made: Path) -> None:
+    """Markdown for a README, LaTeX for a paper: special letters are escaped."""
+    best = read_sweep(made).best
+    assert best is not None
+    head, _, first, *_ = commands("export", "a", "--format", "markdown").out.splitlines()
+    assert head.startswith("| rank | trial | lr |")
+    assert first.startswith(f"| 1 | {best.number} |")
+    latex = commands("export", "a", "--format", "latex", "--columns", "rank,objective_se").out.splitlines()
+    assert latex[:3] == [r"\begin{tabular}{ll}", r"\toprule", r"rank & objective\_se \\"]
+
+
+def test_a_column_that_there_is_not_is_refused_with_the_nearest(commands: Commands, made: Path) -> None:
+    """Nothing is written."""
+    ended = commands("export", "a", "--columns", "objectiv", "--output", "rows.csv")
+    assert ended.code == 2
+    assert "--columns objectiv: there is no such column. Set some of objective" in ended.err
+    assert not Path("rows.csv").exists()
+
+
 def test_seeds_are_compared_by_welchs_test(commands: Commands, made: Path) -> None:
     """A hand-computed case against scipy: 3 and 4 seeds."""
     from scipy import stats  # takes 0.5 s to import

@@ -13,4 +13,4 @@ def ours() -> dict[str, str]:
     """Our jobs that have not ended, with their states."""
     lines = slurm("squeue", "--noheader", f"--user={os.getuid()}", "--format=%i %T %j").splitlines()
     found = [line.split(maxsplit=2) for line in lines]
-    return {job: state for job, state, name in found if name.startswith("grposweep:")}
+    return {job: state for job, state, name in found if ":grposweep:" in name}

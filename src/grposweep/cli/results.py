@@ -156,6 +156,8 @@ class TableFormat(StrEnum):
 
     csv = "csv"
     json = "json"
+    markdown = "markdown"
+    latex = "latex"
 
 
 FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; or a framework's name."
@@ -184,16 +186,20 @@ def best(
 @command(
     "grposweep export > trials.csv",
     "grposweep export lr_batch --format json --output trials.json",
+    "grposweep export --format latex --columns rank,lr,objective",
     "grposweep export --history > history.csv",
 )
 def export(
     sweep: Named = None,
-    format: Annotated[TableFormat, typer.Option(help="csv, or a JSON list.")] = TableFormat.csv,
+    format: Annotated[TableFormat, typer.Option(help="csv, a JSON list, or a table.")] = TableFormat.csv,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these columns.", show_default="all")
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="Every metric at every step: one row per value.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials as CSV or JSON.
+    """Write all trials as CSV, JSON, Markdown or LaTeX.
 
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
@@ -201,7 +207,13 @@ def export(
     from grposweep.report.export import render_history, render_rows
     from grposweep.report.view import open_sweep
 
-    text = (render_history if history else render_rows)(open_sweep(sweep, outputs), format.value)
+    chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    if history and (chosen or format.value in ("markdown", "latex")):
+        raise UserError(
+            "--history has columns of its own, in csv or json. Leave out --columns, and set --format csv or json."
+        )
+    view = open_sweep(sweep, outputs)
+    text = render_history(view, format.value) if history else render_rows(view, format.value, chosen)
     if output is None:
         write_data(text)
         return

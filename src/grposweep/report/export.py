@@ -5,9 +5,10 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,18 +36,68 @@ REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
 
-def render_rows(view: SweepView, form: str) -> str:
-    """Return all trials as ``csv`` (with a header) or ``json`` (a list of objects)."""
+def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
+    """Return all trials as ``csv`` (with a header), ``json`` (a list of objects), or a ``markdown`` or ``latex`` table.
+
+    ``chosen`` are the columns; without them all, in a table for readers those that fit there, best trial first.
+    Raises UserError for a column that there is not.
+    """
     rows = trial_rows(view)
+    further = [f"objective.{name}" for name in view.further]
+    known = (
+        list(rows[0])
+        if rows
+        else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *further, *AFTER]
+    )
+    if unknown := [name for name in chosen if name not in known]:
+        near = get_close_matches(unknown[0], known, n=3) or known[:12]
+        raise UserError(f"--columns {','.join(unknown)}: there is no such column. Set some of {', '.join(near)}.")
+    if form in ("markdown", "latex"):
+        columns = list(chosen) or [
+            "rank",
+            "trial",
+            *view.parameters,
+            "objective",
+            "objective_se",
+            *further,
+            "gpu_hours",
+        ]
+        rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["trial"]))
+        return _readers_table([[_readers_cell(row[name]) for name in columns] for row in rows], columns, form)
+    rows = [{name: row[name] for name in chosen or known} for row in rows]
     if form == "json":
         return json.dumps(rows, indent=1) + "\n"
     text = io.StringIO()
-    further = [f"objective.{name}" for name in view.further]
-    columns = ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *further, *AFTER]
-    table = csv.DictWriter(text, rows[0] if rows else columns, lineterminator="\n")
+    table = csv.DictWriter(text, chosen or known, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
+
+
+def _readers_cell(value: object) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _readers_table(rows: Sequence[Sequence[str]], columns: Sequence[str], form: str) -> str:
+    """Return a table for a README (Markdown) or a paper (LaTeX with booktabs)."""
+    if form == "markdown":
+        cells = [[name.replace("|", r"\|") for name in line] for line in (columns, ["---"] * len(columns), *rows)]
+        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    head, *body = (" & ".join(map(_as_latex, line)) + r" \\" for line in (columns, *rows))
+    start = [rf"\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+}
+
+
+def _as_latex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
 
 
 def trial_rows(view: SweepView) -> list[dict[str, Any]]:

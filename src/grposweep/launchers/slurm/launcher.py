@@ -30,7 +30,7 @@ from grposweep.launchers.base import (
 )
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
-from grposweep.launchers.slurm.script import attempt_name, submit_command, sweep_name, warn_seconds, write_script
+from grposweep.launchers.slurm.script import attempt_name, build_job_name, submit_command, warn_seconds, write_script
 from grposweep.launchers.slurm.sweep_jobs import (
     CONTROLLER,
     SlurmPreparation,
@@ -237,8 +237,8 @@ class Slurm(Launcher):
     @classmethod
     def list_jobs(cls, sweep: Path) -> list[SweepJob]:
         """Return this user's waiting and running jobs. Names identify the sweep's."""
-        prefix = f"{sweep_name(sweep)}:"
-        return [_sweep_job(job, prefix) for job in commands.read_queue().values() if job.is_alive]
+        suffix = build_job_name("", sweep)
+        return [_sweep_job(job, suffix) for job in commands.read_queue().values() if job.is_alive]
 
     @classmethod
     def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
@@ -350,11 +350,11 @@ def _is_late(followed: _Followed, last: JobInfo) -> bool:
     return last.state == "COMPLETED" and time.monotonic() - followed.ended < LATE_SECONDS
 
 
-def _sweep_job(job: JobInfo, prefix: str) -> SweepJob:
-    """Parse the name of a job of the sweep whose names begin with ``prefix``."""
-    if not job.name.startswith(prefix):
+def _sweep_job(job: JobInfo, suffix: str) -> SweepJob:
+    """Parse the name of a job of the sweep whose names end with ``suffix``."""
+    if not job.name.endswith(suffix):
         return SweepJob(job.job_id, is_of_sweep=False)
-    trial, _, attempt = job.name.removeprefix(prefix).partition(":")
+    trial, _, attempt = job.name.removesuffix(suffix).partition(":")
     if not attempt.isdigit():
         return SweepJob(job.job_id, is_controller=trial == CONTROLLER)
     return SweepJob(job.job_id, trial, int(attempt))

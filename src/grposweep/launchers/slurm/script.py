@@ -27,12 +27,17 @@ DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", 
 
 
 def attempt_name(job: Job, sweep: Path) -> str:
-    """Return an attempt's own name: ``grposweep:<sweep>:<trial>:<attempt>``."""
-    return f"{sweep_name(sweep)}:{job.folder.name}:{job.attempt}"
+    """Return an attempt's own name: ``<trial>:<attempt>:grposweep:<sweep>``. squeue shows eight characters of it."""
+    return build_job_name(f"{job.folder.name}:{job.attempt}", sweep)
+
+
+def build_job_name(part: str, sweep: Path) -> str:
+    """Return the name of a job of a sweep."""
+    return f"{part}:{sweep_name(sweep)}"
 
 
 def sweep_name(sweep: Path) -> str:
-    """Return the start of the names of a sweep's jobs; it differs between two sweeps of one name."""
+    """Return the end of the names of a sweep's jobs; it differs between two sweeps of one name."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", sweep.name)[:40]
     digest = hashlib.sha256(os.fsencode(sweep.resolve())).hexdigest()[:8]
     return f"grposweep:{readable}-{digest}"

@@ -10,6 +10,7 @@ from grporecipe.files import write_text
 from grposweep.launchers.base import PREPARATION_POLL_SECONDS, LauncherBusy, LauncherUnreachable, is_controller_job
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.script import (
+    build_job_name,
     environment_lines,
     keep_output,
     mount_sources,
@@ -18,12 +19,11 @@ from grposweep.launchers.slurm.script import (
     render,
     service_cluster,
     service_options,
-    sweep_name,
 )
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
-CONTROLLER, PREPARE = "controller", "prepare"  # the last part of their names
+CONTROLLER, PREPARE = "controller", "prepare"  # the first part of their names
 CONTROLLER_MEMORY_GB = 4  # of a controller with thousands of trials
 
 
@@ -48,7 +48,7 @@ def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> 
 
 
 def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> str:
-    name, log = f"{sweep_name(sweep)}:{CONTROLLER}", sweep / paths.CONTROLLER_OUTPUT
+    name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
     if waiting := _living(name):
         return f"the controller is Slurm job {waiting} already; its output is in {log}"
     job_id = commands.submit(write_controller(cluster, sweep, command), service_cluster(cluster))
@@ -57,7 +57,7 @@ def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) ->
 
 def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> Path:
     """Write the script of a sweep's controller; return its path."""
-    name, script = f"{sweep_name(sweep)}:{CONTROLLER}", sweep / "controller.sbatch"
+    name, script = build_job_name(CONTROLLER, sweep), sweep / "controller.sbatch"
     text = render(
         "controller.sbatch.j2",
         name=name,
@@ -95,7 +95,7 @@ class SlurmPreparation:
         Raises UserError if Slurm does not take it.
         """
         self._done = sweep / paths.PREPARE_FOLDER / "exit_code"
-        name = f"{sweep_name(sweep)}:{PREPARE}"
+        name = build_job_name(PREPARE, sweep)
         try:
             self._job_id = _living(name)
             if not self._job_id:
