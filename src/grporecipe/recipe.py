@@ -46,7 +46,7 @@ class LaunchedCode:
     neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
     builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
     is the line of the trainer's call if it certainly passes no ``eval_dataset``. ``declares_more`` is true if other files may
-    declare further keys.
+    declare further keys. ``parsers`` are the classes that parse its command line.
     """
 
     file: str
@@ -57,6 +57,7 @@ class LaunchedCode:
     own_config: bool = False
     no_evaluation: int | None = None
     declares_more: bool = False
+    parsers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

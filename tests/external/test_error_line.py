@@ -25,3 +25,9 @@ def test_the_last_exception_is_shown_with_the_user_s_own_file_and_line() -> None
 def test_a_log_without_an_exception_has_no_such_line() -> None:
     """An exit code is all there is."""
     assert error_line(["step 1", "loss 0.3"]) == ""
+
+
+def test_without_an_exception_the_last_line_that_speaks_of_an_error_is_the_error() -> None:
+    """argparse and shells print one line; the command itself, which is printed first, is none."""
+    lines = ["$ train.py --on-error stop", "usage: train.py [-h]", "train.py: error: unrecognized arguments: --lr", ""]
+    assert error_line(lines) == "train.py: error: unrecognized arguments: --lr"

@@ -482,6 +482,34 @@ def check_program(experiment: Experiment) -> Iterator[str]:
             yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
     if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
         yield from check_script(trainer.script, folder / trainer.script)
+        yield from check_options(trainer, folder / trainer.script)
+
+
+def check_options(trainer: Trainer, path: Path) -> Iterator[str]:
+    """Say if a script's parser would refuse what the sweep passes: ``--config``, or a flag for each key."""
+    from grporecipe.frameworks.parsing.python_launched import read_program  # only a script needs it
+
+    code = read_program(path) if path.is_file() else None
+    if code is None or code.other_keys != "stop" or "TrlParser" in code.parsers or not code.parsers:
+        return
+    names = ", ".join(f"--{name}" for name in code.declares) or "no options"
+    is_whole = not code.declares_more and "HfArgumentParser" not in code.parsers
+    if trainer.takes == "config" and "config" not in code.declares:
+        if "HfArgumentParser" in code.parsers:
+            yield (
+                f"trainer.takes=config: {trainer.script} reads its arguments with HfArgumentParser, which takes no --config. "
+                "Set trainer.takes=flags."
+            )
+        elif is_whole:
+            yield (
+                f"trainer.takes=config: {trainer.script} declares no --config, which would bring a trial's values (it has "
+                f"{names}). Set trainer.takes=flags, and search its own options: trainer.args.NAME=..."
+            )
+    if trainer.takes == "flags" and is_whole and "output_dir" not in code.declares:
+        yield (
+            f"trainer.takes=flags: {trainer.script} declares no --output_dir, where a trial's model and log go (it has {names}). "
+            "Add it to the script."
+        )
 
 
 def check_script(name: str, path: Path) -> Iterator[str]:

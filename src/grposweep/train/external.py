@@ -294,10 +294,11 @@ def _last_lines(attempt: Attempt) -> list[str]:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the last exception of a log with the file and line of the user's own code; empty if there is none."""
+    """Return the last exception of a log with the file and line of the user's own code; without one its last error line."""
     start = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if start is None:
-        return ""
+        said = (line for line in reversed(lines) if "error" in line.lower() and not line.startswith("$ "))
+        return _RANK.sub("", next(said, "")).strip()[:LONGEST_ERROR]
     frames = [found for line in lines[start:] if (found := _FRAME.search(line))]
     ends = [n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))]
     if not ends:

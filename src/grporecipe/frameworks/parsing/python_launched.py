@@ -22,6 +22,7 @@ from grporecipe.frameworks.parsing.python_source import (
 from grporecipe.frameworks.parsing.repository import find_program
 from grporecipe.recipe import KeySpec, LaunchedCode
 
+PARSERS = frozenset({"TrlParser", "HfArgumentParser", "ArgumentParser"})
 MOST_BASES = 8
 LIBRARY_TRAINERS = ("trl", "unsloth")  # packages whose GRPOTrainer is TRL's
 # A class that overrides one of these makes its batches in its own way.
@@ -34,14 +35,26 @@ REWARDS = frozenset(
 def read_launched(program: str, script: Path) -> LaunchedCode | None:
     """Return the options and the trainer of a launched program; None if its file is not in the script's repository."""
     path = find_program(program, script)
-    names = read_file(path) if path else None
+    return read_program(path) if path else None
+
+
+def read_program(path: Path) -> LaunchedCode | None:
+    """Return the options and the trainer of a Python file; None if it cannot be read."""
+    names = read_file(path)
     if names is None:
         return None
     declares, is_whole = _read_options(names)
     trainer, own_trainer = read_trainer(names)
     makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
     return LaunchedCode(
-        str(path), declares, trainer, own_trainer, _other_keys(names), makes_config, declares_more=not is_whole
+        str(path),
+        declares,
+        trainer,
+        own_trainer,
+        _other_keys(names),
+        makes_config,
+        declares_more=not is_whole,
+        parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
     )
 
 
