@@ -315,7 +315,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
-    if setting.model_name_or_path is None and experiment.model.path != "embedded":
+    if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})
     recipe, path = None, best.path / RECIPE
     if is_external(experiment.trainer.kind) and path.is_file():  # its program read this, and no keys of ours

@@ -42,7 +42,8 @@ class Lora:
 
 @dataclass
 class Model:
-    """The trained model: ``path`` is a hub id, a local folder, or ``embedded`` for a tiny model that grposweep creates.
+    """The trained model: ``path`` is a hub id, a local folder, ``embedded`` for a tiny model that
+    grposweep creates, or ``embedded-text`` for an untrained one that reads any text.
 
     ``dtype`` is the type of the weights: float32, bfloat16, float16 (with LoRA and fp16 only), or auto: float32 for weights that
     are trained, the type of the mixed precision for those under an adapter. ``mixed_precision`` is bf16, fp16 (GPUs older than

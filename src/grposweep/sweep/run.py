@@ -260,7 +260,7 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     if (
         base.name is None or not (Path(base.outputs) / base.name).exists()
     ):  # a sweep with results has its files and metric
-        refuse(task_problems(judged.distinct("task", "trainer", "cluster")))
+        refuse(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged
 

@@ -26,7 +26,7 @@ from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, Experiment, Task
+from grposweep.schema import AUTO, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.prior import check_prior, prior_points
@@ -49,6 +49,7 @@ from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
 from grposweep.train.rewards import reward_problems
 from grposweep.train.tasks import split_rows
+from grposweep.train.tasks.arithmetic import CHARACTERS
 
 logger = logging.getLogger(__name__)
 ESTIMATED_POINTS = 100  # valid points whose memory is estimated
@@ -178,21 +179,29 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
         if experiment.trainer.kind == "trl" and not launcher_class(experiment.cluster.kind).has_own_environment(
             experiment.cluster
         ):
-            yield from _data_problems(experiment.task)
+            yield from _data_problems(experiment)
             for spec in experiment.task.rewards:
                 yield from reward_problems(spec)
 
 
-def _data_problems(task: Task) -> Iterator[str]:
+def _data_problems(experiment: Experiment) -> Iterator[str]:
     """Yield the error of reading a task's files; a dataset of the hub is left to preparation."""
+    task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
     is_hub = task.kind == "gsm8k" and not files
     if is_hub or any(file.stat().st_size > LARGEST for file in files):
         return
     try:
-        split_rows(task)
+        train, held_out = split_rows(task)
     except UserError as error:
         yield from error.problems or [str(error)]
+        return
+    other = next((row["prompt"] for row in (*train, *held_out) if not set(str(row["prompt"])) <= set(CHARACTERS)), None)
+    if experiment.model.path == "embedded" and other is not None:
+        yield (
+            f"model=tiny reads sums only ({CHARACTERS}), and task.kind={task.kind} has the prompt {str(other)[:60]!r}. Set "
+            "model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
+        )
 
 
 class Interrupted(Protocol):

@@ -22,7 +22,7 @@ from grporecipe.files import parse_json, read_bytes, write_text
 from grposweep.config.precision import check_precision, read_precision
 from grposweep.schema import Model
 from grposweep.train import hub
-from grposweep.train.tiny import EMBEDDED, Progress, silent, tiny_folder
+from grposweep.train.tiny import CREATED, Progress, silent, tiny_folder
 
 LOADING = ("attn_implementation", "trust_remote_code", "use_kernels")  # keys of the model that from_pretrained takes
 PACKAGES = {  # key and value of the model ("*": any) -> module and package that it needs
@@ -49,13 +49,13 @@ def locate(model: Model, prepared: str | None = None, progress: Progress = silen
     ``prepared`` is the hash of the weights that preparation noted, a hub model's commit. If this machine has what preparation
     loaded, this process stays off the network from now on. Otherwise a hub model is downloaded.
     """
-    is_local = model.path == EMBEDDED or Path(model.path).is_dir()
+    is_local = model.path in CREATED or Path(model.path).is_dir()
     known = None if is_local else hub.find(model, prepared)
     wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")  # of the hub; preparation loads none
     if prepared is not None and (is_local or known) and not wants_kernels:
         hub.go_offline()  # the client would try for half a minute to see whether the task's data is new
-    if model.path == EMBEDDED:
-        return tiny_folder(progress)
+    if model.path in CREATED:
+        return tiny_folder(model.path, progress)
     if is_local:
         _check_folder(Path(model.path))
         return Path(model.path)
@@ -68,7 +68,7 @@ def load_model(model: Model, folder: Path) -> Loaded:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
         # AutoTokenizer would read ours as Qwen2's, from the model type, and drop what it does not know.
-        loader = PreTrainedTokenizerFast if model.path == EMBEDDED else AutoTokenizer
+        loader = PreTrainedTokenizerFast if model.path in CREATED else AutoTokenizer
         tokenizer = loader.from_pretrained(
             folder, padding_side="left", truncation_side="left", trust_remote_code=model.trust_remote_code
         )
@@ -87,7 +87,7 @@ def load_model(model: Model, folder: Path) -> Loaded:
 def name_base_model(saved: Path, model: Model) -> None:
     """Name the hub model in a saved adapter's configuration, which peft writes with the path of this machine's copy."""
     path = saved / "adapter_config.json"
-    if path.is_file() and model.path != EMBEDDED and not Path(model.path).is_dir():
+    if path.is_file() and model.path not in CREATED and not Path(model.path).is_dir():
         content = parse_json(read_bytes(path))
         commit = Path(content["base_model_name_or_path"]).name
         content |= {"base_model_name_or_path": model.path, "revision": commit}

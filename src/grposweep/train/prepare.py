@@ -167,7 +167,7 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
     if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):
         raise UserError(
             f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its tokenizer does not know all "
-            f"characters of the prompt {prompt[:60]!r}. Set task=arithmetic for the tiny model, or another model."
+            f"characters of the prompt {prompt[:60]!r}. Set model=tiny_text for a first try with any text, or another model."
         )
 
 
@@ -190,10 +190,10 @@ def _ignore(*_: Any) -> None:
 
 def hash_model(experiment: Experiment, folder: Path) -> str:
     """Return the identity of the weights: the recipe's hash, a hash of a local folder, or the hub's commit."""
-    from grposweep.train.tiny import EMBEDDED, recipe_hash
+    from grposweep.train.tiny import CREATED, recipe_hash
 
-    if experiment.model.path == EMBEDDED:
-        return recipe_hash()
+    if experiment.model.path in CREATED:
+        return recipe_hash(experiment.model.path)
     if Path(experiment.model.path).is_dir():
         return hash_folder(Path(experiment.model.path))
     return folder.name

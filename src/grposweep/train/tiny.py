@@ -4,6 +4,8 @@ It exists so that a newcomer's first sweep is real GRPO on a CPU in seconds. It 
 answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO's first task is the one it has with
 language models, to unlearn a habit without losing what is known. A low learning rate does not get there, a high one
 forgets how to add. (Slips in the digits as noise, tried first, left nothing that 100 steps could unlearn.)
+
+Another one reads any text, byte by byte. It is not trained: it is for a first try of one's own data and rewards.
 """
 
 import hashlib
@@ -22,12 +24,13 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from grposweep.train.tasks.arithmetic import WARM_START_PAIRS, pairs
+from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
 
-EMBEDDED = "embedded"
-CHARACTERS = "0123456789+-="
+EMBEDDED, EMBEDDED_TEXT = "embedded", "embedded-text"
+CREATED = (EMBEDDED, EMBEDDED_TEXT)  # model.path of models that are created here
 VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
 PROMPT_TOKENS = 6  # 12+34=
+TEXT_TOKENS = 4096  # of prompt and completion, for a model that reads any text
 PAD, EOS = VOCABULARY.index("<pad>"), VOCABULARY.index("<eos>")
 
 # Everything that decides the weights. The wide initialisation is what makes it quick: Qwen's own 0.02 is meant for
@@ -60,11 +63,11 @@ def silent(_what: str, _done: int, _total: int) -> None:
     """Report nothing."""
 
 
-def tiny_folder(progress: Progress = silent) -> Path:
-    """Return the folder of the tiny model and its tokenizer, which the first call creates."""
-    target = cache_folder() / f"tiny-{recipe_hash()}"
+def tiny_folder(path: str = EMBEDDED, progress: Progress = silent) -> Path:
+    """Return the folder of a tiny model (one of `CREATED`) and its tokenizer, which the first call creates."""
+    target = cache_folder() / f"tiny-{recipe_hash(path)}"
     if not (target / "config.json").is_file():
-        _make(target, progress)
+        _make(target, path, progress)
     return target
 
 
@@ -75,10 +78,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
 
 
-def recipe_hash() -> str:
+def recipe_hash(path: str = EMBEDDED) -> str:
     """Twelve digits that change with anything that could change the weights."""
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    content = json.dumps({**RECIPE, **versions, "vocabulary": VOCABULARY}, sort_keys=True)
+    vocabulary = VOCABULARY if path == EMBEDDED else path
+    content = json.dumps({**RECIPE, **versions, "vocabulary": vocabulary}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -98,15 +102,31 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _make(target: Path, progress: Progress) -> None:
+def build_text_tokenizer() -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per byte, and padding on the left for generation."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = tokenizers.Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _make(target: Path, path: str, progress: Progress) -> None:
     """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:
-        warm_start(progress).save_pretrained(draft)
-        build_tokenizer().save_pretrained(draft)
-        for path in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        is_text = path == EMBEDDED_TEXT
+        (untrained(len(build_text_tokenizer())) if is_text else warm_start(progress)).save_pretrained(draft)
+        (build_text_tokenizer() if is_text else build_tokenizer()).save_pretrained(draft)
+        for made in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
+            made.chmod(0o755 if made.is_dir() else 0o644)
         try:
             draft.rename(target)
         except OSError:
@@ -114,6 +134,15 @@ def _make(target: Path, progress: Progress) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def untrained(vocabulary: int) -> Qwen2ForCausalLM:
+    """Return a model of the same size for any text, with weights that are always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RECIPE["seed"])
+        shape = {**RECIPE["config"], "max_position_embeddings": TEXT_TOKENS}
+        ends = {"pad_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1, "bos_token_id": None}
+        return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **ends, **shape)).eval()
 
 
 def warm_start(progress: Progress = silent) -> Qwen2ForCausalLM:

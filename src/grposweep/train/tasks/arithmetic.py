@@ -6,6 +6,8 @@ from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import Row
 
+CHARACTERS = "0123456789+-="  # of prompts that the tiny model reads
+
 # The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out
 # prompts are new to it as well.
 WARM_START_PAIRS = 5000
