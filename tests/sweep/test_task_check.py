@@ -48,7 +48,9 @@ def test_a_mistake_is_named_before_anything_is_created(
 
 def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(tmp_path: Path) -> None:
     """No download is needed for a first try."""
-    (tmp_path / "words.jsonl").write_text('{"prompt": "Tom has 3 apples", "answer": "3"}\n{"prompt": "1+1=", "answer": "2"}\n')
+    (tmp_path / "words.jsonl").write_text(
+        '{"prompt": "Tom has 3 apples", "answer": "3"}\n{"prompt": "1+1=", "answer": "2"}\n'
+    )
     said = start(tmp_path, "task=jsonl", "task.path=words.jsonl", "task.eval_prompts=1")
     assert "'Tom has 3 apples'. Set model=tiny_text" in said
 

@@ -167,20 +167,28 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
     "grposweep best",
     "grposweep best lr_batch --export best.yaml           # for run.py",
     "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
+    "grposweep best lr_batch --pack winner.zip            # for a colleague",
     "grposweep best --as command",
 )
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write.", show_default=False)] = None,
     form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
+    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="ZIP with its files.", show_default=False)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that holds something else.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
-    """Show a sweep's best trial, or write its configuration."""
-    from grposweep.report.export import show_best
+    """Show a sweep's best trial, or write what repeats it."""
+    from grposweep.report.export import pack_winner, show_best
     from grposweep.report.view import open_sweep
 
-    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force)
+    view = open_sweep(sweep, outputs)
+    if pack is not None:
+        if pack.exists() and not force:
+            raise UserError(f"--pack {pack}: it exists. Name another file, or add --force.")
+        say(pack_winner(view, pack))
+        return
+    show_best(view, export, None if form is None else str(form), force)
 
 
 @command(

@@ -12,11 +12,12 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import write_text
+from grporecipe.files import read_json, write_text
 from grporecipe.terminal import count, say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
@@ -27,6 +28,7 @@ from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_object
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths
+from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import read_metrics
 
 if TYPE_CHECKING:
@@ -286,6 +288,43 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     return (
         f"# {shlex.join(command)}\n# {head}; add overrides, or -m and parameters\ndefaults: [config, _self_]\n\n{text}"
     )
+
+
+def pack_winner(view: SweepView, file: Path) -> str:
+    """Write the best trial with its reward and data files into a ZIP archive. Return what is not in it, and how to repeat it.
+
+    Paths in it are relative to its folder: those outside of the working directory become ``files/<name>``.
+    Raises UserError if no trial has finished, or if the archive cannot be written.
+    """
+    best = view.best
+    if best is None:
+        raise UserError(f"{view.name} has no finished trial yet, so there is nothing to pack.")
+    inputs, head = TrialInputs.read(best.path), f"trial {best.number} of {view.name}, {view.metric} {best.objective}"
+    text = _hydra(best, head, Path("winner.yaml")).partition("\n")[2]
+    found: dict[str, Path] = {}
+    for name in inputs.digests:
+        is_below = not Path(name).is_absolute() and ".." not in Path(name).parts
+        target = name if is_below else f"files/{Path(name).name}"
+        found[target] = Path(inputs.path(name))
+        text = text if is_below else text.replace(name, target)
+    missing = [name for name, path in found.items() if not path.is_file()]
+    command = "grposweep run --config-dir . --config-name winner"
+    try:
+        with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+            archive.writestr("winner.yaml", f"# in this folder: {command}\n{text}")
+            archive.write(best.path / paths.RESULT, "expected/result.json")
+            archive.write(best.path / paths.METRICS, "expected/metrics.jsonl")
+            packages = (read_json(best.path / paths.PROVENANCE) or {}).get("packages", {})
+            archive.writestr("expected/packages.json", json.dumps(packages, indent=1))
+            for name, path in found.items():
+                if name not in missing:
+                    archive.write(path, name)
+    except OSError as error:
+        raise UserError(f"--pack {file}: it cannot be written ({error.strerror}). Name a file that can.") from error
+    model = str(best.config.get("model", {}).get("path", ""))
+    missing += [model] if Path(model).is_dir() else []
+    lacking = f"not in it: {', '.join(missing)}\n" if missing else ""
+    return f"wrote {file}\n{lacking}repeat it: unzip it into an empty folder, and there: {command}"
 
 
 def winner_texts(view: SweepView) -> dict[str, str]:
