@@ -9,9 +9,12 @@ from grposweep.storage.completions import (
     EVALUATION_BYTES,
     TRIAL_BYTES,
     KeptCompletion,
+    PromptRewards,
+    append_prompt_rewards,
     best_step,
     keep_completions,
     read_completions,
+    read_prompt_rewards,
     rewind_completions,
 )
 
@@ -80,3 +83,19 @@ def test_the_best_evaluation_may_have_a_single_completion() -> None:
     """The earliest of equal ones, the lowest where the objective is minimized, and none without a value."""
     found = {step: evaluation(step, value, count=1) for step, value in ((1, 0.2), (3, 0.7), (5, 0.7))}
     assert (best_step(found), best_step(found, maximize=False), best_step({})) == (3, 1, None)
+
+
+def test_rewards_by_prompt_are_the_mean_of_the_evaluations_asked_for(tmp_path: Path) -> None:
+    """A step that a resumed trial repeats counts once; other prompts in between, or a step without any, say nothing."""
+    for step, prompts, means in (
+        (2, "a", (0.0, 1.0)),
+        (2, "a", (0.5, 1.0)),
+        (4, "a", (1.0, 0.0)),
+        (6, "b", (1.0, 1.0)),
+    ):
+        append_prompt_rewards(tmp_path, step, PromptRewards(prompts, means))
+    assert read_prompt_rewards(tmp_path, [2, 4]) == PromptRewards("a", [0.75, 0.5])
+    assert read_prompt_rewards(tmp_path, [4, 6]) == read_prompt_rewards(tmp_path, [4, 8]) == PromptRewards()
+    with (tmp_path / "prompt_rewards.jsonl").open("a") as file:
+        file.write('{"step": 8, "prompts": "a", "means": [NaN, "x"]}\n{"step": 8, "mea')
+    assert read_prompt_rewards(tmp_path, [8]) == PromptRewards()

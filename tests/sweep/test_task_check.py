@@ -60,3 +60,14 @@ def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(tmp_path: Pat
     (tmp_path / "made.py").write_text("globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n")
     said = start(tmp_path, "task=jsonl", "task.path=nope.jsonl", "task.rewards=[made.py:close]")
     assert said.count("task.") == 2  # the path, and what to set
+
+
+def test_a_sweep_that_the_disk_cannot_hold_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    """2 TiB of checkpoints are not a remark; the length of each trial stands above it."""
+    large = ("trainer=fake", "model.shape.parameters=90000000000", *SEARCH)
+    ended = run_in(tmp_path, *large)
+    assert ended.code == 2
+    assert "not enough: set trainer.keep=none" in ended.err
+    assert "each trial: 200 optimizer steps, 6,400 completions" in ended.out
+    assert not list((tmp_path / "outputs").glob("*"))
+    assert run_in(tmp_path, *large, "rules.ignore=[disk]").code == 0

@@ -89,9 +89,9 @@ def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
     """Fewer than asked for are taken as they are; none is none."""
     lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
     assert summarise(lines, Search(metric="eval_reward", last=2)) == Objective(
-        pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1
+        pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1, evaluated=[2, 4]
     )
-    assert summarise([], Search(metric="eval_reward", last=1)) == Objective(None, None, None, None)
+    assert summarise([], Search(metric="eval_reward", last=1)).objective is None
 
 
 def test_a_diverged_training_is_no_objective() -> None:

@@ -12,12 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from grporecipe.errors import UserError
+from grporecipe.planning import steps_per_epoch, total_completions, total_steps
 from grporecipe.rules.registry import Problem
+from grporecipe.setting import Setting
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.report.tables import FOLD, build_table
 from grposweep.schema import Experiment
-from grposweep.search.validity import SpaceValidity
+from grposweep.search.validity import DISK, SpaceValidity
 
 BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
 LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously
@@ -76,7 +79,9 @@ class SpaceSummary:
     sampler: str  # empty for a single run
     budget: str  # how many trials fit the budget; empty without one
     is_local: bool  # trials share the CPU cores of this machine
+    is_dry: bool = False  # nothing is launched
     effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
+    settings: Sequence[Setting] = ()  # of the first points
 
     @property
     def left(self) -> int:
@@ -92,8 +97,13 @@ def print_space_summary(
     prepared: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Print the number of trials, warnings of the rules (each once), ignored rules, and disk and CPU use."""
+    """Print the number and length of trials, warnings of the rules (each once), ignored rules, and disk and CPU use.
+
+    Raises UserError if the disk is too small for the sweep, unless nothing is launched.
+    """
     console.print(_size(summary, base), highlight=False)
+    if length := _length(summary.settings):
+        console.print(f"each trial: {length}", highlight=False)
     if summary.budget:
         console.print(summary.budget, highlight=False)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
@@ -109,7 +119,10 @@ def print_space_summary(
     paused = 0
     if summary.effort < 1 and base.trainer.keep in ("none", "best"):  # others keep checkpoints anyway
         paused = checkpoint_bytes(base, parameters) * max(summary.left - summary.at_once, 0)
-    console.print(disk_report(needed, folder, paused), highlight=False)
+    report = disk_report(needed, folder, paused)
+    if needed > shutil.disk_usage(folder).free and not summary.is_dry and DISK not in base.rules.ignore:
+        raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
+    console.print(report, highlight=False)
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:
@@ -122,6 +135,25 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
     return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each"
+
+
+def _length(settings: Sequence[Setting]) -> str:
+    """Return the optimizer steps, completions and epochs of a trial; ranges where points differ, empty if unknown."""
+    found = []
+    for unit, digits, count_of in (
+        ("optimizer steps", 0, total_steps),
+        ("completions", 0, total_completions),
+        ("epochs", 2, _epochs),
+    ):
+        values = [value for value in map(count_of, settings) if value is not None]
+        texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values))) if values else {}
+        found += [f"{' to '.join(texts)} {unit}"] if texts else []
+    return ", ".join(found)
+
+
+def _epochs(s: Setting) -> float | None:
+    total, epoch = total_steps(s), steps_per_epoch(s)
+    return total / epoch if total is not None and epoch else None
 
 
 def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: int) -> int:

@@ -36,6 +36,8 @@ COUNTED_FROM = (*REALISED_FROM, "steps_per_generation")
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
 
+DISK = "disk"  # in rules.ignore: start although the disk is too small
+
 
 class RuleInputs:
     """The settings of a space's points, equal to composing each point and reading it (shown by a test)."""
@@ -196,7 +198,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     """
     problems = validate(points.base, {*names, *(item.name for item in space.parameters)}, trains)
     families = {known[:2] for known in REGISTRY}
-    unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in families]
+    unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
     for parameter in space.parameters:
         if parameter.name.partition(".")[0] in SHARED:

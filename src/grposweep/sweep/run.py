@@ -364,6 +364,7 @@ def _run_on_end(controller: Controller, console: Console) -> None:
 def _space_summary(controller: Controller) -> SpaceSummary:
     queue = controller.queue
     limited = controller.spending.budget.hours is not None and controller.ended < queue.planned
+    points = queue.valid_points[:CHECKED_POINTS] if controller.study.space.parameters else [{}]
     return SpaceSummary(
         trials=queue.target,
         replicates=queue.planned - queue.target,
@@ -372,7 +373,9 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         sampler=queue.sampler if controller.study.space.parameters else "",
         budget=controller.spending.promise(queue.planned) if limited else "",
         is_local=not controller.launcher.outlives,
+        is_dry=controller.launcher.is_dry,
         effort=controller.early_stopping.effort,
+        settings=[controller.validator.validate(point).setting for point in points],
     )
 
 
