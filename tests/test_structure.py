@@ -23,7 +23,7 @@ MOST_LINES = {
     "grporecipe": 2421, "grporecipe/diagnose": 1509, "grporecipe/frameworks": 12752, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1163, "grposweep/cli": 1507,
     "grposweep/config": 2724, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4480,
-    "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2739, "grposweep/storage": 2461,
+    "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2739, "grposweep/storage": 2460,
     "grposweep/sweep": 4735, "grposweep/train": 5235,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

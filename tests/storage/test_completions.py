@@ -94,7 +94,7 @@ def test_rewards_by_prompt_are_the_mean_of_the_evaluations_asked_for(tmp_path: P
         (6, "b", (1.0, 1.0)),
     ):
         append_prompt_rewards(tmp_path, step, PromptRewards(prompts, means))
-    assert read_prompt_rewards(tmp_path, [2, 4]) == PromptRewards("a", [0.75, 0.5])
+    assert read_prompt_rewards(tmp_path, [2, 4]) == PromptRewards("a", (0.75, 0.5))
     assert read_prompt_rewards(tmp_path, [4, 6]) == read_prompt_rewards(tmp_path, [4, 8]) == PromptRewards()
     with (tmp_path / "prompt_rewards.jsonl").open("a") as file:
         file.write('{"step": 8, "prompts": "a", "means": [NaN, "x"]}\n{"step": 8, "mea')

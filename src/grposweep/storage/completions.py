@@ -157,7 +157,7 @@ class PromptRewards:
         listed = content.get("means")
         means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
         known = [value for value in means if value is not None]
-        return cls(text_or(content.get("prompts")), known) if known and len(known) == len(means) else cls()
+        return cls(text_or(content.get("prompts")), tuple(known)) if known and len(known) == len(means) else cls()
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
@@ -172,6 +172,5 @@ def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
     found = [lines.get(step, PromptRewards()) for step in steps]
     if len({(one.prompts, len(one.means)) for one in found}) != 1:
         return PromptRewards()
-    return PromptRewards(
-        found[0].prompts, [math.fsum(v) / len(v) for v in zip(*(one.means for one in found), strict=True)]
-    )
+    means = tuple(math.fsum(values) / len(values) for values in zip(*(one.means for one in found), strict=True))
+    return PromptRewards(found[0].prompts, means)
