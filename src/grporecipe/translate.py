@@ -5,10 +5,12 @@ same in every framework. A translation comes with its launch command and a list 
 """
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import ceil, isclose
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from grporecipe import frameworks, planning
 from grporecipe.check import check, errors
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, write_text
-from grporecipe.frameworks.base import TranslatedRecipe, read_mapping
+from grporecipe.frameworks.base import RELEASE, Framework, TranslatedRecipe, read_mapping
 from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
+from grporecipe.frameworks.reading import values_of
+from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import cut
 from grporecipe.setting import Setting
@@ -50,7 +54,94 @@ def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
         yield f"{name}: {float(before):g} becomes {float(after):g}"
 
 
-COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only count the entries of a key
+# Fields that the plan's numbers compare, that follow from others, or that describe the launch and the data.
+NOT_COMPARED = NEVER_NATIVE - {"eval_dataset_name", "gradient_checkpointing", "sharding", "weights_dtype"} | frozenset(
+    ["data_processes", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "prompts_per_rollout",
+     "max_steps", "ends_with_epochs", "engine", "gpu_trials", "loads_reference", "loss_average", "parameters",
+     "signal_shares", "truncated_share", "rewards", "reward_weights", "evaluates", "use_bias_correction_kl"]
+)  # fmt: skip
+COMPARED = tuple(known.name for known in fields(Setting) if known.name not in NOT_COMPARED)
+# The effect of an unset field.
+NEUTRAL: Mapping[str, Any] = {
+    "min_p": 0.0, "repetition_penalty": 1.0, "entropy_coef": 0.0, "top_entropy_quantile": 1.0, "top_k": 0, "top_p": 1.0,
+    "minimum_learning_rate_ratio": 0.0, "use_adaptive_entropy": False,
+}  # fmt: skip
+# The words by which a loss names a field, apart from its name and its key.
+SAID_AS = {
+    "kl_placement": "KL in", "kl_estimator": "KL estimator|use_bias_correction_kl", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
+    "dynamic_batching": "micro-batches", "lora_targets": "modules",
+    "sharding": "--zero_stage|--use_fsdp|accelerate_configs", "prompts_per_generation": "portions", "eval_dataset_name": "held-out",
+}  # fmt: skip
+# The conditions under which fields have an effect.
+NEEDS: Mapping[str, Callable[[Setting], Any]] = {
+    "lora_": lambda s: s.lora,
+    "vllm_server_": lambda s: s.use_vllm and s.vllm_mode == "server",
+    "vllm_importance_sampling_": lambda s: s.use_vllm and s.vllm_importance_sampling_correction,
+    "vllm_": lambda s: s.use_vllm,
+    "ref_model_": lambda s: s.sync_ref_model,
+    "sapo_": lambda s: s.loss_type == "sapo",
+    "vespo_": lambda s: s.loss_type == "vespo",
+    "entropy_coef_": lambda s: s.use_adaptive_entropy,
+    "entropy_target": lambda s: s.use_adaptive_entropy,
+    "kl_reward_": lambda s: s.kl_reward_coefficient,
+    "kl_estimator": lambda s: s.beta,
+    "kl_controller": lambda s: s.kl_reward_coefficient,
+    "kl_": lambda s: s.kl_controller != "fixed" and s.kl_reward_coefficient,
+    "num_generations_eval": lambda s: s.evaluates,
+    "per_device_eval_batch_size": lambda s: s.evaluates,
+    "eval_": lambda s: s.evaluates,
+    "dataloader_drop_last": lambda s: s.evaluates,
+    "sharding": lambda s: s.sharding != "none",
+}  # fmt: skip
+
+
+def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
+    """Yield the fields that a translation changes and that ``said`` does not name.
+
+    A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
+    """
+    default = Setting()
+    for name in COMPARED:
+        here, there = _meaning(before, name), _meaning(after, name)
+        is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
+        if here is None or is_same:
+            continue
+        is_given = name in before.given if before.given else here != _meaning(default, name)
+        counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
+        if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
+            continue
+        words = {re.escape(name), re.escape(before.key(name)), *(SAID_AS[start] for start in SAID_AS if name.startswith(start))}
+        if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", said):
+            key = "" if before.key(name) == name else f" ({before.key(name)})"
+            if name == "kl_estimator" and before.framework.follows_trl:
+                key = f" (use_bias_correction_kl={_shown(before.use_bias_correction_kl)})"
+            yield f"{name}={_shown(here)}{key}: " + ("is not written" if there is None else f"becomes {_shown(there)}")
+
+
+def _meaning(s: Setting, name: str) -> Any:
+    """Return a field in a form that is the same in all frameworks. None if it is unknown or the plan's numbers hold it."""
+    value, total = getattr(s, name), planning.total_steps(s)
+    if name == "epochs":
+        return None if total is not None or (s.max_steps is not None and not s.ends_with_epochs) else value
+    if name == "kl_placement":
+        places = [place for place, number in (("loss", s.beta), ("reward", s.kl_reward_coefficient)) if number]
+        return "both" if len(places) > 1 else "".join(places) or "none"
+    if name == "kl_estimator":
+        is_unset = s.use_bias_correction_kl is None and s.framework.follows_trl and s.version >= CORRECTED_KL
+        return None if is_unset else s.kl_estimator or ("k3+" if s.use_bias_correction_kl else "k3")
+    if name in ("save_steps", "eval_steps", "warmup_steps") and value and 0 < value < 1 and total:
+        return ceil(value * total)
+    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations, **NEUTRAL}
+    return others.get(name) if value is None else value
+
+
+def _is_close(here: Any, there: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (here, there))
+    return numbers and isclose(here, there, rel_tol=1e-6)
+
+
+# Fields that only count the entries of a key.
+COUNTED = frozenset({"rewards", "reward_weights", "train_prompts", "eval_prompts"})
 # Keys of transformers' TrainingArguments that mean the same in every framework built on it.
 TRANSFORMERS = frozenset(
     ["bf16", "fp16", "tf32", "gradient_checkpointing", "logging_steps", "output_dir", "report_to", "run_name",
@@ -123,23 +214,38 @@ def translate(
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
     losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, kept))
+    losses += tuple(find_lost(setting, after, " ".join(losses)))
     return Translation({written.file_name: text}, _command(written), losses, changed)
 
 
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold and that are not at their default."""
     framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
-    held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
+    held: dict[str, list[Any]] = {}
+    for name, key in setting.keys.items():
+        if name not in COUNTED:
+            held.setdefault(key, []).append(getattr(setting, name))
     found = []
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
-        is_held = key in setting.keys.values() if written in recipe.unresolved else key in held
+        is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
         is_default = key in known and known[key].default == value
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
+    left += [key for key in _read_as_others(recipe, framework) if key not in left]
     values = {**recipe.config, **recipe.unresolved}
     return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
+
+
+def _read_as_others(recipe: Recipe, framework: Framework) -> Iterator[str]:
+    """Yield the keys whose value a setting cannot tell from another one: ms-swift's tuners other than LoRA."""
+    said = values_of(recipe).said
+    for row in framework.fields:
+        if row.type == RELEASE and row.read and row.write and row.key in said:
+            value, known = said[row.key], row.read(said[row.key])
+            if known is not None and row.write(known) != value and row.key in recipe.config:
+                yield row.key
 
 
 def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
@@ -222,8 +328,9 @@ def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
 
 def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
     """Read a written recipe with the framework's own reader, for the same processes and prompts."""
-    options = Options(target, None, setting.processes, setting.train_prompts)
-    found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
+    options = Options(target, frameworks.FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
+    recipe = parse_recipe(Path(written.file_name), written.recipe, options)
+    found = _with_minimum_rate(frameworks.read(recipe).setting, dict(recipe.config))
     return replace(found, processes=setting.processes) if found.processes is None else found
 
 

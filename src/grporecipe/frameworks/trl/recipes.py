@@ -291,8 +291,12 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
-    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient."""
-    if s.framework.follows_trl or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
+    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient.
+
+    Releases of TRL without the key do not multiply, and 1.16 does by default.
+    """
+    has_default = s.framework.follows_trl and s.version >= CORRECTED_KL
+    if has_default or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
         return {}
     return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
