@@ -139,7 +139,8 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     files, losses = write_own(setting, model_types(recipe, setting))
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-    left = list_left_out(find_left_out(recipe, setting), dict.fromkeys(("dtype", "torch_dtype", "bf16", "fp16")))
+    found = find_left_out(recipe, setting)
+    left = list_left_out(found, {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16")})
     return Translation(files, shlex.join(COMMAND), (*list_unknown(setting, recipe), *losses, *left))
 
 
