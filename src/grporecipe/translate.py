@@ -23,7 +23,7 @@ from grporecipe.files import parse_yaml, write_text
 from grporecipe.frameworks.base import RELEASE, Framework, TranslatedRecipe, read_mapping
 from grporecipe.frameworks.parsing.launcher_files import WORDS
 from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
-from grporecipe.frameworks.reading import values_of
+from grporecipe.frameworks.reading import release_defaults, values_of
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
 from grporecipe.frameworks.verl.recipes import WRITTEN
@@ -74,7 +74,7 @@ SAID_AS = {
     "kl_placement": "KL in", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
     "kl_estimator": "KL estimator|use_bias_correction_kl",
     "dynamic_batching": "micro-batches", "lora_targets": "modules",
-    "prompts_per_generation": "portions", "eval_dataset_name": "held-out",
+    "prompts_per_generation": "portions", "eval_": "held-out",
 }  # fmt: skip
 # The conditions under which fields have an effect.
 NEEDS: Mapping[str, Callable[[Setting], Any]] = {
@@ -105,13 +105,13 @@ def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
 
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
-    default = Setting()
+    usual = Setting(), Setting().replace(release_defaults(frameworks.FRAMEWORKS["trl"], TRL))
     for name in COMPARED:
         here, there = _meaning(before, name), _meaning(after, name)
         is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
         if here is None or is_same:
             continue
-        is_given = name in before.given if before.given else here != _meaning(default, name)
+        is_given = name in before.given if before.given else here not in [_meaning(s, name) for s in usual]
         counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
         if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
             continue
@@ -130,6 +130,8 @@ def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
 def _meaning(s: Setting, name: str) -> Any:
     """Return a field in a form that is the same in all frameworks. None if it is unknown or the plan's numbers hold it."""
     value, total = getattr(s, name), planning.total_steps(s)
+    if name == "per_device_eval_batch_size" and s.framework.unit == "prompts":
+        return None
     if name == "weights_dtype" and frameworks.FRAMEWORKS[s.framework.name].memory is None:
         return None
     if name == "sharding" and s.framework.syntax == "dotted":
@@ -224,6 +226,7 @@ def translate(
     left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
     setting = _with_minimum_rate(setting, left)
     setting = _with_split(setting, target, left)
+    setting = _with_intervals(setting)
     if recipe is not None:
         setting = _with_types(setting, recipe)
     if left.get("deepspeed") == setting.sharding:  # ms-swift's name of the stage alone
@@ -232,8 +235,6 @@ def translate(
     is_copied = "deepspeed" in left and shares_names and not _is_unreadable("deepspeed", left["deepspeed"], target)
     written = frameworks.write(setting.replace({"sharding": "none"}) if is_copied else setting, target)
     after = read_back(written, target, setting)
-    if is_copied:
-        after = after.replace({"sharding": setting.sharding})
     changed = (*differences(setting, after), *_newly_broken(setting, after))
     kept = _kept_as_they_are(left, setting, target, written.recipe)
     text = written.recipe
@@ -241,6 +242,9 @@ def translate(
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
     stated = {**parse_yaml(written.recipe), **kept} if shares_names else kept
     losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated))
+    after = read_back(replace(written, recipe=text), target, setting) if kept else after
+    if is_copied:
+        after = after.replace({"sharding": setting.sharding})
     losses += tuple(find_lost(setting, after, " ".join(losses)))
     return Translation({written.file_name: text}, _command(written), losses, changed)
 
@@ -292,6 +296,18 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
     except UserError:  # the recipe cannot be read without them
         return True
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
+
+
+def _with_intervals(setting: Setting) -> Setting:
+    """Return a setting of ours with intervals instead of the numbers of evaluations and checkpoints."""
+    total, changes = planning.total_steps(setting), dict[str, Any]()
+    if setting.evaluations and total:
+        changes = {"eval_strategy": "steps", "eval_steps": max(total // setting.evaluations, 1), "evaluations": 0}
+    elif not setting.evaluations and setting.eval_at_start:
+        changes = {"evaluates": False}  # eval_on_start says it
+    if setting.checkpoints and total:
+        changes |= {"save_steps": planning.save_every(setting.replace({"save_steps": None})), "checkpoints": 0}
+    return setting.replace(changes)
 
 
 def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
