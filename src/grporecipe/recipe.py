@@ -45,8 +45,8 @@ class LaunchedCode:
     unknown; ``own_trainer`` is true if it is not the framework's class. ``other_keys`` is what happens to a key that
     neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
     builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
-    is the line of the trainer's call if it certainly passes no ``eval_dataset``. ``declares_more`` is true if other files may
-    declare further keys. ``parsers`` are the classes that parse its command line.
+    and ``no_rewards`` are the line of the trainer's call if it certainly passes no ``eval_dataset`` or ``reward_funcs``.
+    ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line.
     """
 
     file: str
@@ -56,6 +56,7 @@ class LaunchedCode:
     other_keys: Literal["", "stop", "dropped"] = ""
     own_config: bool = False
     no_evaluation: int | None = None
+    no_rewards: int | None = None
     declares_more: bool = False
     parsers: frozenset[str] = frozenset()
 

@@ -5,10 +5,12 @@ same in every framework. A translation comes with its launch command and a list 
 """
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import ceil, isclose
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,16 @@ from grporecipe import frameworks, planning
 from grporecipe.check import check, errors
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, write_text
-from grporecipe.frameworks.base import TranslatedRecipe, read_mapping
+from grporecipe.frameworks.base import RELEASE, Framework, TranslatedRecipe, read_mapping
+from grporecipe.frameworks.parsing.launcher_files import WORDS
 from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
+from grporecipe.frameworks.reading import release_defaults, values_of
+from grporecipe.frameworks.trl.keys import known
+from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
+from grporecipe.frameworks.verl.recipes import WRITTEN
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import cut
-from grporecipe.setting import Setting
+from grporecipe.setting import TRL, FrameworkTraits, Setting
 from grporecipe.terminal import printable, say, write_data
 
 PLAN_NUMBERS = {
@@ -50,12 +57,115 @@ def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
         yield f"{name}: {float(before):g} becomes {float(after):g}"
 
 
-COUNTED = frozenset({"rewards", "reward_weights"})  # fields that only count the entries of a key
+# Fields that the plan's numbers compare, that follow from others, or that describe the launch and the data.
+NOT_COMPARED = NEVER_NATIVE - {"eval_dataset_name", "gradient_checkpointing", "sharding", "weights_dtype"} | frozenset(
+    ["data_processes", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "prompts_per_rollout",
+     "max_steps", "ends_with_epochs", "engine", "gpu_trials", "loads_reference", "parameters",
+     "signal_shares", "truncated_share", "rewards", "reward_weights", "evaluates", "use_bias_correction_kl"]
+)  # fmt: skip
+COMPARED = tuple(each.name for each in fields(Setting) if each.name not in NOT_COMPARED)
+# The effect of an unset field.
+NEUTRAL: Mapping[str, Any] = {
+    "min_p": 0.0, "repetition_penalty": 1.0, "entropy_coef": 0.0, "top_entropy_quantile": 1.0, "top_k": 0, "top_p": 1.0,
+    "minimum_learning_rate_ratio": 0.0, "use_adaptive_entropy": False,
+}  # fmt: skip
+# The words by which a loss names a field, apart from its name and its key.
+SAID_AS = {
+    "kl_placement": "KL in", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
+    "kl_estimator": "KL estimator|use_bias_correction_kl",
+    "dynamic_batching": "micro-batches", "lora_targets": "modules",
+    "prompts_per_generation": "portions", "eval_": "held-out",
+}  # fmt: skip
+# The conditions under which fields have an effect.
+NEEDS: Mapping[str, Callable[[Setting], Any]] = {
+    "lora_": lambda s: s.lora,
+    "vllm_server_": lambda s: s.use_vllm and s.vllm_mode == "server",
+    "vllm_importance_sampling_": lambda s: s.use_vllm and s.vllm_importance_sampling_correction,
+    "vllm_": lambda s: s.use_vllm,
+    "ref_model_": lambda s: s.sync_ref_model,
+    "sapo_": lambda s: s.loss_type == "sapo",
+    "vespo_": lambda s: s.loss_type == "vespo",
+    "entropy_coef_": lambda s: s.use_adaptive_entropy,
+    "entropy_target": lambda s: s.use_adaptive_entropy,
+    "kl_reward_": lambda s: s.kl_reward_coefficient,
+    "kl_estimator": lambda s: s.beta,
+    "kl_controller": lambda s: s.kl_reward_coefficient,
+    "kl_": lambda s: s.kl_controller != "fixed" and s.kl_reward_coefficient,
+    "num_generations_eval": lambda s: s.evaluates,
+    "per_device_eval_batch_size": lambda s: s.evaluates,
+    "eval_": lambda s: s.evaluates,
+    "dataloader_drop_last": lambda s: s.evaluates,
+    "sharding": lambda s: s.sharding != "none",
+    "loss_average": lambda _: False,
+}  # fmt: skip
+
+
+def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
+    """Yield the fields that a translation changes and that ``said`` does not name.
+
+    A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
+    """
+    usual = Setting(), Setting().replace(release_defaults(frameworks.FRAMEWORKS["trl"], TRL))
+    for name in COMPARED:
+        here, there = _meaning(before, name), _meaning(after, name)
+        is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
+        if here is None or is_same:
+            continue
+        is_given = name in before.given if before.given else here not in [_meaning(s, name) for s in usual]
+        counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
+        if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
+            continue
+        words = {
+            re.escape(name),
+            re.escape(before.key(name)),
+            *(SAID_AS[start] for start in SAID_AS if name.startswith(start)),
+        }
+        if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", said):
+            key = "" if before.key(name) == name else f" ({before.key(name)})"
+            if name == "kl_estimator" and before.framework.follows_trl:
+                key = f" (use_bias_correction_kl={_shown(before.use_bias_correction_kl)})"
+            yield f"{name}={_shown(here)}{key}: " + ("is not written" if there is None else f"becomes {_shown(there)}")
+
+
+def _meaning(s: Setting, name: str) -> Any:
+    """Return a field in a form that is the same in all frameworks. None if it is unknown or the plan's numbers hold it."""
+    value, total = getattr(s, name), planning.total_steps(s)
+    if name == "per_device_eval_batch_size" and s.framework.unit == "prompts":
+        return None
+    if name == "weights_dtype" and frameworks.FRAMEWORKS[s.framework.name].memory is None:
+        return None
+    if name == "sharding" and s.framework.syntax == "dotted":
+        return "fsdp"
+    if name == "epochs":
+        return None if total is not None or (s.max_steps is not None and not s.ends_with_epochs) else value
+    if name == "loss_average" and s.loss_type in WRITTEN:
+        return None  # the loss in TRL's terms says it
+    if name == "kl_placement":
+        places = [place for place, number in (("loss", s.beta), ("reward", s.kl_reward_coefficient)) if number]
+        return "both" if len(places) > 1 else "".join(places) or "none"
+    if name == "kl_estimator":
+        is_unset = s.use_bias_correction_kl is None and s.framework.follows_trl and s.version >= CORRECTED_KL
+        return None if is_unset else s.kl_estimator or ("k3+" if s.use_bias_correction_kl else "k3")
+    if name in ("save_steps", "eval_steps", "warmup_steps") and value and 0 < value < 1 and total:
+        return ceil(value * total)
+    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations, **NEUTRAL}
+    return others.get(name) if value is None else value
+
+
+def _is_close(here: Any, there: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (here, there))
+    return numbers and isclose(here, there, rel_tol=1e-6)
+
+
+# Fields that only count the entries of a key.
+COUNTED = frozenset({"rewards", "reward_weights", "train_prompts", "eval_prompts"})
 # Keys of transformers' TrainingArguments that mean the same in every framework built on it.
 TRANSFORMERS = frozenset(
-    ["bf16", "fp16", "tf32", "gradient_checkpointing", "logging_steps", "output_dir", "report_to", "run_name",
+    ["bf16", "fp16", "tf32", "logging_steps", "output_dir", "report_to", "run_name",
      "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
 )  # fmt: skip
+SPLIT_IN_NAME = "easyr1"  # verl/utils/dataset.py of EasyR1: "name@split"
+SPLITS = {"dataset_name": "dataset_train_split", "eval_dataset_name": "dataset_test_split"}  # by the data, TRL's keys
 NO_KEYS = frozenset({"config", "num_processes"})  # options of a launcher
 LAUNCH = "launch.sh"
 
@@ -115,31 +225,58 @@ def translate(
     """
     left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
     setting = _with_minimum_rate(setting, left)
-    written = frameworks.write(setting, target)
+    setting = _with_split(setting, target, left)
+    setting = _with_intervals(setting)
+    if recipe is not None:
+        setting = _with_types(setting, recipe)
+    if left.get("deepspeed") == setting.sharding:  # ms-swift's name of the stage alone
+        del left["deepspeed"]
+    shares_names = _share_names(setting.framework, frameworks.FRAMEWORKS[target].traits)
+    is_copied = "deepspeed" in left and shares_names and not _is_unreadable("deepspeed", left["deepspeed"], target)
+    written = frameworks.write(setting.replace({"sharding": "none"}) if is_copied else setting, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
     kept = _kept_as_they_are(left, setting, target, written.recipe)
     text = written.recipe
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
-    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, kept))
+    stated = {**parse_yaml(written.recipe), **kept} if shares_names else kept
+    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated))
+    after = read_back(replace(written, recipe=text), target, setting) if kept else after
+    if is_copied:
+        after = after.replace({"sharding": setting.sharding})
+    losses += tuple(find_lost(setting, after, " ".join(losses)))
     return Translation({written.file_name: text}, _command(written), losses, changed)
 
 
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold and that are not at their default."""
-    framework, known = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
-    held = {key for name, key in setting.keys.items() if name not in COUNTED and getattr(setting, name) is not None}
+    framework, takes = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
+    held: dict[str, list[Any]] = {}
+    for name, key in setting.keys.items():
+        if name not in COUNTED:
+            held.setdefault(key, []).append(getattr(setting, name))
     found = []
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
-        is_held = key in setting.keys.values() if written in recipe.unresolved else key in held
-        is_default = key in known and known[key].default == value
+        is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
+        is_default = key in takes and takes[key].default == value
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
+    left += [key for key in _read_as_others(recipe, framework) if key not in left]
     values = {**recipe.config, **recipe.unresolved}
     return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
+
+
+def _read_as_others(recipe: Recipe, framework: Framework) -> Iterator[str]:
+    """Yield the keys whose value a setting cannot tell from another one: ms-swift's tuners other than LoRA."""
+    said = values_of(recipe).said
+    for row in framework.fields:
+        if row.type == RELEASE and row.read and row.write and row.key in said:
+            value, read = said[row.key], row.read(said[row.key])
+            if read is not None and row.write(read) != value and row.key in recipe.config:
+                yield row.key
 
 
 def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
@@ -161,6 +298,44 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
 
 
+def _with_intervals(setting: Setting) -> Setting:
+    """Return a setting of ours with intervals instead of the numbers of evaluations and checkpoints."""
+    total, changes = planning.total_steps(setting), dict[str, Any]()
+    if setting.evaluations and total:
+        changes = {"eval_strategy": "steps", "eval_steps": max(total // setting.evaluations, 1), "evaluations": 0}
+    elif not setting.evaluations and setting.eval_at_start:
+        changes = {"evaluates": False}  # eval_on_start says it
+    if setting.checkpoints and total:
+        changes |= {"save_steps": planning.save_every(setting.replace({"save_steps": None})), "checkpoints": 0}
+    return setting.replace(changes)
+
+
+def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
+    """Return a setting with the split of its data where the target has it: in EasyR1's names (``name@split``) or in a key."""
+    source = setting.framework.name
+    if SPLIT_IN_NAME in (source, target) and source != target:
+        for name, key in SPLITS.items():
+            data, default = getattr(setting, name), known(TRL)[key].default
+            if data and target == SPLIT_IN_NAME and left.get(key):
+                setting = setting.replace({name: f"{data}@{left.pop(key)}"})
+            elif data and source == SPLIT_IN_NAME and "@" in data:
+                data, _, split = data.partition("@")
+                setting, more = setting.replace({name: data}), {} if split == default else {key: split}
+                left |= more
+    return setting
+
+
+def _with_types(setting: Setting, recipe: Recipe) -> Setting:
+    """Return a setting with the numeric types that a recipe trains in, as far as its framework's reader knows them."""
+    read = frameworks.FRAMEWORKS[recipe.framework].memory
+    found = (read(values_of(recipe), setting) if read else None) or {}
+    types: dict[str, Any] = {name: found[name] for name in ("weights_dtype", "autocast_dtype") if name in found}
+    stated = recipe.launch_fields.get("autocast_dtype")
+    if stated and types.get("weights_dtype") == "float32" and types["autocast_dtype"] is None:
+        types["autocast_dtype"] = stated
+    return setting.replace(types)
+
+
 def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
     """Return a setting with the lowest learning rate of a cosine, which TRL's recipes hold in a mapping taken from ``left``."""
     options = read_mapping(left.get("lr_scheduler_kwargs"))
@@ -175,34 +350,44 @@ def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
     return setting.replace({"lr_scheduler_type": "cosine", "minimum_learning_rate_ratio": ratio})
 
 
+def _share_names(one: FrameworkTraits, other: FrameworkTraits) -> bool:
+    """Return whether both frameworks follow or extend TRL, so that keys of transformers have the same names."""
+    return "extends TRL" in one.labels & other.labels
+
+
 def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text: str) -> dict[str, Any]:
     """Return the keys that the target takes under the same name and that are not yet written.
 
-    Between frameworks that follow TRL, these are all keys. For one that extends TRL, they are the keys of transformers.
+    Between frameworks that follow TRL, these are all keys. For one that extends TRL, they are the keys of transformers. For
+    others, they are the keys of a split.
     """
     framework = frameworks.FRAMEWORKS[target]
-    both = (setting.framework, framework.traits)
-    if not all(traits.follows_trl or traits.extends_trl for traits in both):
-        return {}
-    takes, written = framework.takes(framework.version), parse_yaml(text)
+    takes = framework.takes(framework.version)
     if "dtype" in left and "dtype" not in takes:  # before 0.24
         left["torch_dtype"] = left.pop("dtype")
-    names = left.keys() if all(traits.follows_trl for traits in both) else left.keys() & TRANSFORMERS
-    names = (names & takes.keys()) - written.keys()
-    return {key: value for key, value in left.items() if key in names and not _is_unknown(value)}
+    names = set(left)
+    if not _share_names(setting.framework, framework.traits):
+        names &= set(SPLITS.values()) if framework.traits.follows_trl else set()
+    elif not (setting.framework.follows_trl and framework.traits.follows_trl):
+        names &= TRANSFORMERS
+    names = names & takes.keys() and names & takes.keys() - parse_yaml(text).keys()
+    return {
+        key: value for key, value in left.items() if key in names and not _is_unreadable(key, value, framework.name)
+    }
 
 
 def _shown(value: Any) -> str:
     return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _is_unknown(value: Any) -> bool:
-    return isinstance(value, str) and "$" in value
+def _is_unreadable(key: str, value: Any, target: str) -> bool:
+    """Return whether only a running shell, or only ms-swift, knows a value."""
+    return isinstance(value, str) and ("$" in value or (key == "deepspeed" and value in WORDS and target != "ms-swift"))
 
 
 def list_left_out(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[str]:
-    """Return a line that names the keys that are not translated."""
-    rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept]
+    """Return a line that names the keys that are not translated, which ``kept`` does not hold with their values."""
+    rest = [f"{key}={_shown(value)}" for key, value in left.items() if key not in kept or kept[key] != value]
     if rest:
         yield f"not translated, so set it yourself if you need it: {', '.join(rest)}"
 
@@ -222,8 +407,12 @@ def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
 
 def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
     """Read a written recipe with the framework's own reader, for the same processes and prompts."""
-    options = Options(target, None, setting.processes, setting.train_prompts)
-    found = frameworks.read(parse_recipe(Path(written.file_name), written.recipe, options)).setting
+    options = Options(target, frameworks.FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
+    recipe = parse_recipe(Path(written.file_name), written.recipe, options)
+    found = _with_types(_with_minimum_rate(frameworks.read(recipe).setting, dict(recipe.config)), recipe)
+    stage = re.search(r"--zero_stage (\d)|/zero(\d)\.yaml", " ".join(written.command))
+    if stage:
+        found = found.replace({"sharding": f"zero{stage[1] or stage[2]}"})
     return replace(found, processes=setting.processes) if found.processes is None else found
 
 

@@ -216,7 +216,8 @@ def test_numbers_in_strings_are_reported_and_fixed(key: str, value: str, number:
     ("learning_rate", "fast"), ("learning_rate", None), ("beta", [0.1]), ("beta", float("inf")), ("use_vllm", "maybe"),
     ("use_vllm", 3), ("eval_strategy", False), ("eval_strategy", True), ("eval_strategy", "step"),
     ("reward_funcs", "accuracy"), ("max_steps", 1e30), ("lr_scheduler_type", "cosin"), ("optim", "adam"),
-    ("report_to", "wandbb"), ("report_to", ["wandb", "tensorbord"]), ("logging_strategy", "step"),
+    ("hub_strategy", "never"),
+    ("optim", ["adamw_torch"]), ("report_to", "wandbb"), ("report_to", ["wandb", "tensorbord"]), ("logging_strategy", "step"),
 ])  # fmt: skip
 def test_values_of_the_wrong_type_are_errors(key: str, value: Any) -> None:
     """And nothing else is reported about them."""
@@ -242,6 +243,34 @@ def test_two_precisions_at_once_are_an_error(bf16: str, fp16: str) -> None:
     assert found.code == "GV113"
     assert [fix.change for fix in found.fixes] == [{fp16: None}, {bf16: None}]
     assert findings({bf16: True, fp16: False}) == findings({bf16: False, fp16: True}) == []
+
+
+@pytest.mark.parametrize("config", [
+    {"logging_steps": 0}, {"logging_steps": 1.5}, {"save_steps": 1.5}, {"eval_strategy": "steps", "eval_steps": 2.5},
+    {"dataloader_prefetch_factor": 2}, {"torch_empty_cache_steps": 0}, {"fsdp": "ful_shard"}, {"debug": "all"},
+    {"accelerator_config": {"split_batch": True}},
+])  # fmt: skip
+def test_what_transformers_refuses_at_start_is_an_error(config: dict[str, Any]) -> None:
+    """Alone or together."""
+    assert [found.code for found in findings(config)] == ["GV114"]
+
+
+@pytest.mark.parametrize("config", [
+    {"logging_strategy": "epoch", "logging_steps": 0}, {"logging_steps": 0.1}, {"save_strategy": "epoch", "save_steps": 1.5},
+    {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 1}, {"torch_empty_cache_steps": 1}, {"eval_steps": 2.5},
+    {"debug": "underflow_overflow"}, {"accelerator_config": {"split_batches": False}}, {"vllm_mode": "local"},
+])  # fmt: skip
+def test_what_transformers_takes_is_no_error(config: dict[str, Any]) -> None:
+    """A value without effect is none either."""
+    assert findings(config) == []
+
+
+def test_a_mode_of_vllm_that_trl_does_not_have_is_an_error() -> None:
+    """With vLLM; without its correction, the mode of that is not read."""
+    modes = {"use_vllm": True, "vllm_mode": "local", "vllm_importance_sampling_mode": "token"}
+    codes = [found.code for found in findings(modes) if found.severity == "error"]
+    assert codes == ["GV104", "GV104"]
+    assert len(findings({**modes, "vllm_importance_sampling_correction": False})) == len(findings(modes)) - 1
 
 
 @pytest.mark.slow  # imports torch

@@ -72,6 +72,18 @@ def test_evaluation_without_data_is_an_error(tmp_path: Path, strategy: str, more
     assert ("GRPOTrainer(...) on line 5 gets no eval_dataset" in " ".join(shown.split())) is found
 
 
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [("", True), (", reward_funcs=None", True), (", reward_funcs=reward", False), (", environment_factory=Game", False),
+     (", **words", False), (", *words", False), (", reward", False)],
+)  # fmt: skip
+def test_a_trainer_without_rewards_is_an_error(tmp_path: Path, more: str, found: bool) -> None:
+    """TRL stops at start. No error if the call may get them in another way."""
+    text = "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(seed=1)\n"
+    shown = answer(write(tmp_path, f"{text}GRPOTrainer('m'{more}, args=args, train_dataset=data)\n"))
+    assert ("GV115 error" in shown) is found
+
+
 def test_a_value_that_is_no_literal_is_left_alone_and_that_is_reported(tmp_path: Path) -> None:
     """The file stays as it is."""
     text = "from trl import GRPOConfig\nS = '8'\nGRPOConfig(num_generations=S)\n"

@@ -189,11 +189,12 @@ def test_the_recipe_of_another_trainers_winner_is_the_one_that_it_read(commands:
     assert Path("own.yaml").read_text().startswith(f"# trial {best.number} of a, ")
 
 
-def test_a_recipe_names_the_system_prompt_that_it_lacks(run: Run, here: Path) -> None:
-    """It changes every prompt, and no key of a recipe holds it; one of several lines stays in its comment."""
-    run("trainer=fake", "name=s", "task.system_prompt='think\nfirst'")
+def test_a_recipe_names_the_keys_of_the_task_that_it_lacks(run: Run, here: Path) -> None:
+    """A system prompt changes every prompt, and no key of a recipe holds it; one of several lines stays in its comment."""
+    run("trainer=fake", "name=s", "task.system_prompt='think\nfirst'", "task.eval_generations=4")
     said = run_grposweep(here, "best", "s", "--as", "trl").out
     assert "task.system_prompt=think\\nfirst" in said
+    assert "task.eval_generations=4" in said
 
 
 def test_a_shell_script_holds_the_winners_command(commands: Commands, made: Path) -> None:

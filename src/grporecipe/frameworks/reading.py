@@ -123,7 +123,7 @@ def collect_converted(
         else:
             said[name] = found.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
-    return Values(recipe, takes.defaults, said, frozenset(said), frozenset(bad), lines)
+    return Values(recipe, ChainMap(said, takes.defaults), said, frozenset(said), frozenset(bad), lines)
 
 
 CASTS = {"float": float, "str": str}

@@ -20,7 +20,7 @@ from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
 from grposweep.process import run_command
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, Generation, Schedule
 
 OWN = "grposweep"
 NAME = "translated"  # of the options, and of the study
@@ -139,21 +139,32 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     files, losses = write_own(setting, model_types(recipe, setting))
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-    left = list_left_out(find_left_out(recipe, setting), dict.fromkeys(("dtype", "torch_dtype", "bf16", "fp16")))
+    found = find_left_out(recipe, setting)
+    left = list_left_out(found, {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16")})
     return Translation(files, shlex.join(COMMAND), (*list_unknown(setting, recipe), *losses, *left))
+
+
+def _server_keys(generation: Generation) -> dict[str, Any]:
+    """Return the keys of a vLLM server, under TRL's names if it has them."""
+    names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_server_command", "vllm_server_args")
+    return {name: getattr(generation, name) or None for name in names}
 
 
 def native_keys(experiment: Experiment) -> dict[str, Any]:
     """Return TRL's keys for values of an experiment that its setting does not hold."""
-    model, precision = experiment.model, read_precision(experiment.model)
-    sharding = experiment.trainer.sharding
+    model, precision, generation = experiment.model, read_precision(experiment.model), experiment.generation
+    trainer, minutes = experiment.trainer, experiment.schedule.checkpoint_minutes
     found = {
         "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
-        "gradient_checkpointing": model.gradient_checkpointing, "model_revision": model.revision,
+        "model_revision": model.revision,
         "attn_implementation": model.attn_implementation, "trust_remote_code": model.trust_remote_code or None,
         "use_kernels": model.use_kernels or None, "chat_template_kwargs": model.chat_template_kwargs or None,
         "load_in_4bit": model.quantization == "4bit" or None, "load_in_8bit": model.quantization == "8bit" or None,
-        "reward_weights": experiment.task.reward_weights, "torch_compile": experiment.trainer.compile or None,
-        "sharding": None if sharding == "none" else sharding, **experiment.trainer.args,
+        "reward_weights": experiment.task.reward_weights, "torch_compile": trainer.compile or None,
+        "deepspeed": trainer.deepspeed_config, "fsdp_config": trainer.fsdp_config or None,
+        "offload": None if trainer.offload == "none" else trainer.offload,
+        "eval_on_start": experiment.schedule.eval_at_start or None, "log_completions": trainer.log_completions or None,
+        "checkpoint_minutes": None if minutes == Schedule().checkpoint_minutes else minutes,
+        **(_server_keys(generation) if generation.vllm_mode == "server" else {}), **trainer.args,
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}

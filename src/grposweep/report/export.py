@@ -34,6 +34,7 @@ from grposweep.storage.records import read_metrics
 if TYPE_CHECKING:
     import pandas
 
+ALWAYS_TOLD = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -350,7 +351,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.external import RECIPE
-    from grposweep.schema import is_external
+    from grposweep.schema import Task, is_external
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
@@ -365,9 +366,11 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     for text in translation.changed:
         tell(f"not kept: {text}")
     task = experiment.task
-    told = {"task.kind": task.kind, "task.path": task.path, "task.system_prompt": task.system_prompt}
-    source = ", ".join(f"{key}={json.dumps(text)[1:-1]}" for key, text in told.items() if text is not None)
-    unsaid = f"# Not in it: prompts and rewards (here {source}, task.rewards={','.join(task.rewards)}).\n"
+    told = {name: value for name, value in vars(task).items() if name in ALWAYS_TOLD or value != getattr(Task(), name)}
+    told |= {"rewards": ",".join(task.rewards)}
+    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
+    unsaid = f"# Not in it: prompts and rewards (here {source}).\n"
     if setting.model_name_or_path is None:
         unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     return unsaid + render(translation, head, form)

@@ -104,6 +104,7 @@ FIELDS = (  # in the order of a written recipe
     Field("max_completion_length", "data.max_response_length", "int", 1),
     Field("model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None),
     Field("parameters", f"{ACTOR}.model.model_path", fixable=False),
+    Field("gradient_checkpointing", f"{ACTOR}.model.enable_gradient_checkpointing", "bool", True),
     *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
@@ -281,6 +282,7 @@ def _keys(s: Setting) -> dict[str, Any]:
         f"{ALGORITHM}.kl_coef": float(coefficient),
         f"{ACTOR}.optim.lr_warmup_ratio": warmup(s)[1],
         f"{ACTOR}.optim.betas": betas_of(s),
+        f"{ACTOR}.fsdp.torch_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
     }
 
 

@@ -77,7 +77,7 @@ OPTIONAL = (
     "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
     "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
     "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
-    "vllm_tensor_parallel_size",
+    "vllm_tensor_parallel_size", "gradient_checkpointing",
 )  # fmt: skip
 WRITTEN_BELOW = ("eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
                  "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")  # fmt: skip
@@ -305,7 +305,13 @@ def native_keys(framework: Framework, s: Setting, version: Version = VERSION) ->
 def _model(s: Setting) -> dict[str, Any]:
     named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
     named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
-    found = {name: value for name, value in named.items() if value is not None}
+    found: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if s.sharding.startswith("zero"):
+        found["deepspeed"] = s.sharding
+    # Without these keys weights have the type of the model's files, and float32 weights are computed in fp16.
+    if s.weights_dtype == "float32" and s.autocast_dtype:
+        types = {"bf16": s.autocast_dtype == "bfloat16", "fp16": s.autocast_dtype == "float16"}
+        found |= {"torch_dtype": "float32", **types}
     if not s.lora:
         return {**found, "tuner_type": "full"}
     return {**found, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),

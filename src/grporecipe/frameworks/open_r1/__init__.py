@@ -8,16 +8,16 @@ src/open_r1/configs.py (GRPOConfig, GRPOScriptArguments, ScriptArguments.__post_
 import re
 import shlex
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
-from grporecipe.frameworks.base import KeyTable
+from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.frameworks.trl.recipes import render
 from grporecipe.recipe import KeySpec
-from grporecipe.setting import FrameworkTraits, Version
+from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
 VERSION: Version = (0, 18, 0)  # of TRL, which Open-R1 pins
@@ -133,7 +133,13 @@ def _options(words: list[Word]) -> dict[str, Word]:
     return found
 
 
-ACCELERATE = ("--config_file", "recipes/accelerate_configs/zero2.yaml")
+def write_recipe(framework: Framework, s: Setting) -> TranslatedRecipe:
+    """Return a recipe with the launch of Open-R1's README: DeepSpeed's stage 2, or 3 if the setting has it."""
+    stage = "zero3" if s.sharding == "zero3" else "zero2"
+    accelerate = ("--config_file", f"recipes/accelerate_configs/{stage}.yaml")
+    return render(framework, s, script=("src/open_r1/grpo.py",), options=accelerate)
+
+
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
@@ -145,5 +151,5 @@ FRAMEWORK = replace(
     commands={},
     programs=re.compile("open[_-]r1"),
     expand=expand_sbatch,
-    render=partial(render, script=("src/open_r1/grpo.py",), options=ACCELERATE),
+    render=write_recipe,
 )

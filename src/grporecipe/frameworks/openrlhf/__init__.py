@@ -341,6 +341,8 @@ def _losses(s: Setting) -> Iterator[str]:
         yield "pipeline and context parallel training: OpenRLHF has tensor and ring attention parallelism"
     if s.dynamic_batching:
         yield "micro-batches filled by tokens: set train.max_tokens_per_gpu"
+    if s.prompts_per_generation:
+        yield "rollouts generated in portions: OpenRLHF generates each at once"
     yield from lora_losses(s, "OpenRLHF", has_dropout=True)
     yield from unwritten("OpenRLHF", s, FIELDS)
     if s.framework != TRAITS:

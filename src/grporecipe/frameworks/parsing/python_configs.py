@@ -185,8 +185,8 @@ def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: 
         if slot.value is UNKNOWN:
             config[key] = unresolved[key] = text_of(slot.node)
     trainer, own_trainer = read_trainer(names)
-    lacking = [one.lineno for one, at in trainers if _lacks_evaluation(names, one, at)]
-    no_evaluation = lacking[0] if lacking and len(lacking) == len(trainers) else None
+    no_evaluation = _first_without("eval_dataset", names, trainers)
+    no_rewards = _first_without("reward_funcs", names, trainers, "environment_factory")
     is_unsloth = any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values())
     return PythonConfig(
         config,
@@ -198,7 +198,7 @@ def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: 
         _processes(source, names),
         _pin(source),
         source.cells,
-        LaunchedCode(str(path), own, trainer, own_trainer, "stop", no_evaluation=no_evaluation),
+        LaunchedCode(str(path), own, trainer, own_trainer, "stop", no_evaluation=no_evaluation, no_rewards=no_rewards),
         unknown[0] if unknown else "",
         frozenset(elsewhere),
     )
@@ -264,12 +264,17 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
     return said
 
 
-def _lacks_evaluation(names: Names, trainer: ast.Call, scope: Scope) -> bool:
-    """Return whether a call has no ``eval_dataset`` (or None), no ``**words``, and only the model as positional argument."""
-    given, unknown = _arguments(names, trainer, scope)
-    is_given = "eval_dataset" in given and given["eval_dataset"].value is not None
-    starred = any(isinstance(one, ast.Starred) for one in trainer.args)
-    return not (is_given or unknown or starred or len(trainer.args) > 1)
+def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:
+    """Return the line of the first trainer's call if all of them lack an argument (or None), and its replacement.
+
+    Calls with ``**words`` or with more than the model by position may have it.
+    """
+    for trainer, scope in trainers:
+        given, unknown = _arguments(names, trainer, scope)
+        is_given = any(name in given and given[name].value is not None for name in (word, other))
+        if is_given or unknown or len(trainer.args) > 1 or any(isinstance(one, ast.Starred) for one in trainer.args):
+            return None
+    return trainers[0][0].lineno if trainers else None
 
 
 def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:

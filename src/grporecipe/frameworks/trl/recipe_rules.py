@@ -91,7 +91,8 @@ def fate(recipe: Recipe, key: str) -> Fate:
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
 # Names of transformers 5.23, and adamw_hf and adamw_apex_fused of transformers 4. Sources: training_args.py OptimizerNames,
-# trainer_utils.py SchedulerType, integrations/integration_utils.py INTEGRATION_TO_CALLBACK.
+# trainer_utils.py SchedulerType, HubStrategy, integrations/integration_utils.py INTEGRATION_TO_CALLBACK; trl 1.16
+# generation/vllm_generation.py, trainer/grpo_trainer.py (vLLM's choices).
 CHOICES = {
     "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"),
@@ -110,11 +111,15 @@ CHOICES = {
         "adalomo", "grokadamw", "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw",
         "apollo_adamw_layerwise", "stable_adamw",
     ),
+    "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
+    "vllm_mode": ("server", "colocate"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "report_to": (
         "none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon",
         "clearml", "dagshub", "flyte", "dvclive", "swanlab", "kubeflow",
     ),
 }  # fmt: skip
+UNREAD = frozenset({"vllm_mode", "vllm_importance_sampling_mode"})  # TRL's keys that are read only with vLLM
 EXCLUSIVE = (("bf16", "fp16"), ("bf16_full_eval", "fp16_full_eval"))
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -151,6 +156,8 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     for key, value in recipe.config.items():
         if key in recipe.unresolved:
             continue
+        if key in UNREAD and not _is_read(key, recipe.config):
+            continue
         if key in CHOICES and (wrong := _wrong_choice(key, value)) is not None:
             yield wrong
         elif key in LISTS and key in takes and isinstance(value, str):
@@ -164,6 +171,12 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 
 
+def _is_read(key: str, config: Mapping[str, Any]) -> bool:
+    """Return whether vLLM is on, and for the mode of its correction that as well."""
+    corrects = config.get("vllm_importance_sampling_correction") is not False
+    return config.get("use_vllm") is True and (key == "vllm_mode" or corrects)
+
+
 NUMBER = "Write a number such as 1.0e-6."
 
 
@@ -174,13 +187,14 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
     names = value if key == "report_to" and isinstance(value, list) else [value]
-    unknown = [name for name in names if isinstance(name, (bool, str)) and name not in choices]
+    unknown = [name for name in names if isinstance(name, (bool, str, list, dict)) and name not in choices]
     if not unknown:
         return None
     near = closest_keys(str(unknown[0]), choices)
     advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
     change = ({key: near[0]},) if near and not isinstance(value, list) else ()
-    return Violation(f"{key}={show(unknown[0])}", "transformers has no such choice", advice, (key,), change)
+    why = f"{'TRL' if key in UNREAD else 'transformers'} has no such choice"
+    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change)
 
 
 @recipe_rule("GV113", "error")
@@ -198,6 +212,67 @@ def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
             yield Violation(f"{first}=true and {second}=true", "transformers takes at most one of them",
                             f"Keep {first} on GPUs since Ampere, {second} on older ones.", (second, first),
                             ({second: None}, {first: None}))  # fmt: skip
+
+
+FREQUENCIES = {"logging_steps": ("logging_strategy", "steps"), "save_steps": ("save_strategy", "steps"),
+               "eval_steps": ("eval_strategy", "no")}  # fmt: skip
+ACCELERATOR = frozenset(
+    ["split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking",
+     "gradient_accumulation_kwargs", "use_configured_state"]
+)  # fmt: skip
+FSDP_OPTIONS = frozenset(
+    ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap"]
+)
+
+
+@recipe_rule("GV114", "error")
+def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
+    """Values that transformers' ``TrainingArguments`` refuses at start, alone or together.
+
+    A frequency of 0 or with a fraction above 1, ``dataloader_prefetch_factor`` without workers, ``torch_empty_cache_steps``
+    below 1, unknown words of ``fsdp`` and ``debug``, and unknown keys of ``accelerator_config``. Source: transformers 4.47 and
+    5.23 training_args.py (__post_init__, _validate_args, _process_fsdp_args); trainer_pt_utils.py AcceleratorConfig.
+    """
+    values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
+    for key, (strategy, usual) in FREQUENCIES.items():
+        every = values.get(key)
+        if (
+            isinstance(every, bool)
+            or not isinstance(every, (int, float))
+            or recipe.config.get(strategy, usual) != "steps"
+        ):
+            continue
+        if every == 0 and key == "logging_steps":
+            yield _refused(key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"}))
+        elif every > 1 and every != int(every):
+            yield _refused(key, every, "a number of steps above 1 is whole", ({key: round(every)},))
+    workers = recipe.config.get("dataloader_num_workers", 0)
+    if values.get("dataloader_prefetch_factor") is not None and workers == 0 and not recipe.may_have_more:
+        why = "only other processes load data ahead, and dataloader_num_workers is 0"
+        key = "dataloader_prefetch_factor"
+        yield _refused(key, values[key], why, ({key: None}, {"dataloader_num_workers": 1}))
+    count = values.get("torch_empty_cache_steps")
+    if isinstance(count, int) and count < 1:
+        yield _refused("torch_empty_cache_steps", count, "it is at least 1", ({"torch_empty_cache_steps": None},))
+    for key, known in (("fsdp", FSDP_OPTIONS), ("debug", {"underflow_overflow", "tpu_metrics_debug"})):
+        words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
+        wrong = (
+            [word for word in words if isinstance(word, str) and word not in known] if isinstance(words, list) else []
+        )
+        if wrong and str(values[key]).lower() not in ("true", "false", ""):
+            yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
+    inside = values.get("accelerator_config")
+    strange = sorted(map(str, inside.keys() - ACCELERATOR)) if isinstance(inside, dict) else []
+    if strange:
+        yield _refused("accelerator_config", inside, f"it has no key {', '.join(strange)}", ())
+
+
+def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]) -> Violation:
+    change = changes[0] if changes else {}
+    advice = f"Set {' and '.join(f'{name}={show(new)}' for name, new in change.items())}." if change else "Correct it."
+    if change == {key: None}:
+        advice = "Remove it."
+    return Violation(f"{key}={show(value)}", f"transformers stops at start: {why}", advice, (key,), changes)
 
 
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
@@ -299,6 +374,20 @@ def evaluation_has_data(recipe: Recipe) -> Iterator[Violation]:
     if key not in recipe.unresolved and recipe.config.get(key) in ("steps", "epoch"):
         why = f"GRPOTrainer(...) on line {code.no_evaluation} gets no eval_dataset, so transformers stops at start"
         yield Violation(f"{key}={show(recipe.config[key])}", why, "Pass eval_dataset.", (key,), ({key: "no"},))
+
+
+@recipe_rule("GV115", "error")
+def rewards_are_given(recipe: Recipe) -> Iterator[Violation]:
+    """A Python file whose ``GRPOTrainer(...)`` gets no ``reward_funcs``.
+
+    Until TRL 1.7 Python raises a TypeError. Since 1.8 an environment may give the rewards instead; without one TRL stops: "No
+    reward source provided". Judged for TRL's own class only, and not if other words may hold the functions.
+    Source: trl trainer/grpo_trainer.py (__init__).
+    """
+    code = recipe.code
+    if code is not None and code.no_rewards is not None and code.trainer == "GRPOTrainer" and not code.own_trainer:
+        why = f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops at start"
+        yield Violation("no rewards", why, "Pass reward_funcs, a function or a list of functions.", ("reward_funcs",))
 
 
 @recipe_rule("GV109", "error")

@@ -6,6 +6,7 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/reference/framewo
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -150,6 +151,7 @@ OTHERS = (
           read=lambda weights: len(weights) if isinstance(weights, list) else None),
     Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
           read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
+    Field("gradient_checkpointing", "gradient_checkpointing", RELEASE, read=lambda is_on: is_on is True or is_on == "unsloth"),
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
@@ -159,7 +161,7 @@ NEVER_NATIVE = frozenset(  # fields of this project, or of the command that star
      "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
      "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
      # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
-     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens", "gradient_checkpointing",
+     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",
      "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
 )  # fmt: skip
 # Fields of schema.UNSET that no rule reads. They are named here because lint starts without the schema.
@@ -278,7 +280,7 @@ NEEDS = {
 def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
     """Return the setting without values that this release does not know, and the losses."""
     nearest: dict[str, Any] = {}
-    if LOSSES.get(s.loss_type, (0,)) > version:
+    if LOSSES.get(s.loss_type, (0,) if s.framework.follows_trl else (sys.maxsize,)) > version:
         nearest["loss_type"] = "bnpo"  # a token mean, as in all later losses
     if s.scale_rewards == "batch" and version < (0, 22):
         nearest["scale_rewards"] = "group"
@@ -291,8 +293,12 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
-    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient."""
-    if s.framework.follows_trl or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
+    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient.
+
+    Releases of TRL without the key do not multiply, and 1.16 does by default.
+    """
+    has_default = s.framework.follows_trl and s.version >= CORRECTED_KL
+    if has_default or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
         return {}
     return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
@@ -350,14 +356,15 @@ def render(
 ) -> TranslatedRecipe:
     """Return the recipe of a framework's default release, its launch command and its losses.
 
-    accelerate starts ``script`` with ``options``.
+    accelerate starts ``script`` with ``options``, by default with DeepSpeed if the setting has a stage of it.
     """
     sized, undivided = in_completions(s)
     fits, lost = fitted(framework, sized, framework.version)
     keys = native_keys(framework, fits, framework.version)
     recipe = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
     count = [] if s.processes is None else ["--num_processes", str(s.processes)]
-    command = ("accelerate", "launch", *options, *count, *script, "--config", "recipe.yaml")
+    stage = ("--use_deepspeed", "--zero_stage", s.sharding[-1]) if s.sharding.startswith("zero") else ()
+    command = ("accelerate", "launch", *(options or stage), *count, *script, "--config", "recipe.yaml")
     return TranslatedRecipe(recipe, "recipe.yaml", command, losses=(*undivided, *lost))
 
 
@@ -369,7 +376,14 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
         found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)  # the default, in every release that has it
-    return {**found, **_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED), **saving(s), **_model(s)}
+    return {
+        **found,
+        **_scaling(s, takes),
+        **_schedule(s, takes),
+        **evaluation(s, EVALUATED),
+        **saving(s),
+        **_model(s, takes),
+    }
 
 
 def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
@@ -420,14 +434,16 @@ def saving(s: Setting) -> dict[str, Any]:
     return {} if every is None else {"save_strategy": "steps", "save_steps": _steps(every)}
 
 
-def _model(s: Setting) -> dict[str, Any]:
+def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     sizes = {
         "tp_size": s.tensor_parallel_size,
         "cp_size": s.context_parallel_size,
         "sp_size": s.sequence_parallel_size,
     }
     large = {name: size for name, size in sizes.items() if size > 1}
-    return {**(_lora(s) if s.lora else {}), **({"parallelism_config": large} if large else {})}
+    # TRL's weights are float32 unless a recipe sets another type.
+    types = {"dtype" if "dtype" in takes else "torch_dtype": "bfloat16"} if s.weights_dtype == "bfloat16" else {}
+    return {**types, **(_lora(s) if s.lora else {}), **({"parallelism_config": large} if large else {})}
 
 
 def _lora(s: Setting) -> dict[str, Any]:

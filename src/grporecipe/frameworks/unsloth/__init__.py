@@ -58,6 +58,7 @@ def known(version: Version) -> KeyTable:
     """Return every key that a recipe may set, on a release of TRL, with Unsloth's defaults."""
     takes = trl_keys.known(version)
     changed = {name: KeySpec(takes[name].type, value) for name, value in DEFAULTS.items() if name in takes}
+    changed["gradient_checkpointing"] = KeySpec("any", takes["gradient_checkpointing"].default)  # True or "unsloth"
     return KeyTable({**OWN, **takes, **changed})
 
 

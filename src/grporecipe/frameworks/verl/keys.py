@@ -94,6 +94,7 @@ FIELDS = (  # in the order of a written recipe
     Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_model_parallel_size"),
     Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
     Field("offloads_parameters", f"{ACTOR}.fsdp_config.param_offload", "bool", False),
+    Field("gradient_checkpointing", f"{MODEL}.enable_gradient_checkpointing", "bool", True),
     Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
 )  # fmt: skip

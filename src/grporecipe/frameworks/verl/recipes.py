@@ -310,6 +310,7 @@ def _keys(s: Setting) -> dict[str, Any]:
         f"{OPTIM}.lr_decay_style": scheduler(s)[0] if s.engine == "megatron" else None,
         f"{OPTIM}.lr_warmup_steps_ratio": warmup(s)[1],
         f"{OPTIM}.betas": betas_of(s),
+        f"{ACTOR}.fsdp_config.model_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
         "data.filter_overlong_prompts": True,
         f"{ROLLOUT}.name": "vllm",
     }
