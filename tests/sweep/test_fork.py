@@ -1,5 +1,6 @@
 """``grposweep fork``: children of a checkpoint, one change each, on the same data and random numbers."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -145,6 +146,20 @@ def test_a_fork_with_accepted_changes_is_another_sweep(tmp_path: Path, monkeypat
         assert fork_trial(parent, 4, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"]) == 0
     read_by = [read(path)["files"] for path in Path("outputs").glob("s-*/trials/0000-*/provenance.json")]
     assert len({str(files) for files in read_by}) == 2
+
+
+def test_a_fork_can_be_resumed_from_its_own_copy_after_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parent's checkpoints are gone, and paths in the records name the old folder."""
+    fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
+    parent = TrialFolder(trials(sweeps_in(tmp_path, monkeypatch)(*fake))[0])
+    change = ["lr=1e-2", "search.seeds=2"]
+    assert fork_trial(parent, 4, change) == 0
+    parent.delete_checkpoints()
+    shutil.move("outputs", "moved")
+    assert fork_trial(TrialFolder(tmp_path / "moved" / "s" / "trials" / parent.path.name), 4, change) == 0
+    assert "4 of them recorded already" in capsys.readouterr().out
 
 
 @pytest.mark.slow

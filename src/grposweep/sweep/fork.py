@@ -144,7 +144,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
     for folder in find_sweeps(parent.sweep.path.parent):
         state = ForkState.read(folder.path)
-        if state is not None and (state.sweep, state.trial) == (str(parent.sweep.path), trial.path.name):
+        if state is not None and state.is_of(parent.sweep.path, trial.path.name):
             found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
     total = trial.result.total_steps or max(found, default=0) + 1
     steps = sorted(at for at in found if at < total)
