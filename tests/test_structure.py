@@ -22,9 +22,9 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2611, "grporecipe/diagnose": 1509, "grporecipe/frameworks": 12881, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1163, "grposweep/cli": 1507,
-    "grposweep/config": 2735, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4483,
-    "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2739, "grposweep/storage": 2460,
-    "grposweep/sweep": 4735, "grposweep/train": 5235,
+    "grposweep/config": 2735, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4485,
+    "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2764, "grposweep/storage": 2480,
+    "grposweep/sweep": 4758, "grposweep/train": 5235,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

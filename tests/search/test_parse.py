@@ -1,5 +1,6 @@
 """From what people type, and what sweep files hold, to parameters."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from grporecipe.errors import UserError
 from grposweep.config.compose import register
 from grposweep.process import PROJECT
-from grposweep.search.parse import override_text, parse_space, parse_values, split_tokens
+from grposweep.search.parse import check_numbers, override_text, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 
 
@@ -267,3 +268,13 @@ def test_a_number_that_is_not_finite_is_refused(argument: str) -> None:
     with pytest.raises(UserError, match="is no finite number"):
         parse_space([argument], {})
     parse_space(["a='inf','nan'"], {})
+
+
+def test_all_numbers_that_are_not_finite_are_named_at_once() -> None:
+    """Those of the command line, of the sweep file and of a single run."""
+    with pytest.raises(UserError) as refused:
+        parse_space(["lr=1e-4,nan", "kl.beta=inf"], {"loss.delta": "interval(0,inf)"})
+    named = re.findall(r"^- (.*): \w+ is no finite", str(refused.value), re.MULTILINE)
+    assert named == ["lr=1e-4,nan", "kl.beta=inf", "loss.delta=interval(0,inf)"]
+    with pytest.raises(UserError, match="2 keys cannot work"):
+        check_numbers(["lr=nan", "kl.beta=inf"])

@@ -21,7 +21,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep import attempts
 from grposweep.sweep.attempts import HeartbeatMonitor
-from grposweep.sweep.start import check_unfinished
+from grposweep.sweep.start import check_recorded
 from grposweep.train.records import MetricsFile
 from support import read
 from toy_launcher import Place, composed, open_controller
@@ -191,9 +191,24 @@ def test_an_unfinished_trial_continues_with_the_values_that_it_was_recorded_with
     folder = SweepFolder(tmp_path)
     controller = open_controller(folder, place, NoStopping(), RATES)
     controller.tick()
-    check_unfinished(folder, controller.study, Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")))
+    check_recorded(folder, controller.study, Validator(*composed(RATES, "cluster.processes=2", "cluster.warm=false")))
     with pytest.raises(UserError, match=r"trial 0 \(lr=0\.001\) was recorded with other values"):
-        check_unfinished(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))
+        check_recorded(folder, controller.study, Validator(*composed(RATES, "model.dtype=auto")))
+
+
+def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_one(
+    place: Place, tmp_path: Path
+) -> None:
+    """Its label would stand for two configurations in one study."""
+    folder, words = SweepFolder(tmp_path), "kl=low,high"
+    controller = open_controller(folder, place, NoStopping(), words)
+    controller.tick()
+    for name in ("0", "1"):
+        place.finish(name, "finished")
+    assert controller.tick()
+    check_recorded(folder, controller.study, Validator(*composed(words)))
+    with pytest.raises(UserError, match=r"trial 0 \(kl=low\) was recorded .* \(kl\.beta=0\.001 there, 0\.7 here\)"):
+        check_recorded(folder, controller.study, Validator(*composed(words, "kl.beta=0.7")))
 
 
 def test_a_trial_whose_folder_is_removed_begins_again(

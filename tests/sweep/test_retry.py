@@ -116,6 +116,18 @@ def test_retry_of_a_sweep_whose_script_is_gone_is_refused(
         retry("s", (), folder.parent)
 
 
+def test_retry_of_a_copied_sweep_leaves_the_original_alone(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded command runs the original's folder; the message has the command for the copy."""
+    monkeypatch.setattr(sys, "argv", [str(RUN), "-m", *GRID])
+    folder = sweep(*GRID)
+    shutil.copytree(folder, tmp_path / "copy" / "s")
+    with pytest.raises(UserError, match=f"was moved or copied: its command runs {folder}.*outputs=.*/copy name=s"):
+        retry("s", (), tmp_path / "copy")
+    assert attempts(folder) == [1, 1]
+
+
 def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
     sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,8 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
             views.append(read_sweep(sweep))
         except UserError as error:
             damaged.append(str(error))
+        except PermissionError as error:  # another user's: it hides no other sweep
+            damaged.append(f"{error.filename} cannot be read ({error.strerror})")
     views.sort(key=lambda view: view.is_dry or view.is_fake)
     if not views and not damaged:
         raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")

@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 
 from grporecipe.errors import UserError
 from grposweep.config.compose import malformed
+from grposweep.config.validate import refuse
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
@@ -83,16 +84,17 @@ def parse_space(
 
     The command line wins over the file's ``params``: a parameter given there is replaced, or fixed. A single value in the
     file is no sweep, unless ``keeps_single``: then it is a parameter with one choice.
-    Raises UserError for what Hydra cannot parse and for empty parameters.
+    Raises UserError for what Hydra cannot parse, for numbers that are not finite, and for empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
     typed = _last([_parse(parser, argument) for argument in arguments])
     names = {_key(override) for override in typed}
+    entries = [_entry(parser, name, content) for name, content in params.items() if name not in names]
+    _refuse_infinite([*typed, *(override for override, _ in entries)])
     parameters: list[Parameter] = []
     fixed: list[str] = []
-    for name, content in params.items():
-        if name not in names:
-            _sort(parser, name, content, parameters, None if keeps_single else fixed)
+    for override, when in entries:
+        _sort(override, when, parameters, None if keeps_single else fixed)
     for override in typed:
         if override.is_sweep_override():
             parameters.append(Parameter(_key(override), _domain(override)))
@@ -121,10 +123,18 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
 
 
 def check_numbers(overrides: Iterable[str]) -> None:
-    """Raise UserError for an override with a number that is not finite."""
+    """Raise UserError for overrides with a number that is not finite; it names all of them."""
     parser = OverridesParser.create()
-    for text in overrides:
-        _parse(parser, text)
+    _refuse_infinite(_parse(parser, text) for text in overrides)
+
+
+def _refuse_infinite(overrides: Iterable[Override]) -> None:
+    refuse(
+        f"{override.input_line}: {odd[0]} is no finite number, so nothing could be computed with it. Set a finite number, or "
+        "quote it if it is text."
+        for override in overrides
+        if (odd := [value for value in _numbers(override.value()) if not math.isfinite(value)])
+    )
 
 
 def _key(override: Override) -> str:
@@ -139,14 +149,12 @@ def _last(typed: list[Override]) -> list[Override]:
     return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
-def _sort(
-    parser: OverridesParser, name: str, content: Any, parameters: list[Parameter], fixed: list[str] | None
-) -> None:
-    """One entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``.
+When = dict[str, tuple[Label, ...]]
 
-    ``fixed`` takes single values; without it they are parameters.
-    """
-    when: dict[str, tuple[Label, ...]] = {}
+
+def _entry(parser: OverridesParser, name: str, content: Any) -> tuple[Override, When]:
+    """Parse one entry of a sweep file: a string in Hydra's syntax, or ``{when: {parameter: [labels]}, space: string}``."""
+    when: When = {}
     if isinstance(content, Mapping):
         unknown = set(content) - {"when", "space"}
         if unknown or "space" not in content:
@@ -157,14 +165,19 @@ def _sort(
         for other, labels in (content.get("when") or {}).items():
             when[other] = tuple(labels) if isinstance(labels, list | tuple) else (labels,)
         content = content["space"]
-    override = _parse(parser, f"{name}={content}")
+    return _parse(parser, f"{name}={content}"), when
+
+
+def _sort(override: Override, when: When, parameters: list[Parameter], fixed: list[str] | None) -> None:
+    """Sort one entry of a sweep file; ``fixed`` takes single values, and without it they are parameters."""
+    name = str(override.get_key_element())
     if override.is_sweep_override():
         parameters.append(Parameter(name, _domain(override), when))
     elif fixed is None:
         value = _plain(override.value())
         parameters.append(Parameter(name, Choice((_label(value),), (value,)), when))
     else:
-        fixed.append(f"{name}={content}")
+        fixed.append(str(override.input_line))
 
 
 def _parse(parser: OverridesParser, argument: str) -> Override:
@@ -173,11 +186,6 @@ def _parse(parser: OverridesParser, argument: str) -> Override:
     except HydraException as error:
         raise UserError(malformed(argument, error)) from error
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
-    if odd := [value for value in _numbers(override.value()) if not math.isfinite(value)]:
-        raise UserError(
-            f"{argument}: {odd[0]} is no finite number, so nothing could be computed with it. Set a finite number, or quote it "
-            "if it is text."
-        )
     return override
 
 

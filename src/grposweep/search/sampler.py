@@ -8,8 +8,9 @@ none is, the sampler fills up combinations of the finite parameters that are kno
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
@@ -17,7 +18,7 @@ from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Sp
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna import Study
-    from optuna.distributions import BaseDistribution
+    from optuna.distributions import BaseDistribution, CategoricalDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
@@ -127,10 +128,27 @@ def distribution(parameter: Parameter) -> "BaseDistribution":
 
     domain = parameter.domain
     if isinstance(domain, Choice):
-        return distributions.CategoricalDistribution(domain.labels)
+        return _label_class()(domain.labels)
     if domain.integer:
         return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
     return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
+
+
+@cache
+def _label_class() -> "type[CategoricalDistribution]":
+    """Return Optuna's class for a list of labels, without copies: each trial would have its own of thousands of labels."""
+    from optuna import distributions
+
+    class CategoricalDistribution(distributions.CategoricalDistribution):  # Optuna stores it by this name
+        def __deepcopy__(self, memo: object) -> Self:
+            return self
+
+        def __eq__(self, other: object) -> bool:
+            return self is other or self.choices == getattr(other, "choices", None)
+
+        __hash__ = distributions.CategoricalDistribution.__hash__
+
+    return CategoricalDistribution
 
 
 def _draw(

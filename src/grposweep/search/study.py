@@ -123,6 +123,7 @@ class SweepStudy:
         self.space = space
         self.study = optuna.create_study(study_name=folder.resolve().name, direction=direction)
         self._drawn = folder / paths.DRAWN
+        self._distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
         self.replication: Replication | None = None  # set where leaders are evaluated again
         # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
@@ -306,9 +307,7 @@ class SweepStudy:
         self.study.add_trial(self._trial(point, state, attributes, **end))
 
     def _trial(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
-        parameters = {
-            parameter.name: distribution(parameter) for parameter in self.space.parameters if parameter.name in point
-        }
+        parameters = {name: kind for name, kind in self._distributions.items() if name in point}
         return optuna.trial.create_trial(
             state=state, params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -268,9 +269,17 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
 
 
 def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
-    """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not searched."""
+    """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not searched.
+
+    Folders below it that cannot be read are left out. Raises UserError if the folder itself cannot be read.
+    """
     root = folder.resolve()
-    for place, folders, files in os.walk(root):
+
+    def refuse(error: OSError) -> None:
+        if isinstance(error, PermissionError) and error.filename == str(root):
+            raise UserError(_unreadable(root)) from error
+
+    for place, folders, files in os.walk(root, onerror=refuse):
         here = Path(place)
         if paths.SWEEP in files:
             folders.clear()
@@ -288,11 +297,17 @@ def last_change(sweep: Path) -> float:
 
 
 def is_sweep(path: Path) -> bool:
-    """Return whether a folder holds a sweep."""
+    """Return whether a folder holds a sweep. Raises UserError if the user may not look into it."""
     try:
         return (path / paths.SWEEP).is_file()
+    except PermissionError as error:
+        raise UserError(_unreadable(path)) from error
     except (OSError, ValueError):  # not a valid file name
         return False
+
+
+def _unreadable(path: Path) -> str:
+    return f"{path} cannot be read (Permission denied). Ask its owner for it: chmod -R go+rX {shlex.quote(str(path))}"
 
 
 def _instead(outputs: Path, named: str = "") -> str:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,6 +51,10 @@ class ForkState:
         """Return the value of ``trainer.fork``."""
         return self.sha256[:12]
 
+    def is_of(self, sweep: Path, trial: str) -> bool:
+        """Return whether the parent is this trial. A sweep's folder may have been moved with its forks, so its name counts."""
+        return (Path(self.sweep).name, self.trial) == (sweep.name, trial)
+
     def checkpoint(self, sweep: Path) -> Checkpoint:
         """Return the copy of the checkpoint in a fork's sweep folder."""
         return Checkpoint(sweep / paths.FORK / f"checkpoint-{self.step}", self.step)
@@ -60,8 +64,8 @@ class ForkState:
 
         Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
-        target = sweep / paths.FORK
-        if ForkState.read(sweep) == self:
+        target, kept = sweep / paths.FORK, ForkState.read(sweep)
+        if kept is not None and replace(kept, sweep=self.sweep) == self:  # the parent's folder may have been moved
             return
         shutil.rmtree(target, ignore_errors=True)
         with contextlib.suppress(OSError):  # a running trial may delete its checkpoints; the hash reveals that

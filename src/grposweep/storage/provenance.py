@@ -75,7 +75,8 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
 
 def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
     """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last one."""
-    append_line(sweep / paths.COMMANDS, {name: provenance.get(name) for name in ("command", "working_directory")})
+    said = {name: provenance.get(name) for name in ("command", "working_directory")}
+    append_line(sweep / paths.COMMANDS, {**said, "sweep": str(sweep)})
 
 
 def repeated_by(command: str, *arguments: object) -> dict[str, str]:

@@ -180,10 +180,11 @@ class Controller:
 
     def _start_one(self) -> bool:
         """Start the next trial: unfinished, then promoted, then new. Return False if there is none."""
-        again = next((trial for trial in self._unfinished()), None)
-        if again is not None:
-            self._resume(again)
-            return True
+        for trial in self._unfinished():
+            if not self._is_paused(self.trial_folder(trial)):
+                self._resume(trial)
+                return True
+            self.early_stopping.pause(trial.number)
         if self._refused == (now := (len(self.started), len(self.running))):  # nothing has ended since
             self.spending.overspent = True
             return False
@@ -278,9 +279,6 @@ class Controller:
 
     def _resume(self, trial: FrozenTrial) -> None:
         """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or run it again."""
-        if self._is_paused(self.trial_folder(trial)):
-            self.early_stopping.pause(trial.number)
-            return
         verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
         begun = folder.open_attempt()

@@ -14,7 +14,6 @@ from typing import Any
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session
-from grposweep.config.identity import sweep_identity
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment, Search
@@ -32,6 +31,7 @@ from grposweep.sweep.rerun import (
     compare_metrics,
     go_to,
     keep_inputs,
+    name_of,
     not_as_recorded,
     overrides_of,
     recorded_by,
@@ -108,7 +108,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
                 "Leave it out; search.seeds=N sets the number of seeds."
             )
         space, points = _children(parent, base, changes, session)
-        name = base.name or _name(parent, space, base)
+        name = base.name or name_of("fork", trial, space, base)
         base = replace(base, name=name)
         points = recorded_points(base, session)
         for line in not_as_recorded(parent.sweep, trial, base, recorded, is_changed=True):
@@ -144,7 +144,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
     for folder in find_sweeps(parent.sweep.path.parent):
         state = ForkState.read(folder.path)
-        if state is not None and (state.sweep, state.trial) == (str(parent.sweep.path), trial.path.name):
+        if state is not None and state.is_of(parent.sweep.path, trial.path.name):
             found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
     total = trial.result.total_steps or max(found, default=0) + 1
     steps = sorted(at for at in found if at < total)
@@ -175,10 +175,6 @@ def _alone(parent: Parent, state: ForkState) -> Experiment:
         before, name=None, force=False, verbose=False, outputs=outputs, search=search, cluster=cluster,
         trainer=replace(before.trainer, fork=state.digest),
     )  # fmt: skip
-
-
-def _name(parent: Parent, space: Space, base: Experiment) -> str:
-    return f"{parent.sweep.path.name}-{parent.trial.number:04d}-fork-{sweep_identity(space.describe(), base)[:6]}"
 
 
 def _children(parent: Parent, base: Experiment, changes: dict[str, str], session: Session) -> tuple[Space, Points]:

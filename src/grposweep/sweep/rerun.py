@@ -116,11 +116,16 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) ->
     else:
         register()
     code = alone.cluster.code or code_copy(trial)
-    identity = sweep_identity([], alone)
-    if alone.search.changed_files == ACCEPT and (changed := changed_files(trial, alone)):  # another sweep
-        identity = text_sha256(f"{identity}{changed}")
-    name = f"{sweep.path.name}-{trial.number:04d}-rerun-{identity[:6]}"
+    name = name_of("rerun", trial, Space(), alone)
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
+
+
+def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
+    """Return the name of a trial's rerun or fork; with accepted changes of files it is another sweep."""
+    identity = sweep_identity(space.describe(), base)
+    if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
+        identity = text_sha256(f"{identity}{changed}")
+    return f"{trial.path.parent.parent.name}-{trial.number:04d}-{kind}-{identity[:6]}"
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:

@@ -154,8 +154,18 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
         for name in dict.fromkeys([*there, *here])
         if there.get(name) != here.get(name)
     ]
-    found = differences(before, asdict(base)) if isinstance(before, dict) else []
-    keys += [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
+    keys += changed_keys(before, base) if isinstance(before, dict) else []
+    return listed(keys)
+
+
+def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
+    """Return the keys of a recorded configuration that differ and make another sweep, with both values."""
+    found = differences(before, asdict(now))
+    return [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
+
+
+def listed(keys: Sequence[str]) -> str:
+    """Return the first few keys in brackets."""
     return f" ({'; '.join(keys[:SHOWN])}{'; ...' if len(keys) > SHOWN else ''})" if keys else ""
 
 

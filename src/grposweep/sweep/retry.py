@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, read_lines
+from grporecipe.files import read_json, read_lines, read_text, text_or
 from grporecipe.terminal import count, say
-from grposweep.config.compose import load_experiment
+from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.report.view import open_sweep
 from grposweep.schema import Experiment
@@ -74,7 +74,10 @@ def _cure(
         return found
     if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
-    recorded, present = _relevant(load_experiment(trial.path / paths.CONFIG)), _relevant(verdict.experiment)
+    config = trial.path / paths.CONFIG
+    if config.is_file() and read_text(config, errors="replace") == render_experiment(verdict.experiment):
+        return None  # reading the experiment takes ten times as long
+    recorded, present = _relevant(load_experiment(config)), _relevant(verdict.experiment)
     return "its configuration has changed" if _is_same(trial, verdict) and recorded != present else None
 
 
@@ -131,6 +134,13 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     """Return the last command that ran a sweep, and where."""
     *_, recorded = [{}, *read_lines(folder.path / paths.COMMANDS, command=str, working_directory=str)]
     words, start = shlex.split(recorded.get("command", "")), Path(recorded.get("working_directory", ""))
+    there = Path(text_or(recorded.get("sweep")) or folder.path)
+    if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
+        raise UserError(
+            f"{folder.path} was moved or copied: its command runs {there}. Give the command where its files are now: "
+            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)} "
+            "search.retry_failed=true"
+        )
     if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(
             f"{folder.path} does not record a command that can be run again. "

@@ -4,13 +4,13 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from rich.progress import Progress
 
@@ -26,7 +26,7 @@ from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, Experiment
+from grposweep.schema import AUTO, GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.prior import check_prior, prior_points
@@ -43,7 +43,7 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.resume import open_study
+from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
@@ -292,7 +292,7 @@ def build_controller(
     direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
     study.sampling_of = cache(partial(_sampling_of, folder, base.task.eval_prompts))
-    check_unfinished(folder, study, validator)
+    check_recorded(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
     _teach(study, folder, judged, warm)
@@ -321,23 +321,27 @@ def _sampling_of(folder: SweepFolder, samples: int, number: int, experiment: str
     return read_sampling(trial.path, trial.result, samples)
 
 
-def check_unfinished(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
-    """Raise UserError if an unfinished trial would continue with other values than it was recorded with.
+def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
+    """Raise UserError if a trial was recorded with other values than its point has now.
 
-    A sweep's identity holds the names of a searched group's options, and not the keys that an option stands for. So another
-    release may read ``model=qwen3_0_6b`` as another precision. A trial on another number of processes is the user's choice.
+    A sweep's identity holds the names of a searched group's options, and not the keys that an option stands for. So
+    ``model=qwen3_0_6b`` may have another precision after an edit of its file, or in another release. Every unfinished trial is
+    checked, and the last trained one of each option. A trial on another number of processes is the user's choice.
     """
-    for trial in study.started:
-        if trial.state.is_finished():
-            continue
+    unfinished = [trial for trial in study.started if not trial.state.is_finished()]
+    trained = [trial for trial in study.started if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    last = {item: trial for trial in trained for item in trial.params.items() if item[0] in GROUPS}
+    for trial in [*unfinished, *last.values()]:
         verdict = validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         recorded = str(trial.user_attrs["experiment"])
-        if recorded not in _identities(verdict, folder.trial(trial.number, recorded)):
+        there = folder.trial(trial.number, recorded)
+        if recorded not in _identities(verdict, there):
             point = " ".join(f"{name}={label}" for name, label in trial.params.items())
+            config = there.path / paths.CONFIG
+            keys = changed_keys(asdict(load_experiment(config)), verdict.experiment) if config.exists() else []
             raise UserError(
-                f"trial {trial.number} ({point}) was recorded with other values than the same options have now. Compare its "
-                "config.yaml, and set each changed key to its recorded value (such as "
-                "model.dtype=bfloat16), or set another name=..."
+                f"trial {trial.number} ({point}) was recorded with other values than the same options have now{listed(keys)}, "
+                "and results of both must not be mixed. Restore the options' files in conf/, or set another name=..."
             )
 
 
