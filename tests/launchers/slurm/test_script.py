@@ -320,7 +320,7 @@ def test_a_dry_run_writes_the_controllers_script(tmp_path: Path) -> None:
     launcher = DryRun.build(experiment, tmp_path)
     assert launcher.hands_over
     said = launcher.submit_controller(["python", "run.py", "cluster=dry_run", "lr=1,2"])
-    assert said.endswith(f"sbatch --parsable --chdir=/ {tmp_path}/controller.sbatch")
+    assert said.endswith(f"sbatch --parsable --chdir={Path.cwd()} {tmp_path}/controller.sbatch")
     script = (tmp_path / "controller.sbatch").read_text()
     assert "\npython run.py cluster=slurm lr=1,2 &\n" in script
     assert "' ERR\nmodule load cuda\n" in script

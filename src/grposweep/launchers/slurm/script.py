@@ -242,8 +242,8 @@ def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def submit_command(script: Path) -> list[str]:
-    """Return the command that submits a script; the user may repeat it."""
-    return ["sbatch", "--parsable", "--chdir=/", str(script)]
+    """Return the command that submits a script; the user may repeat it. WorkDir is the folder that the sweep was started in."""
+    return ["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)]
 
 
 def submit_environment(cluster: Cluster) -> dict[str, str]:
