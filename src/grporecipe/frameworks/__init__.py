@@ -10,7 +10,13 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.frameworks.base import FRAMEWORKS, Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
 from grporecipe.frameworks.reading import read_table
-from grporecipe.frameworks.signs import has_sign, refuse_others, refuse_own_keys, refuse_without_sign
+from grporecipe.frameworks.signs import (
+    has_sign,
+    refuse_others,
+    refuse_own_keys,
+    refuse_own_sections,
+    refuse_without_sign,
+)
 from grporecipe.frameworks.writing import to_native, write_table
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
@@ -90,6 +96,8 @@ def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: It
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
         if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
             refuse_without_sign(config)
+        if "defaults" not in config and not _by_paths(programs):
+            refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
     elif framework.traits.follows_trl:
         refuse_without_sign(config, programs)
         if not programs:

@@ -139,8 +139,8 @@ class Vendored(NamedTuple):
 class Vendor:
     """How a framework's own source is recognised and read in a repository, without executing it.
 
-    ``marker`` is the path of a file that only this source has, below the folder that holds the package. ``read`` gets that
-    folder and the recipe, whose version is the default.
+    ``marker`` is the path of a file (or a pattern) that only this source has, below the folder that holds the package.
+    ``read`` gets that folder and the recipe, whose version is the default.
     """
 
     marker: str

@@ -4,7 +4,7 @@ Sources: the example files and command lines of each framework's own repository.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -206,6 +206,17 @@ def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> 
     if len(own) > max(len(config) // 2, MOST_OWN):
         raise NotARecipe(
             f"most of its keys ({', '.join(own[:3])}, ...) belong to no framework; only the script that reads them knows them."
+        )
+
+
+def refuse_own_sections(config: Mapping[str, Any], known: Container[str]) -> None:
+    """Raise NotARecipe if many sections belong to no framework. Such a file is a profile for a launcher of its own."""
+    sections = dict.fromkeys(str(key).lstrip("+~").partition(".")[0] for key in config)
+    own = [name for name in sections if name not in known]
+    if len(own) > MOST_OWN:
+        raise NotARecipe(
+            f"{len(own)} of its sections and keys ({', '.join(own[:3])}, ...) are not those of the framework that it resembles; "
+            "only the program that reads it knows them."
         )
 
 

@@ -211,10 +211,13 @@ def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
     if is_megatron(recipe):
         return
     values, given = _values(recipe)
+    unknown = {spelled(str(key), recipe.version) for key in recipe.unresolved}
     for trap in traps:
         if recipe.version < trap.since:
             continue
         if given.isdisjoint(trap.keys) and not (recipe.launch and trap.keys[0] in NEEDED):
+            continue
+        if not unknown.isdisjoint(trap.keys):
             continue
         if trap.applies(values):
             shown = next((key for key in trap.keys if key in given), trap.keys[0])

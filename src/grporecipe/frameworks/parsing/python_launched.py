@@ -1,6 +1,7 @@
 """Read the Python file that a launch starts, without running it: its options, and the class that trains.
 
-Only this file is read. If its parser or its trainer comes from another file of the repository, any option may be declared.
+Only this file is read, and imports of the repository's files are followed by name (`uses_trl`). If its parser or its
+trainer comes from another file of the repository, any option may be declared.
 Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py TrlParser
 (``parse_args_and_config``); argparse and click; trl trainer/grpo_trainer.py (where its batches are made).
 """
@@ -19,7 +20,7 @@ from grporecipe.frameworks.parsing.python_source import (
     read_file,
     text_of,
 )
-from grporecipe.frameworks.parsing.repository import find_program
+from grporecipe.frameworks.parsing.repository import find_program, find_root
 from grporecipe.recipe import KeySpec, LaunchedCode
 
 PARSERS = frozenset({"TrlParser", "HfArgumentParser", "ArgumentParser"})
@@ -56,6 +57,64 @@ def read_program(path: Path) -> LaunchedCode | None:
         declares_more=not is_whole,
         parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
     )
+
+
+TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
+STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one
+BY_NAME = re.compile(r"\b(?:importlib\.import_module|__import__)\b")
+MOST_FOLLOWED = 300  # files of a repository
+LARGEST = 2**20  # characters of one
+
+
+def uses_trl(path: Path) -> bool | None:
+    """Return whether a program, or what it imports from its repository, imports TRL or a package that builds on it.
+
+    None if that is unknown: a file starts programs or imports by names that only running it would tell.
+    """
+    root = find_root(path) or path.absolute().parent
+    waiting, seen = [path], set[Path]()
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = file.read_text(encoding="utf-8")[:LARGEST]
+            tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        if BY_NAME.search(text) or (file == path and STARTS.search(text)) or len(seen) > MOST_FOLLOWED:
+            return None
+        for level, module, inner in imports_of(tree):
+            if not level and module.partition(".")[0] in TRL_BASED:
+                return True
+            waiting += _files_of(file, root, level, module, inner)
+    return False
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the imports of a file: dots of a relative one, the module, and the names that are taken from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or "", tuple(alias.name for alias in node.names)
+
+
+def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str, ...]) -> list[Path]:
+    """Return the repository's files behind an import: the module, its packages above, and modules named in it."""
+    parents = list(file.parents)
+    above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
+    starts = parents[level - 1 : level] if level else [*above, *(folder / "src" for folder in above)]
+    parts = [part for part in module.split(".") if part]
+    for start in starts:
+        whole = start.joinpath(*parts)
+        if parts and not (whole.with_suffix(".py").is_file() or whole.is_dir()):
+            continue
+        packages = [start.joinpath(*parts[:n]) / "__init__.py" for n in range(1, len(parts) + 1)]
+        inside = [whole / f"{name}.py" for name in inner] + [whole / name / "__init__.py" for name in inner]
+        return [path for path in (whole.with_suffix(".py"), *packages, *inside) if path.is_file()]
+    return []
 
 
 def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:

@@ -22,7 +22,7 @@ from grporecipe.frameworks.parsing.launch import (
     read_overrides,
 )
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
-from grporecipe.frameworks.parsing.python_launched import read_launched
+from grporecipe.frameworks.parsing.python_launched import read_launched, uses_trl
 from grporecipe.frameworks.parsing.repository import find_root
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grporecipe.frameworks.signs import refuse_launch
@@ -98,6 +98,10 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         framework = detect({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
     elif framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
+    if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
+        recognise({**base, **start.options}, [str(path)], [start.launch.program])  # it may be a profile of its own
+    if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file)) is False:
+        raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
     config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
@@ -140,6 +144,8 @@ def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Option
     if framework == "auto":
         framework = _recognise_launch(said.config, path, start, text)
     base = _base_of(said, framework, path, start.folder, options)
+    if options.framework == "auto" and base.config:
+        recognise({**base.config, **said.config}, [str(path)], [start.launch.program])  # it may be a profile of its own
     return build_recipe(
         {**base.config, **said.config},
         replace(options, framework=framework),
@@ -156,6 +162,10 @@ def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Option
 def _base_of(said: Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
     """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
     if not said.base:
+        return FlatConfig({}, {}, ())
+    if "$" in said.base:  # only a running shell knows it
+        said.may_have_more = True
+        said.unresolved["config"] = said.base
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
     own = fallback(said.base, options.find_version(framework, said.config, script).version) if fallback else None

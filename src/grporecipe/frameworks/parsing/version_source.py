@@ -147,7 +147,7 @@ def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
     """Return the folders of a repository that contain a framework's own source."""
     repository, name = walk(root), Path(marker).parts[0]
     parents = dict.fromkeys(folder.parent for folder in repository.folders if folder.name == name)
-    return tuple(parent for parent in parents if (parent / marker).is_file())
+    return tuple(parent for parent in parents if any(parent.glob(marker)))
 
 
 def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path) -> Iterator[list[Pin]]:

@@ -62,8 +62,12 @@ def known(version: Version) -> KeyTable:
     return KeyTable({**OWN, **takes, **changed})
 
 
-def corrected_size(size: int, accumulation: int, processes: int | None, group: int) -> int:
-    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py, check_num_generations)."""
+def corrected_size(size: int, accumulation: int, processes: int | None, group: int, version: Version) -> int:
+    """Return the micro-batch after Unsloth's correction: G if B W A is no multiple of G (rl.py, check_num_generations).
+
+    ``version`` is TRL's. Before 0.17 a micro-step has to hold whole groups, so accumulation does not count.
+    """
+    accumulation = accumulation if version >= (0, 17, 0) else 1
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
 
 
@@ -73,7 +77,9 @@ def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if said.get("steps_per_generation") is None and said.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
-        changes["per_device_train_batch_size"] = corrected_size(size, accumulation, fields["processes"], group)
+        changes["per_device_train_batch_size"] = corrected_size(
+            size, accumulation, fields["processes"], group, found.recipe.version
+        )
     if "warmup_steps" not in said and "warmup_ratio" not in said:
         changes["warmup_steps"] = SHARE
     loss = str(fields["loss_type"]).lower()

@@ -32,7 +32,10 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
         return
     s = reading.setting
     size = int(values_of(recipe).said.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
-    if size < 1 or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations) == size:
+    if (
+        size < 1
+        or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version) == size
+    ):
         return
     yield Violation(
         f"per_device_train_batch_size={size}",
