@@ -173,9 +173,33 @@ def fixed(s: Setting) -> list[Setting]:
     return [changed(s, dict(fix.change)) for fix in find_fixes(s, found[0])]
 
 
+# Values of transformers' own arguments, most of them good.
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "bf16": (False, True), "fp16": (False, True), "bf16_full_eval": (False, True), "fp16_full_eval": (False, True),
+    "logging_steps": (1, 0.1, 10, 0, 1.5), "save_steps": (50, 0.1, 2.5), "eval_steps": (5, 0.5, 1.5),
+    "logging_strategy": ("steps", "epoch", "step"), "eval_strategy": ("no", "steps", "epoch"),
+    "save_strategy": ("steps", "no", "best", "never"), "hub_strategy": ("end", "checkpoint", "never"),
+    "lr_scheduler_type": ("linear", "cosine", "reduce_lr_on_plateau", "greedy", "cosin"),
+    "optim": ("adamw_torch", "adafactor", "adam"), "dataloader_num_workers": (0, 2), "dataloader_prefetch_factor": (None, 2),
+    "torch_empty_cache_steps": (None, 1, 0), "debug": ("", "underflow_overflow", "all"), "warmup_steps": (0, 10, 0.1),
+    "accelerator_config": (None, {"split_batches": False}, {"split_batch": True}), "load_best_model_at_end": (False, True),
+}  # fmt: skip
+
+
+def draw_arguments(random: Random) -> dict[str, Any]:
+    """A few of transformers' arguments, the first value of each most often."""
+    names = random.sample(sorted(ARGUMENTS), random.randint(1, 5))
+    return {name: random.choice([*ARGUMENTS[name][:1] * 2, *ARGUMENTS[name]]) for name in names}
+
+
 def ask(python: str, settings: Sequence[Setting]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The versions behind an interpreter, and its answer to each setting."""
-    lines = [json.dumps({"processes": s.processes, "config": to_native(s)}) for s in settings]
+    return ask_configs(python, [{"processes": s.processes, "config": to_native(s)} for s in settings])
+
+
+def ask_configs(python: str, requests: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The same for native configurations."""
+    lines = [json.dumps(request) for request in requests]
     done = subprocess.run(
         [python, str(ASK)], input="\n".join(lines), capture_output=True, text=True, timeout=1800, check=False
     )

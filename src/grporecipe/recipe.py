@@ -75,7 +75,8 @@ class LaunchContext:
     """How a script launches a recipe: the launcher (trl, accelerate, torchrun, deepspeed, python) and the program.
 
     ``program`` is the script or module. ``cut_line`` is the line from which bash reads the remaining options as another
-    command, because a comment or a blank ended the first. ``config`` is the recipe that it names, whose keys have no line here.
+    command, because a comment or a blank ended the first. ``config`` is the recipe that it names, whose keys have no line here,
+    ``accelerate`` the configuration of accelerate.
     ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it. The command is on lines
     ``line`` to ``last_line`` of the script. ``raw`` holds the values of dotted overrides as passed to the program, by key.
     """
@@ -84,6 +85,7 @@ class LaunchContext:
     program: str = ""
     cut_line: int | None = None
     config: str = ""
+    accelerate: str = ""
     visible_gpus: int | None = None
     line: int | None = None
     last_line: int | None = None

@@ -89,3 +89,23 @@ def test_our_own_groups_get_them_all() -> None:
     assert groups["sweeps/translated.yaml"]["trainer"] == {"args": {"use_liger_kernel": True}}
     assert not [loss for loss in done.losses if "has no key" in loss]
     assert "vespo_k_pos" not in groups["loss/translated.yaml"]
+
+
+@pytest.mark.parametrize(("name", "config", "lost"), [
+    ("verl", {"actor_rollout_ref.rollout.max_num_batched_tokens": 4096}, "max_batched_tokens=4096"),
+    ("openrlhf", {"actor.min_lr_ratio": 0.2}, "minimum_learning_rate_ratio=0.2"),
+    ("ms-swift", {"rlhf_type": "grpo", "torch_dtype": "float16"}, "torch_dtype=float16"),
+    ("trl", {"num_generations": 8}, "gradient_checkpointing=true"),
+])  # fmt: skip
+def test_what_our_own_groups_do_not_hold_is_listed(name: str, config: dict[str, Any], lost: str) -> None:
+    """By the field or its key."""
+    recipe = build_recipe(config, Options(name, processes=8))
+    assert lost in " ".join(translate_own(frameworks.read(recipe).setting, "grposweep", recipe).losses)
+
+
+def test_our_own_groups_have_checkpointing_and_sharding() -> None:
+    """As the recipe says."""
+    recipe = build_recipe({"actor.gradient_checkpointing_enable": True, "ds.zero_stage": 3}, Options("openrlhf"))
+    done = translate_own(frameworks.read(recipe).setting, "grposweep", recipe)
+    study = yaml.safe_load(done.files["sweeps/translated.yaml"])
+    assert (study["model"]["gradient_checkpointing"], study["trainer"]["sharding"]) == (True, "zero3")

@@ -11,9 +11,11 @@ release (`Violation.certain`) stay errors.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 
 from grporecipe import frameworks
 from grporecipe.frameworks.base import text
+from grporecipe.frameworks.parsing.repository import lacks_file
 from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.memory.catalog import find_model
 from grporecipe.recipe import KeySpec, Recipe
@@ -102,6 +104,33 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
         instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
         yield Violation(what, why, instead, (key,) if name else ())
+
+
+# Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
+FILES = (
+    "deepspeed", "external_plugins", "custom_reward_function.path", "reward.custom_reward_function.path",
+    "worker.reward.reward_function", "reward.remote_url",
+)  # fmt: skip
+
+
+@recipe_rule("GV116", "error", of=EVERY)
+def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
+    """A recipe, an accelerate or DeepSpeed configuration or a file of rewards that the repository does not have.
+
+    The program stops at start (FileNotFoundError). Judged for literal relative paths whose folder is in the repository, if no
+    file of that name is anywhere in it and the script does not write it.
+    """
+    launch = recipe.launch
+    named = [("config", recipe.unresolved.get("config")), ("config_file", launch.accelerate if launch else None)]
+    for key in recipe.config.keys() - recipe.unresolved.keys():
+        if key.lstrip("+") in FILES:
+            names = recipe.config[key]
+            named += [(key, name) for name in (names if isinstance(names, list) else [names])]
+    for key, value in named:
+        name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
+        if name and recipe.file and lacks_file(Path(recipe.file), name):
+            yield Violation(f"{key}: {show(name)}", "the repository has this folder, but no file of that name",
+                            "Correct the path.", (key,) if key in recipe.config else ())  # fmt: skip
 
 
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}

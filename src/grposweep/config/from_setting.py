@@ -15,7 +15,7 @@ from grporecipe.frameworks.writing import in_completions
 from grporecipe.planning import save_every, total_steps
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting
-from grporecipe.translate import Translation, find_left_out, list_left_out, list_unknown
+from grporecipe.translate import Translation, find_left_out, find_lost, list_left_out, list_unknown
 from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
@@ -58,12 +58,15 @@ def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> d
     """Return the keys outside of groups: learning rate, seed, model name, processes."""
     found = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
+    model |= {name: getattr(s, name) for name in ("gradient_checkpointing",) if name in s.given}
     if s.lora:
         model["lora"] = {"enabled": True, "r": s.lora_rank, "alpha": round(s.lora_alpha), "dropout": s.lora_dropout,
                          "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
     found |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
-    found |= {"trainer": {"args": arguments}} if arguments else {}
+    trainer: dict[str, Any] = {"args": arguments} if arguments else {}
+    trainer |= {"sharding": s.sharding} if s.sharding != "none" else {}
+    found |= {"trainer": trainer} if trainer else {}
     return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
 
 
@@ -140,8 +143,19 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
     found = find_left_out(recipe, setting)
-    left = list_left_out(found, {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16")})
-    return Translation(files, shlex.join(COMMAND), (*list_unknown(setting, recipe), *losses, *left))
+    held = {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16") if setting.framework.follows_trl}
+    left = list_left_out(found, held | {"deepspeed": setting.sharding})
+    losses = (*list_unknown(setting, recipe), *losses, *left)
+    return Translation(files, shlex.join(COMMAND), (*losses, *find_lost(setting, _held(setting), " ".join(losses))))
+
+
+def _held(setting: Setting) -> Setting:
+    """Return what grposweep's keys hold of a setting. Counts hold its intervals."""
+    fits, _ = fitted(frameworks.FRAMEWORKS["trl"], in_completions(setting)[0], TRL)
+    names = {*KEYS, *ARGS, *PLACED, "lora_targets", "evaluates", "model_name_or_path", "dataset_name"}
+    names -= {"minimum_learning_rate_ratio", *({"gradient_checkpointing"} - setting.given)}
+    names -= {name for name in names if name.startswith("lora_") and not setting.lora}
+    return Setting().replace({name: getattr(fits, name) for name in names})
 
 
 def _server_keys(generation: Generation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from grporecipe.setting import Version
@@ -99,6 +99,29 @@ def find_program(program: str, script: Path) -> Path | None:
         or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)
         or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
     )
+
+
+LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
+
+
+def lacks_file(file: Path, name: str) -> bool:
+    """Return whether a file names another one of its repository that is certainly missing.
+
+    ``name`` is a literal path. The repository has its folder, below its root or a folder above ``file``, but no file of that
+    name anywhere, and ``file`` does not write it.
+    """
+    repository = find_repository(file) if LITERAL.fullmatch(name) and ".." not in name else None
+    if repository is None or not repository.folders[0].joinpath(".git").exists():
+        return False
+    wanted = PurePosixPath(name)
+    above = [folder for folder in file.absolute().parents if folder.is_relative_to(repository.root)]
+    if not any((folder / wanted.parent).is_dir() for folder in above):
+        return False
+    try:
+        writes = re.search(rf">\s*\S*{re.escape(wanted.name)}", file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+    return not writes and not any((folder / wanted.name).exists() for folder in repository.folders)
 
 
 def _first_file(paths: Iterable[Path]) -> Path | None:

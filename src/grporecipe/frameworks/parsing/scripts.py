@@ -131,6 +131,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         launch=replace(
             start.launch,
             config=next(iter(_config_name(start)), ""),
+            accelerate=accelerate_file(start) or "",
             visible_gpus=count_visible_gpus(start.environment),
         ),
         code=code,
