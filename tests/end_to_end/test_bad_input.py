@@ -1,5 +1,6 @@
 """Bad input from the command line: one message with what is set and what to set, code 2, no traceback, nothing harmed."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import ExitCode
+from grposweep.cli.app import answer
 from support import PROJECT, RUN, Ended, environment
 
 Run = Callable[..., Ended]
@@ -169,3 +172,14 @@ def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_pat
     assert [done.returncode for done in ended] == [1, 2]
     assert "GB101" in ended[0].stdout
     assert ended[1].stderr.startswith("error: hydra is not installed, and sweeps need it. Run pip install")
+
+
+def test_a_full_disk_is_answered_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """``rerun`` and ``fork`` write as sweeps do."""
+
+    def write() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "outputs/s/lease.json")
+
+    assert answer(write) == ExitCode.BAD_INPUT
+    said = "error: outputs/s/lease.json: No space left on device. Make room, and give the same command again.\n"
+    assert capsys.readouterr().err == said

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from grposweep.config.compose import to_experiment
+from grposweep.config.compose import load_experiment, to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers.base import Job
 from grposweep.launchers.slurm.script import render_script
@@ -20,7 +20,7 @@ from grposweep.report.trial_view import read_trial
 from grposweep.schema import Cluster
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.attempts import write_trial
-from support import shellcheck
+from support import Ended, shellcheck, trials
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
 KEPT = ("SC2016",)  # $HOME in single quotes does not expand: that is wanted
@@ -92,3 +92,17 @@ def test_values_of_a_point_are_words_of_the_command_that_repeats_its_trial(
     said = run_bash(script, tmp_path).stdout
     assert f"<shared={HOSTILE}>" in said
     assert "owned" in said
+
+
+def test_a_variable_of_the_shell_in_braces_stays_text(run: Callable[..., Ended]) -> None:
+    r"""``\${HOME}`` is Hydra's way to write it: the job has ``${HOME}``, and so has a repeated trial."""
+    words = ("trainer=fake", "kl=none", "name=s", "lr=1e-3", "cluster=dry_run")
+    written = run(*words, r"cluster.setup=['export P=\${HOME}/x']")
+    (trial,) = trials(written.sweep)
+    assert "\nexport P=${HOME}/x\n" in (trial / "job-0.sbatch").read_text()
+    again = load_experiment(trial / "config.yaml")
+    assert again.cluster.setup == ["export P=${HOME}/x"]
+    refused = run(*words, "cluster.setup=['export P=${HOME}/x']")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("error: cluster.setup[0] refers to a key that does not exist")
+    assert r"write \${...} for text" in refused.err

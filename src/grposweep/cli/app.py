@@ -1,6 +1,7 @@
 """The root of the ``grposweep`` command: registration, exit codes, and shell completion of sweeps and trials."""
 
 import contextlib
+import errno
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -56,6 +57,9 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, a limit on files' sizes
+
+
 def command(*examples: str, **settings: Any) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Register a function as a command. ``examples`` end its help; ``settings`` are those of ``app.command``.
 
@@ -95,7 +99,8 @@ def answer(work: Callable[[], int | None]) -> int:
         return ExitCode.BROKEN_PIPE
     except OSError as error:  # no permission, or the disk is full or gone
         named = error.filename or "a file or the output"
-        print(f"error: {printable(str(named))}: {error.strerror or error}.", file=sys.stderr)
+        room = " Make room, and give the same command again." if error.errno in NO_ROOM else ""
+        print(f"error: {printable(str(named))}: {error.strerror or error}.{room}", file=sys.stderr)
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             return ExitCode.BAD_INPUT

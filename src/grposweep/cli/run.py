@@ -5,14 +5,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
@@ -78,7 +78,7 @@ def command(main: Callable[[], None]) -> None:
 def run_single(config: DictConfig) -> int:
     """Run a sweep of one point. It prints its own error messages, because Hydra would add a line before them."""
     hydra = HydraConfig.get()
-    overrides = list(hydra.overrides.task)
+    overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))  # as typed: an override may hold ${...}
     compose = _composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
     try:
         points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)

@@ -34,6 +34,7 @@ from omegaconf.errors import (
     InterpolationKeyError,
     MissingMandatoryValue,
     OmegaConfBaseException,
+    UnsupportedInterpolationType,
 )
 
 from grporecipe.errors import UserError
@@ -210,13 +211,12 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
 
 
 def resolved(config: DictConfig) -> Experiment:
-    """Return the experiment of a typed configuration. This changes the configuration: its interpolations are resolved.
+    """Return the experiment of a typed configuration, with interpolations resolved.
 
     Raises UserError for an interpolation without a target, or with a value of the wrong type.
     """
     try:
-        OmegaConf.resolve(config)
-        experiment = OmegaConf.to_object(config)
+        experiment = OmegaConf.to_object(config)  # after OmegaConf.resolve, an escaped ${...} would be an interpolation
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
@@ -247,8 +247,11 @@ def explain(error: OmegaConfBaseException) -> str:
         return unknown_key(key)
     if isinstance(error, MissingMandatoryValue):
         return f"{key} is not set, and this configuration needs it. Set {key}=..."
-    if isinstance(error, InterpolationKeyError):
-        return f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}."
+    if isinstance(error, InterpolationKeyError | UnsupportedInterpolationType):
+        return (
+            f"{key or 'A value'} refers to a key that does not exist: {first}. Correct the name inside ${{...}}, or write "
+            "\\${...} for text such as a variable of the shell."
+        )
     for pattern, wanted in WRONG_TYPES:
         if found := re.search(pattern, first):
             return f"{key}={found[1]} is not {wanted}. Set one ('--cfg job' shows the present value)."
@@ -276,6 +279,15 @@ def load_experiment(path: Path) -> Experiment:
     return to_experiment(config)
 
 
+def escape(value: Any) -> Any:
+    """Return resolved values for a new configuration, in which their ``${`` stays text: ``cluster.setup`` may have some."""
+    if isinstance(value, dict):
+        return {name: escape(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [escape(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) and "${" in value else value
+
+
 def render_experiment(experiment: Experiment) -> str:
     """Return the YAML that ``load_experiment`` reads, without ``verbose`` and without unset newer keys.
 
@@ -283,6 +295,7 @@ def render_experiment(experiment: Experiment) -> str:
     """
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
     drop_newer(content)
+    content = escape(content)
     # The same as OmegaConf.to_yaml(OmegaConf.structured(experiment)), which checks every type again: 20 ms instead of 1.
     return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())
 

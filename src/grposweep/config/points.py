@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, read_text
 from grposweep.config.base_recipe import base_of
-from grposweep.config.compose import Session, explain, resolved, to_experiment, typed
+from grposweep.config.compose import Session, escape, explain, resolved, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
@@ -197,7 +197,7 @@ def check_groups_one_by_one(values: Mapping[str, Any]) -> None:
 
 def recorded_points(recorded: Experiment, session: Session) -> Points:
     """Return points around a recorded experiment: the record with other values of some keys and groups."""
-    base = follow(OmegaConf.create(asdict(recorded)))
+    base = follow(OmegaConf.create(escape(asdict(recorded))))
 
     def compose(wanted: list[str]) -> DictConfig:
         """Return the named options, composed to take their sections; without any, the recorded trial."""

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
-from grposweep.config.compose import load_experiment, open_session, register
+from grposweep.config.compose import escape, load_experiment, open_session, register
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
@@ -135,7 +135,8 @@ def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
 
 
 def _config(experiment: Experiment) -> DictConfig:
-    return OmegaConf.create(asdict(experiment))
+    values: dict[str, Any] = escape(asdict(experiment))
+    return OmegaConf.create(values)
 
 
 def overrides_of(trial: TrialFolder) -> list[str]:

@@ -19,6 +19,7 @@ import yaml
 from grporecipe.errors import UserError
 from grporecipe.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
 from grporecipe.terminal import count
+from grposweep.config.compose import escape
 from grposweep.launchers.base import EndState
 from grposweep.redaction import redact
 from grposweep.report.compare import differences
@@ -160,7 +161,7 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
 
 def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
     """Return the keys of a recorded configuration that differ and make another sweep, with both values."""
-    found = differences(before, asdict(now))
+    found = differences(before, escape(asdict(now)))
     return [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
 
 
@@ -222,7 +223,7 @@ def describe_sweep(
             "leaders": base.search.leaders,
         },
         "overrides": [redact(override) for override in overrides],
-        "baseline": asdict(base),
+        "baseline": escape(asdict(base)),
         "provenance": provenance,
     }
     write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -19,7 +19,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.fixes import render_problem
 from grporecipe.memory.estimate import GIB, estimate
-from grposweep.config.compose import load_experiment, render_experiment
+from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
@@ -338,7 +338,7 @@ def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator)
         if recorded not in _identities(verdict, there):
             point = " ".join(f"{name}={label}" for name, label in trial.params.items())
             config = there.path / paths.CONFIG
-            keys = changed_keys(asdict(load_experiment(config)), verdict.experiment) if config.exists() else []
+            keys = changed_keys(escape(asdict(load_experiment(config))), verdict.experiment) if config.exists() else []
             raise UserError(
                 f"trial {trial.number} ({point}) was recorded with other values than the same options have now{listed(keys)}, "
                 "and results of both must not be mixed. Restore the options' files in conf/, or set another name=..."
