@@ -231,16 +231,19 @@ def test_a_hostile_configuration_has_no_keys(tmp_path: Path, defaults: str) -> N
 
 
 def test_a_file_of_verl_s_keys_may_add_keys_and_leave_the_rest_to_the_command_line(tmp_path: Path) -> None:
-    """An override of the same unknown key stops; a size without a value is set where the file is used."""
+    """An override of the same unknown key stops, and a typo is named; a size without a value is set where the file is used."""
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "algorithm: {adv_estimator: grpo, own_bonus: 0.1}\n"
+        "algorithm: {adv_estimator: grpo, own_bonus: 0.1, kl_penaltyy: kl}\n"
         "actor_rollout_ref:\n  rollout: {n: 8, log_prob_micro_batch_size_per_gpu: null}\n"
         "  actor: {policy_loss: {loss_mode: mine}}\n"
     )
     found = lint_recipe(load_recipe(path, Options(own_version="0.9.1")))
     assert found.ok
-    assert {"GV401", "GV305"} <= {diagnostic.code for diagnostic in found.diagnostics}
+    unknown = [diagnostic.message for diagnostic in found.diagnostics if diagnostic.code == "GV401"]
+    assert len(unknown) == 1
+    assert "kl_penaltyy" in unknown[0]
+    assert "GV305" in {diagnostic.code for diagnostic in found.diagnostics}
     script = tmp_path / "run.sh"
     script.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo algorithm.own_bonus=0.1\n")
     assert not lint_recipe(load_recipe(script, Options(own_version="0.9.1"))).ok

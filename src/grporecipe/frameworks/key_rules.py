@@ -64,8 +64,15 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.", tuple(unknown))
 
 
+MODELS = frozenset(
+    ["model_name_or_path", "model", "pretrain", "actor_rollout_ref.model.path", "worker.actor.model.model_path"]
+)
+
+
 def _matters(recipe: Recipe, key: str) -> bool:
-    """Return whether a rule or the plan depends on a key."""
+    """Return whether a rule or the plan depends on a key. The model matters for the memory of a named GPU only."""
+    if key.lstrip("+") in MODELS and recipe.gpu_gib is None:
+        return False
     return frameworks.FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
 
 

@@ -60,6 +60,7 @@ def read_program(path: Path) -> LaunchedCode | None:
 
 
 TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
+COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
 STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one
 BY_NAME = re.compile(r"\b(?:importlib\.import_module|__import__)\b")
 MOST_FOLLOWED = 300  # files of a repository
@@ -67,12 +68,13 @@ LARGEST = 2**20  # characters of one
 
 
 def uses_trl(path: Path) -> bool | None:
-    """Return whether a program, or what it imports from its repository, imports TRL or a package that builds on it.
+    """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
 
-    None if that is unknown: a file starts programs or imports by names that only running it would tell.
+    None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
+    runs.
     """
     root = find_root(path) or path.absolute().parent
-    waiting, seen = [path], set[Path]()
+    waiting, seen, computes = [path], set[Path](), False
     while waiting:
         file = waiting.pop()
         if file in seen:
@@ -86,10 +88,15 @@ def uses_trl(path: Path) -> bool | None:
         if BY_NAME.search(text) or (file == path and STARTS.search(text)) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
-            if not level and module.partition(".")[0] in TRL_BASED:
+            top = module.partition(".")[0]
+            if not level and top in TRL_BASED:
                 return True
-            waiting += _files_of(file, root, level, module, inner)
-    return False
+            computes = computes or top in COMPUTES
+            found = _files_of(file, root, level, module, inner)
+            if found is None:
+                return None
+            waiting += found
+    return False if computes else None
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -101,8 +108,11 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             yield node.level, node.module or "", tuple(alias.name for alias in node.names)
 
 
-def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str, ...]) -> list[Path]:
-    """Return the repository's files behind an import: the module, its packages above, and modules named in it."""
+def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str, ...]) -> list[Path] | None:
+    """Return the repository's files behind an import: the module, its packages above, and modules named in it.
+
+    Empty for a package from elsewhere, None if the repository has the package and not the module.
+    """
     parents = list(file.parents)
     above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
     starts = parents[level - 1 : level] if level else [*above, *(folder / "src" for folder in above)]
@@ -110,6 +120,8 @@ def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str,
     for start in starts:
         whole = start.joinpath(*parts)
         if parts and not (whole.with_suffix(".py").is_file() or whole.is_dir()):
+            if len(parts) > 1 and (start / parts[0]).is_dir():
+                return None
             continue
         packages = [start.joinpath(*parts[:n]) / "__init__.py" for n in range(1, len(parts) + 1)]
         inside = [whole / f"{name}.py" for name in inner] + [whole / name / "__init__.py" for name in inner]

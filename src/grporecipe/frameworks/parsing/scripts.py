@@ -166,7 +166,6 @@ def _base_of(said: Overrides, framework: str, script: Path, folder: str, options
         return FlatConfig({}, {}, ())
     if "$" in said.base:  # only a running shell knows it
         said.may_have_more = True
-        said.unresolved["config"] = said.base
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
     own = fallback(said.base, options.find_version(framework, said.config, script).version) if fallback else None

@@ -1,0 +1,93 @@
+"""Whose program is it? A launch is judged by a framework only if its program uses that framework.
+
+Each case is a false error of an earlier release on a public repository.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from grporecipe.errors import NotARecipe
+from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.linting.linter import Diagnostic, lint_recipe
+
+LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
+OWN = "import argparse\nimport torch\nfrom training import GRPOTrainer\nargparse.ArgumentParser().parse_args()\n"
+VERL = "python3 -m verl.{} data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 {}\n"
+
+
+def write(folder: Path, **files: str) -> Path:
+    """A repository with these files; names have double underscores for slashes. Return its run.sh."""
+    (folder / ".git").mkdir()
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_py", ".py").replace("_yaml", ".yaml").replace("_sh", ".sh")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "run.sh"
+
+
+def errors(path: Path, version: str | None = None) -> list[Diagnostic]:
+    """The errors of a recipe."""
+    return [
+        d for d in lint_recipe(load_recipe(path, Options(own_version=version))).diagnostics if d.severity == "error"
+    ]
+
+
+def test_a_program_with_a_trainer_of_its_own_is_not_judged(tmp_path: Path) -> None:
+    """Its imports are followed by name: none is TRL, and torch trains."""
+    run = write(tmp_path, run_sh=LAUNCH, train_py=OWN, training_py="import torch\nclass GRPOTrainer: pass\n")
+    with pytest.raises(NotARecipe, match=r"train.py has a trainer of its own: neither it nor what it imports uses TRL"):
+        load_recipe(run, Options())
+
+
+@pytest.mark.parametrize(
+    "inside", ["from trl import GRPOTrainer\n", "import importlib\nimportlib.import_module(name)\n"]
+)
+def test_a_program_that_may_use_trl_is_judged(tmp_path: Path, inside: str) -> None:
+    """TRL behind an import of the repository, or one that only running it would tell."""
+    run = write(tmp_path, run_sh=LAUNCH, train_py=OWN, training_py=f"import torch\n{inside}")
+    assert [found.code for found in errors(run)] == ["GT105"]
+
+
+def test_a_forks_own_trainer_has_the_defaults_of_its_own_configuration(tmp_path: Path) -> None:
+    """Its package stands beside verl's place, its configuration sets what verl's leaves open, and it has keys of any type."""
+    main = "import hydra\n@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): pass\n"
+    micro = "{log_prob_micro_batch_size_per_gpu: 1, n: 8}"
+    own = (
+        "data: {train_batch_size: 1024}\nalgorithm: {adv_estimator: grpo, rounds: 1}\nactor_rollout_ref:\n"
+        f"  actor: {{ppo_mini_batch_size: 256, ppo_micro_batch_size_per_gpu: 1}}\n  rollout: {micro}\n  ref: {micro}\n"
+    )
+    run = write(tmp_path, run_sh=VERL.format("agent_trainer.main_ppo", "'algorithm.rounds=[1,2]'"),
+                verl__agent_trainer__main_ppo_py=main, verl__agent_trainer__config__ppo_trainer_yaml=own)  # fmt: skip
+    assert {"GB408", "GV303", "GV401"}.isdisjoint(found.code for found in errors(run))
+
+
+def test_a_configuration_that_only_the_shell_knows_leaves_its_keys_open(tmp_path: Path) -> None:
+    """What it sets cannot be missing."""
+    run = write(tmp_path, run_sh='python3 -m verl.trainer.main_ppo --config-name "$NAME" data.train_batch_size=64\n')
+    assert errors(run, "0.8.0") == []
+
+
+def test_a_profile_for_a_launcher_of_its_own_is_not_judged(tmp_path: Path) -> None:
+    """It resembles a configuration of verl, and has sections that verl does not have."""
+    profile = "".join(f"{name}: 1\n" for name in ("profile", "model_path", "turns", "rollout", "actor", "validation"))
+    profile += "data: {train_batch_size: 2}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 256}}\n"
+    run = write(tmp_path, run_sh="python launch.py --config profile.yaml\n", profile_yaml=profile)
+    for path in (run, tmp_path / "profile.yaml"):
+        with pytest.raises(NotARecipe, match="are not those of the framework that it resembles"):
+            load_recipe(path, Options())
+
+
+def test_a_value_from_the_environment_is_not_a_missing_one(tmp_path: Path) -> None:
+    """ms-swift's dataset."""
+    run = write(tmp_path, run_sh="swift rlhf --rlhf_type grpo --model m --dataset ${DATA} --reward_funcs accuracy\n")
+    assert "GV505" not in {found.code for found in errors(run)}
+
+
+def test_an_added_key_that_nothing_reads_is_no_error(tmp_path: Path) -> None:
+    """Hydra accepts it; it may be a typo."""
+    added = "+actor_rollout_ref.actor.fsdp_config.grad_offload=false"
+    found = lint_recipe(
+        load_recipe(write(tmp_path, run_sh=VERL.format("trainer.main_ppo", added)), Options(own_version="0.4.0"))
+    )
+    assert {d.severity for d in found.diagnostics if d.code == "GV401"} <= {"warning"}
