@@ -397,3 +397,15 @@ def test_an_error_of_one_release_is_a_warning_if_another_release_may_train(kind:
     torn = replace(recipe, config={"num_generations": 1, "per_device_train_batch_size": 8})
     (always,) = lint_recipe(torn, select_rules(["GB102"])).diagnostics
     assert (always.code, always.severity) == ("GB102", "error")
+
+
+def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> None:
+    """The version is unknown then; a misspelt word is wrong with any."""
+    path = tmp_path / "run.sh"
+    path.write_text("python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grop actor_rollout_ref.actor.foo=1\n")
+    assert "GV305" in {
+        found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics if found.severity == "error"
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text("num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n")
+    assert [found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics].count("GV104") == 2

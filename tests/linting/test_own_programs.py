@@ -50,7 +50,7 @@ def test_a_program_that_may_use_trl_is_judged(tmp_path: Path, inside: str) -> No
 
 
 def test_a_forks_own_trainer_has_the_defaults_of_its_own_configuration(tmp_path: Path) -> None:
-    """Its package stands beside verl's place, its configuration sets what verl's leaves open, and it has keys of any type."""
+    """Its package is not in the place of verl's, its configuration sets what verl's leaves open, and it has keys of any type."""
     main = "import hydra\n@hydra.main(config_path='config', config_name='ppo_trainer')\ndef main(config): pass\n"
     micro = "{log_prob_micro_batch_size_per_gpu: 1, n: 8}"
     own = (

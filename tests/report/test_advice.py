@@ -90,7 +90,7 @@ def test_a_best_value_inside_its_range_needs_no_wider_one(tmp_path: Path) -> Non
 
 def test_a_learning_rate_above_which_everything_was_lost_is_stated(tmp_path: Path) -> None:
     """From two trials on, and only if none above it was better than the start."""
-    lost = "All 2 trials with lr of 0.003 or more ended below the start."
+    lost = "All 2 trials with lr of 0.003 or more are below the start."
     assert lost in advice(make(tmp_path / "a", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0))).limits
     kept = advice(make(tmp_path / "b", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0), (8e-3, 0.4))).limits
     assert not any("below the start" in text for text in kept)

@@ -126,6 +126,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("GL111", {"use_liger_kernel": True, "delta": 4.0, "version": (1, 0, 0)}, {"use_liger_kernel": True, "delta": 4.0}),
     ("GL112", {"epsilon_high": -0.2}, {"epsilon_high": 0.28}),
+    ("GL113", {"top_p": 1.5}, {"top_p": 1.0, "min_p": 0.0, "top_k": 0, "repetition_penalty": 1.1, "weight_decay": 0.0}),
+    ("GL113", {"vllm_gpu_memory_utilization": 30.0}, {"vllm_gpu_memory_utilization": 0.3}),
     ("GL201", {"loss_type": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}),
     ("GL202", {"delta": 0.5}, {"delta": 0.5, "loss_type": "sapo"}),
     ("GL203", {"delta": 1.1}, {"delta": 1.2}),

@@ -55,6 +55,22 @@ def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can
     assert "'Tom has 3 apples'. Set model=tiny_text" in said
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ('{"prompt": "1+1=", "answer": "café"}\n'.encode("latin-1"), "line 1 is not UTF-8"),
+        (
+            b'{"prompt": " ", "answer": "2"}\n{"prompt": "1+1=", "answer": "2"}\n',
+            "1 of 2 rows of odd.jsonl have an empty prompt",
+        ),
+    ],
+)
+def test_rows_that_no_training_can_read_are_named(tmp_path: Path, data: bytes, said: str) -> None:
+    """Another encoding, and empty prompts: with the line, and without a traceback."""
+    (tmp_path / "odd.jsonl").write_bytes(data)
+    assert said in start(tmp_path, "task=jsonl", "task.path=odd.jsonl", "task.eval_prompts=1")
+
+
 def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(tmp_path: Path) -> None:
     """Only running it would tell; here the data are what is wrong."""
     (tmp_path / "made.py").write_text("globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n")

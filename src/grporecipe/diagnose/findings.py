@@ -158,7 +158,7 @@ CHECKS = (
     Check("generation_bound", N, ("generation",), checks.generation, "Most of the time is generation.",
           "Generate with vLLM or SGLang, lower max_completion_length, or do more updates per rollout."),
     Check("loss_near_zero", N, ("loss",), checks.loss, "The loss is near 0, as it should be.",
-          "With one update per rollout, the ratio of new to old policy is 1 and the advantages of a group add up to 0. So the "
+          "The ratio of new to old policy is 1 in the first update of a rollout, and a group's advantages add up to 0. So the "
           "policy term's value is 0, its gradient is not, and only the KL term is left. Watch the reward instead."),
 )  # fmt: skip  # a row a check
 COLLAPSE = (
@@ -198,7 +198,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {  # fields of the setting that the ad
     "reward_fallen": ("learning_rate", "beta"),
     "below_start": ("learning_rate",),
     "best_step": ("learning_rate", "max_steps", "epochs"),
-    "flat": ("learning_rate", "num_generations"),
+    "flat": ("learning_rate",),
     "falling": ("learning_rate", "beta"),
     "kl_drift": ("learning_rate", "beta"),
     "kl_spikes": ("learning_rate", "epsilon"),

@@ -209,8 +209,10 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
         why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
+        # A misspelt word is wrong in every release. Another one may be that of a fork, if the version is unknown.
+        is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
         yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
-                        ({written: (near or list(allowed))[0]},))  # fmt: skip
+                        ({written: (near or list(allowed))[0]},), certain=is_typo)  # fmt: skip
 
 
 @recipe_rule("GK310", "warning", of=DOTTED)

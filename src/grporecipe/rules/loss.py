@@ -4,7 +4,9 @@ Sources: trl 0.17-1.16 trainer/grpo_trainer.py (``_compute_loss``, whose branche
 each loss) and trainer/grpo_config.py.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import NamedTuple
 
 from grporecipe import planning
 from grporecipe.rules.batch import SIZES, judgeable
@@ -271,3 +273,40 @@ def the_loss_has_its_level(s: Setting) -> Facts | None:
     """
     meant = {"luspo": "sequence", "vespo": "token"}.get(s.loss_type)
     return {"meant": meant} if meant is not None and s.importance_sampling_level != meant else None
+
+
+class Range(NamedTuple):
+    """The values that generation or the optimizer takes for a field, in words, and a usual one."""
+
+    takes: Callable[[float], bool]
+    words: str
+    usual: float | int
+
+
+RANGES: Mapping[str, Range] = {
+    "top_p": Range(lambda value: 0 < value <= 1, "above 0, up to 1", 1.0),
+    "min_p": Range(lambda value: 0 <= value <= 1, "from 0 to 1", 0.0),
+    "top_k": Range(lambda value: value >= -1, "a count, 0 or -1 for all tokens", 0),
+    "repetition_penalty": Range(lambda value: value > 0, "above 0", 1.0),
+    "vllm_gpu_memory_utilization": Range(lambda value: 0 < value <= 1, "a share above 0, up to 1", 0.3),
+    "weight_decay": Range(lambda value: value >= 0, "0 or more", 0.0),
+}
+
+
+@rule("GL113", "error", tuple(RANGES), of=EVERY)
+def sampling_and_decay_are_in_range(s: Setting) -> Violation | None:
+    """Sampling options, vLLM's share of the GPU and weight decay outside of what generation and the optimizer take.
+
+    vLLM 0.11 sampling_params.py _verify_args ("top_p must be in (0, 1], got 1.5."; "min_p must be in [0, 1]"; "top_k must be 0
+    (disable), or at least 1"; "repetition_penalty must be greater than zero"), config/cache.py (gpu_memory_utilization); torch
+    adamw.py ("Invalid weight_decay value").
+    """
+    values = {name: getattr(s, name) for name in RANGES}
+    wrong = {n: value for n, value in values.items() if value is not None and not RANGES[n].takes(value)}
+    if not wrong:
+        return None
+    shown = " and ".join(f"{s.key(name)}={value:g}" for name, value in wrong.items())
+    why = "; ".join(f"{s.key(name)} is {RANGES[name].words}" for name in wrong)
+    usual = {name: RANGES[name].usual for name in wrong}
+    advice = " ".join(f"Set {s.key(name)}={value:g}." for name, value in usual.items())
+    return Violation(shown, why, advice, tuple(wrong), (usual,))

@@ -89,6 +89,8 @@ def diagnose(
 
     wanted = parse_fail_on(fail_on)
     recipe = Path(names[1]) if len(names) == 2 and Path(names[0]).exists() and Path(names[1]).is_file() else None
+    if len(names) == 2 and Path(names[0]).is_file() and recipe is None:
+        raise UserError(f"{names[1]}: there is no such file. Name the recipe of {names[0]}, or leave it out.")
     path, console = _log(names[:1] if recipe else names, outputs), build_console(LOG_COLUMNS)
     if watch and recipe:
         raise UserError(

@@ -10,7 +10,7 @@ from grporecipe.files import as_number
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.completions import warning
-from grposweep.report.ranking import RankedPoint
+from grposweep.report.ranking import RankedPoint, is_of_evaluation
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView, as_mapping
 from grposweep.search.space import Interval
@@ -53,7 +53,7 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [*_uncertainty(view, tied), *(text for text, _ in edges)]
+    limits = [*_measured_differently(view), *_uncertainty(view, tied), *(text for text, _ in edges)]
     limits += [*_collapses(view)] or _none_significant(view)
     steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
@@ -82,11 +82,28 @@ def tie_sentences(view: SweepView) -> list[str]:
     best = view.best_point
     if best is None or view.further or view.compares:
         return []
-    tied, verdict = _tied(view), find_no_winner(view)
+    tied, verdict, measured = _tied(view), find_no_winner(view), _measured_differently(view)
     if not verdict and (best.source == "seeds" or best.fate or not tied):
-        return []
+        return measured
     steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
-    return [*([verdict] if verdict else _uncertainty(view, tied)), *(f"{step.text}: {step.command}" for step in steps)]
+    return [
+        *measured,
+        *([verdict] if verdict else _uncertainty(view, tied)),
+        *(f"{step.text}: {step.command}" for step in steps),
+    ]
+
+
+def _measured_differently(view: SweepView) -> list[str]:
+    """Say that a parameter changes the evaluation as well, if the points had other values before training."""
+    names = [name for name in view.parameters if is_of_evaluation(name)]
+    starts = [trial.start for trial in view.ranked if trial.start is not None]
+    if not names or len(set(starts)) < 2:
+        return []
+    plural = "s" * (len(names) == 1)
+    return [
+        f"{', '.join(names)} decide{plural} how a point is measured too: before training they had {min(starts):.4f} to "
+        f"{max(starts):.4f}. Compare the gains, not the values."
+    ]
 
 
 def find_no_winner(view: SweepView) -> str:
@@ -264,7 +281,7 @@ def _collapses(view: SweepView) -> Iterator[str]:
         kept = [number for trial, number in numbers.items() if trial not in lost]
         above = [number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)]
         if len(above) >= FEWEST_BELOW:
-            yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more ended below the start."
+            yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more are below the start."
 
 
 def _reached(trial: TrialView) -> float | None:

@@ -22,6 +22,7 @@ from grporecipe.files import read_json
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
+from grposweep.report.ranking import is_of_evaluation
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
@@ -276,4 +277,16 @@ def _verdict(first: Side, side: Side) -> str:
         return "no result on one side"
     if first.is_other_seed(side):  # the mean over seeds is the same on both sides
         return compare(first.own_value, side.own_value)
-    return compare(first.values, side.values)
+    return compare(first.values, side.values) + _measured_differently(first, side)
+
+
+def _measured_differently(first: Side, side: Side) -> str:
+    """Return what makes the values of two sides no pure effect of training; empty if nothing does."""
+    pairs = differences(first.trial.config, side.trial.config)
+    keys = [key for key, here, there in pairs if ABSENT not in (here, there) and is_of_evaluation(key)]
+    said = (
+        f"\nThey are measured differently ({', '.join(keys)}), so this is no effect of training alone." if keys else ""
+    )
+    if first.trial.files and side.trial.files and first.trial.files != side.trial.files:
+        said += "\nThey read other contents of reward or data files."
+    return said

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from grporecipe.files import finite_or_none
+from grposweep.config.identity import SAMPLING
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
@@ -128,7 +129,7 @@ class RankedPoint:
     @property
     def text(self) -> str:
         """The mean with its 95 % interval, what that is over, and the gain over the value before training."""
-        interval = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
+        interval = " (interval unknown)" if self.half is None else f" ± {self.half:.4f} (95 % over {self.over})"
         gain = "" if self.gain is None else f", {self.gain.difference:+.4f} from {self.gain.start:.4f}"
         mixed = "; other trials read other contents of reward or data files" if self.is_mixed else ""
         return f"{self.value:.4f}{interval}{gain}{mixed}"
@@ -144,6 +145,12 @@ class RankedPoint:
         )
         half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
+
+
+def is_of_evaluation(key: str) -> bool:
+    """Return whether a key decides how a trial is measured, and not only how it is trained: prompts, rewards, sampling."""
+    name = key.removeprefix("generation.")
+    return key == "task" or key.startswith("task.") or (name != key and name in SAMPLING)
 
 
 def rank_points(

@@ -93,6 +93,7 @@ LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated witho
 # Names of transformers 5.23, and adamw_hf and adamw_apex_fused of transformers 4. Sources: training_args.py OptimizerNames,
 # trainer_utils.py SchedulerType, HubStrategy, integrations/integration_utils.py INTEGRATION_TO_CALLBACK; trl 1.16
 # generation/vllm_generation.py, trainer/grpo_trainer.py (vLLM's choices).
+DTYPES = ("auto", "bfloat16", "float16", "float32")  # of TRL's ModelConfig
 CHOICES = {
     "eval_strategy": ("no", "steps", "epoch"),
     "save_strategy": ("no", "steps", "epoch", "best"),
@@ -111,6 +112,8 @@ CHOICES = {
         "adalomo", "grokadamw", "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw",
         "apollo_adamw_layerwise", "stable_adamw",
     ),
+    "dtype": DTYPES,
+    "torch_dtype": DTYPES,
     "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
     "vllm_mode": ("server", "colocate"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
@@ -193,8 +196,8 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     near = closest_keys(str(unknown[0]), choices)
     advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
     change = ({key: near[0]},) if near and not isinstance(value, list) else ()
-    why = f"{'TRL' if key in UNREAD else 'transformers'} has no such choice"
-    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change)
+    why = f"{'TRL' if key in UNREAD or choices is DTYPES else 'transformers'} has no such choice"
+    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True)
 
 
 @recipe_rule("GV113", "error")

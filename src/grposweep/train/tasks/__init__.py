@@ -126,7 +126,15 @@ def load_rows(path: Path, key: str = "task.path") -> list[Row]:
 
 def _load_json_lines(path: Path, key: str) -> list[Row]:
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{key}={path}: line {place} is not UTF-8 (byte {error.start}). Convert the file: "
+            f"iconv -f LATIN1 -t UTF-8 {path} > utf8.jsonl."
+        ) from error
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -174,6 +182,12 @@ def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: 
     keys = {"task.prompt_column": prompt_column, "task.answer_column": answer_column}
     refuse(said for key, column in keys.items() for said in _lacking(rows, column, source, key))
     prompts, answers = ([row[column] for row in rows] for column in keys.values())
+    blank = [number for number, prompt in enumerate(prompts, start=1) if isinstance(prompt, str) and not prompt.strip()]
+    if blank:
+        raise UserError(
+            f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} have an empty prompt, first row "
+            f"{blank[0]}. Remove these rows."
+        )
     # NaN is what pandas writes for a missing value, and the only value that differs from itself.
     empty = [number for number, answer in enumerate(answers, start=1) if answer != answer or not str(answer).strip()]
     if empty:
