@@ -166,3 +166,16 @@ def test_the_parser_of_open_r1s_trl_takes_what_is_written(translate: Translate, 
         asked, cwd=here, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False
     )
     assert answer.stdout.split() == ["8", "0.1", "32", "0.0"], answer.stderr[-2000:]
+
+
+def test_rewards_that_trl_s_script_does_not_know_are_named(here: Path) -> None:
+    """Open-R1's default rewards too: they would stop TRL's own script at its start."""
+    (here / "recipe.yaml").write_text(
+        f"{RECIPE}reward_funcs: [accuracy, format, tag_count]\nreward_weights: [1.0, 1.0, 0.5]\n"
+    )
+    ended = grposweep(here, "translate", "recipe.yaml", "--to", "trl", "--processes", "8")
+    assert yaml.safe_load(ended.out)["reward_funcs"] == ["accuracy", "format", "tag_count"]
+    assert (
+        "reward_funcs=accuracy, format, tag_count: names of another script, and trl.scripts.grpo stops at them"
+        in ended.out
+    )

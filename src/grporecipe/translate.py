@@ -166,8 +166,21 @@ TRANSFORMERS = frozenset(
 )  # fmt: skip
 SPLIT_IN_NAME = "easyr1"  # verl/utils/dataset.py of EasyR1: "name@split"
 SPLITS = {"dataset_name": "dataset_train_split", "eval_dataset_name": "dataset_test_split"}  # by the data, TRL's keys
+# The rewards that trl 1.16 scripts/grpo.py knows by name; it imports a dotted one.
+REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 NO_KEYS = frozenset({"config", "num_processes"})  # options of a launcher
 LAUNCH = "launch.sh"
+
+
+def list_unknown_rewards(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Name rewards of other scripts, which TRL's own stops at."""
+    names = kept.get("reward_funcs")
+    own = [str(name) for name in names if "." not in str(name) and name not in REWARDS] if isinstance(names, list) else []
+    if own:
+        yield (
+            f"reward_funcs={', '.join(own)}: names of another script, and trl.scripts.grpo stops at them. It knows "
+            f"{', '.join(REWARDS)}, and imports package.module.function"
+        )
 
 
 @dataclass(frozen=True)
@@ -241,7 +254,8 @@ def translate(
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
     stated = {**parse_yaml(written.recipe), **kept} if shares_names else kept
-    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated))
+    rewards = () if target != "trl" else list_unknown_rewards(kept)
+    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
     after = read_back(replace(written, recipe=text), target, setting) if kept else after
     if is_copied:
         after = after.replace({"sharding": setting.sharding})
@@ -260,7 +274,7 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
-        is_default = key in takes and takes[key].default == value
+        is_default = key in takes and takes[key].default == value and key != "reward_funcs"  # other scripts have others
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
