@@ -175,7 +175,9 @@ LAUNCH = "launch.sh"
 def list_unknown_rewards(kept: Mapping[str, Any]) -> Iterator[str]:
     """Name rewards of other scripts, which TRL's own stops at."""
     names = kept.get("reward_funcs")
-    own = [str(name) for name in names if "." not in str(name) and name not in REWARDS] if isinstance(names, list) else []
+    own = (
+        [str(name) for name in names if "." not in str(name) and name not in REWARDS] if isinstance(names, list) else []
+    )
     if own:
         yield (
             f"reward_funcs={', '.join(own)}: names of another script, and trl.scripts.grpo stops at them. It knows "
