@@ -77,7 +77,7 @@ def test_a_leader_that_fails_on_a_fresh_seed_is_out() -> None:
         fresh(21, 1, 1e-3, 2000, 0.5),
     ]
     found = raced([trial(0, 1e-4, 0.9), trial(1, 1e-3, 0.8), *race])
-    assert [(place.first.number, place.fate) for place in found][1] == (0, "failed on a fresh seed")
+    assert [(place.first.number, place.fate) for place in found][1] == (0, "not finished on a fresh seed")
 
 
 def test_where_nothing_was_chosen_all_seeds_count() -> None:

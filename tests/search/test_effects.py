@@ -95,8 +95,8 @@ def test_no_effect_is_found_where_there_is_none() -> None:
     assert wrong / 300 <= 0.05
 
 
-def test_one_seed_tells_nothing_and_a_failure_is_called_one() -> None:
+def test_one_seed_tells_nothing_and_a_failure_is_called_unfinished() -> None:
     """No spread, no verdict."""
     runners = [Candidate(0, {1: 0.5}), Candidate(1, {1: 0.9}), Candidate(2, {1: 0.9, 2: None})]
     found = compare_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1).effects
-    assert [effect.verdict for effect in found] == ["unknown", "failed", "failed"]
+    assert [effect.verdict for effect in found] == ["unknown", "unfinished", "unfinished"]

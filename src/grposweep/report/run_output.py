@@ -206,7 +206,7 @@ def replication_note(view: SweepView) -> list[str]:
     if ranking.wanted:
         return [f"the leaders have not been told apart on fresh seeds yet: {len(ranking.wanted)} replicates to go"]
     if ranking.winner is None:
-        return ["every leader failed on some fresh seed, so the best trial of the search is shown unconfirmed"]
+        return ["no leader finished on all fresh seeds, so the best trial of the search is shown unconfirmed"]
     found = on_fresh_seeds(ranking.winner)
     text = f"on {found.count} fresh seeds: trial {ranking.winner.number}, {found} (95 %)" if found else ""
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)

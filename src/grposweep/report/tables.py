@@ -151,7 +151,13 @@ def _columns(
 def _files(view: SweepView) -> dict[int, str]:
     """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
     order = list(dict.fromkeys(trial.files for trial in view.trials))
-    return {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
+    found = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
+    read = dict(found)
+    for trial in view.trials:
+        leader = trial.attributes.get("of")
+        if trial.is_replicate and leader in found and found[trial.number] != read[leader]:
+            found[leader] = f"{read[leader]}, fresh seeds {read[trial.number]}"
+    return found
 
 
 def _known(cells: Mapping[int, str], trial: TrialView) -> str:
@@ -198,7 +204,7 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
     table = build_table(*columns, padding=(0, 1), title=title)
     table.add_row("", "as configured", "", format_estimate(comparison.worth), "", "", style="bold")
     for effect in comparison.effects:
-        style = "dim" if effect.verdict in ("failed", "unknown") else ""
+        style = "dim" if effect.verdict in ("unfinished", "unknown") else ""
         changed = (str(effect.trial), effect.parameter, label_text(effect.label))
         table.add_row(*changed, format_estimate(effect.worth), format_effect(effect), effect.verdict, style=style)
     reasons: dict[str, str] = {}

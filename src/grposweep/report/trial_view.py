@@ -18,7 +18,6 @@ from grporecipe.files import (
     read_tail,
     read_text,
     text_sha256,
-    whole_or_none,
 )
 from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start, share_error
@@ -30,6 +29,7 @@ from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, r
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
 Direction = Literal["maximize", "minimize"]
 
+EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
 TAIL_BYTES = 64 * 1024  # of metrics.jsonl: enough for its last lines
 
 
@@ -130,11 +130,14 @@ class TrialView:
         """The sampling of the objective, or of the value that was reached."""
         return read_sampling(self.path, self.result, self._samples)
 
-    @property
+    @cached_property
     def _samples(self) -> int | None:
-        """The number of held-out prompts."""
-        task = self.config.get("task")
-        return whole_or_none(task.get("eval_prompts")) if isinstance(task, dict) else None
+        """The number of held-out prompts. Searched as text, because a table of thousands of trials may ask each."""
+        try:
+            found = EVAL_PROMPTS.search(read_text(self.path / paths.CONFIG))
+        except (OSError, ValueError):
+            return None
+        return int(found[1]) if found else None
 
     @property
     def reached(self) -> float | None:

@@ -182,7 +182,7 @@ class Effect:
     trial: int
     worth: Estimate | None
     effect: Estimate | None
-    verdict: str  # better, worse, tied; failed; unknown: one seed tells no spread
+    verdict: str  # better, worse, tied; unfinished on a seed; unknown: one seed tells no spread
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
 
     def effect(number: int, parameter: str, label: Label) -> Effect:
         if number not in known:
-            return Effect(parameter, label, number, None, None, "failed")
+            return Effect(parameter, label, number, None, None, "unfinished")
         worth, gain = _mean(known[number], sign), found.get(number)
         if gain is None:
             return Effect(parameter, label, number, worth, None, "unknown")

@@ -171,7 +171,7 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
     looks = range(first, len(seeds) + 1)
     chance = CHANCE / max(len(runners) * (len(runners) - 1) * len(looks), 1)
     for count in looks:
-        out |= {runner.number: "failed on a fresh seed" for runner in alive if runner.has_failed}
+        out |= {runner.number: "not finished on a fresh seed" for runner in alive if runner.has_failed}
         alive = [runner for runner in alive if not runner.has_failed]
         opened = seeds[:count]
         wanted = [(r.number, seed) for seed in opened for r in alive if seed not in r.results]
