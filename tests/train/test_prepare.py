@@ -146,7 +146,7 @@ def test_the_tiny_model_says_that_it_reads_sums_only(tmp_path: Path, capsys: pyt
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_sweep(tmp_path, "task.kind=jsonl", f"task.path={tmp_path}/mine.jsonl")
     assert prepare_sweep(tmp_path) == 2
-    assert "task=arithmetic" in capsys.readouterr().err
+    assert "Set model=tiny_text" in capsys.readouterr().err
 
 
 @REAL

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
@@ -18,7 +18,7 @@ from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Sp
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna import Study
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
@@ -128,27 +128,26 @@ def distribution(parameter: Parameter) -> "BaseDistribution":
 
     domain = parameter.domain
     if isinstance(domain, Choice):
-        return _label_class()(domain.labels)
+        _share_labels()
+        return distributions.CategoricalDistribution(domain.labels)
     if domain.integer:
         return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
     return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
 @cache
-def _label_class() -> "type[CategoricalDistribution]":
-    """Return Optuna's class for a list of labels, without copies: each trial would have its own of thousands of labels."""
-    from optuna import distributions
+def _share_labels() -> None:
+    """Let copies of a trial share its lists of labels, and compare them as a whole: there may be thousands in each trial.
 
-    class CategoricalDistribution(distributions.CategoricalDistribution):  # Optuna stores it by this name
-        def __deepcopy__(self, memo: object) -> Self:
-            return self
+    Optuna never changes one. A class of our own would not do: Optuna compares the class with that of trials from a database.
+    """
+    from optuna.distributions import CategoricalDistribution
 
-        def __eq__(self, other: object) -> bool:
-            return self is other or self.choices == getattr(other, "choices", None)
+    def equals(self: CategoricalDistribution, other: object) -> bool:
+        return self is other or (isinstance(other, CategoricalDistribution) and self.choices == other.choices)
 
-        __hash__ = distributions.CategoricalDistribution.__hash__
-
-    return CategoricalDistribution
+    CategoricalDistribution.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined]  # it has none of its own
+    CategoricalDistribution.__eq__ = equals  # type: ignore[method-assign]  # its own compares label by label
 
 
 def _draw(
