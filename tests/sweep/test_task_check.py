@@ -87,3 +87,11 @@ def test_a_sweep_that_the_disk_cannot_hold_is_refused_unless_it_is_allowed(tmp_p
     assert "each trial: 200 optimizer steps, 6,400 completions" in ended.out
     assert not list((tmp_path / "outputs").glob("*"))
     assert run_in(tmp_path, *large, "rules.ignore=[disk]").code == 0
+
+
+def test_files_of_prompts_can_be_searched(tmp_path: Path) -> None:
+    """Without a path of the base; a file that is not there is named."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 9)
+    searched = ("trainer=fake", "schedule.budget_completions=320", "task=jsonl", "-m")
+    assert run_in(tmp_path, *searched, "task.path=a.jsonl,b.jsonl").code == 0

@@ -44,7 +44,7 @@ class Gain:
     @property
     def text(self) -> str:
         """Return both values and their difference with its interval."""
-        half = "" if self.half is None else f" ± {self.half:.4f} (95 % over {self.source})"
+        half = " (interval unknown)" if self.half is None else f" ± {self.half:.4f} (95 % over {self.source})"
         return f"{self.value:.4f} against {self.start:.4f} before training: {self.difference:+.4f}{half}"
 
 

@@ -221,7 +221,7 @@ def early_stopping_note(view: SweepView) -> str:
         return ""
     kinds = (("finished", len(view.searched) - paused - stopped), ("paused", paused), ("stopped early", stopped))
     counts = ", ".join(f"{number} {name}" for name, number in kinds if number)
-    collapsed = sum(trial.result.failure is not None for trial in view.trials if trial.state is State.PRUNED)
+    collapsed = sum(trial.result.failure is not None for trial in view.searched if trial.state is State.PRUNED)
     whose = "its" if collapsed == 1 else "their"
     broke = f", {collapsed} of them because {whose} training had collapsed" if collapsed else ""
     share = _spent_share(view)

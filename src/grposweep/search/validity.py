@@ -196,7 +196,12 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
 
     ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
     """
-    problems = validate(points.base, {*names, *(item.name for item in space.parameters)}, trains)
+    # A file of prompts has no default, so the base is whole only with one of those that are searched.
+    path = {
+        p.name: p.domain.values[0] for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)
+    }
+    base = points.experiment(path) if path else points.base
+    problems = validate(base, {*names, *(item.name for item in space.parameters)}, trains)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
