@@ -79,7 +79,9 @@ class SpaceSummary:
     sampler: str  # empty for a single run
     budget: str  # how many trials fit the budget; empty without one
     is_local: bool  # trials share the CPU cores of this machine
-    is_dry: bool = False  # nothing is launched
+    is_new: bool = (
+        False  # trials are launched, for the first time: a sweep that continues waits for a disk that is full
+    )
     effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
     settings: Sequence[Setting] = ()  # of the first points
 
@@ -99,7 +101,7 @@ def print_space_summary(
 ) -> None:
     """Print the number and length of trials, warnings of the rules (each once), ignored rules, and disk and CPU use.
 
-    Raises UserError if the disk is too small for the sweep, unless nothing is launched.
+    Raises UserError if the disk is too small for a new sweep.
     """
     console.print(_size(summary, base), highlight=False)
     if length := _length(summary.settings):
@@ -120,7 +122,7 @@ def print_space_summary(
     if summary.effort < 1 and base.trainer.keep in ("none", "best"):  # others keep checkpoints anyway
         paused = checkpoint_bytes(base, parameters) * max(summary.left - summary.at_once, 0)
     report = disk_report(needed, folder, paused)
-    if needed > shutil.disk_usage(folder).free and not summary.is_dry and DISK not in base.rules.ignore:
+    if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
     console.print(report, highlight=False)
     busy = summary.at_once * base.cluster.processes * base.cluster.threads

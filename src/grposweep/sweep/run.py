@@ -373,7 +373,7 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         sampler=queue.sampler if controller.study.space.parameters else "",
         budget=controller.spending.promise(queue.planned) if limited else "",
         is_local=not controller.launcher.outlives,
-        is_dry=controller.launcher.is_dry,
+        is_new=not controller.launcher.is_dry and not controller.study.started,
         effort=controller.early_stopping.effort,
         settings=[controller.validator.validate(point).setting for point in points],
     )
