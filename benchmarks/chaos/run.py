@@ -25,7 +25,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1)
 SWEEP = [
-    "trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=60",
+    "trainer=fake", "name=s", "rules.ignore=[disk]", "schedule=steps", "schedule.max_steps=60",
     "schedule.checkpoints=20", "cluster=slurm", "cluster.gpus_per_node=0", "cluster.max_jobs=4", "cluster.poll_seconds=1",
     "cluster.stall_min=0.2", "-m", f"seed={','.join(map(str, SEEDS))}",
 ]  # fmt: skip
