@@ -175,7 +175,7 @@ def fit(
     if found is None:
         raise UserError(
             f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "
-            "a model that grposweep fit --models lists, or a folder with its config.json."
+            "a folder with its config.json, or a model that is known (docs/guides/memory.md)."
         )
     return found
 

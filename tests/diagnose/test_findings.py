@@ -90,6 +90,8 @@ def test_a_recipe_after_the_log_names_the_settings_to_change(tmp_path: Path) -> 
     assert "recipe.yaml: learning_rate=0.001 (line 3), beta=0 (default)" in " ".join(ended.out.split()), (
         ended.out + ended.err
     )
+    said = json.loads(grposweep(tmp_path, "diagnose", "log.jsonl", "recipe.yaml", "--json").out)
+    assert said["findings"][0]["settings"].startswith("recipe.yaml: learning_rate=0.001 (line 3)")
 
 
 def test_a_falling_reward_is_not_called_flat() -> None:

@@ -43,7 +43,7 @@ def diagnose_once(
     settings = {} if recipe is None else settings_of(recipe)
     found = diagnose(read_log(path))
     if as_json:
-        print(json.dumps(diagnosis_json(found)))
+        print(json.dumps(diagnosis_json(found, settings)))
     else:
         console.print(screen(found, settings))
     return ExitCode.FAILED if found.fails(fail_on) else ExitCode.FINISHED
@@ -147,8 +147,8 @@ def _missing(found: Diagnosis) -> str:
     return "; ".join(f"{', '.join(names)} (missing: {reason})" for reason, names in by_reason.items())
 
 
-def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis as JSON for scripts."""
+def diagnosis_json(found: Diagnosis, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a diagnosis as JSON for scripts; ``settings`` as for `screen`."""
     log = found.log
     return {
         "v": 1,
@@ -161,6 +161,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
             {
                 "name": finding.name, "level": finding.level.value, "text": finding.text, "evidence": finding.evidence,
                 "advice": finding.advice, "steps": list(finding.steps), "numbers": dict(finding.numbers),
+                **({"settings": settings[finding.name]} if settings and settings.get(finding.name) else {}),
             }
             for finding in found.findings
         ],

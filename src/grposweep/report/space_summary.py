@@ -79,9 +79,8 @@ class SpaceSummary:
     sampler: str  # empty for a single run
     budget: str  # how many trials fit the budget; empty without one
     is_local: bool  # trials share the CPU cores of this machine
-    is_new: bool = (
-        False  # trials are launched, for the first time: a sweep that continues waits for a disk that is full
-    )
+    # Trials are launched, for the first time: a sweep that continues waits for a full disk.
+    is_new: bool = False
     effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
     settings: Sequence[Setting] = ()  # of the first points
 
