@@ -14,7 +14,14 @@ import torch
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.hub import OFFLINE
-from grposweep.train.tiny import VOCABULARY, build_tokenizer, encode_sums, tiny_folder
+from grposweep.train.tiny import (
+    VOCABULARY,
+    build_text_tokenizer,
+    build_tokenizer,
+    encode_sums,
+    tiny_folder,
+    untrained,
+)
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .hub_server import REPOSITORY, Hub, files_of, serve
@@ -226,3 +233,11 @@ def run_train(*arguments: str, env: dict[str, str]) -> str:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
+
+
+def test_the_model_for_any_text_reads_bytes_and_ends_where_its_tokenizer_does() -> None:
+    """Every character comes back, and both agree about the last token and the filling."""
+    tokenizer = build_text_tokenizer()
+    assert tokenizer.decode(tokenizer("Tom — 7 Äpfel")["input_ids"]) == "Tom — 7 Äpfel"
+    config = untrained(tokenizer).config
+    assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)

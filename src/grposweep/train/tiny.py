@@ -123,7 +123,7 @@ def _make(target: Path, path: str, progress: Progress) -> None:
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:
         is_text = path == EMBEDDED_TEXT
-        (untrained(len(build_text_tokenizer())) if is_text else warm_start(progress)).save_pretrained(draft)
+        (untrained(build_text_tokenizer()) if is_text else warm_start(progress)).save_pretrained(draft)
         (build_text_tokenizer() if is_text else build_tokenizer()).save_pretrained(draft)
         for made in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
             made.chmod(0o755 if made.is_dir() else 0o644)
@@ -136,13 +136,13 @@ def _make(target: Path, path: str, progress: Progress) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def untrained(vocabulary: int) -> Qwen2ForCausalLM:
+def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     """Return a model of the same size for any text, with weights that are always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RECIPE["seed"])
         shape = {**RECIPE["config"], "max_position_embeddings": TEXT_TOKENS}
-        ends = {"pad_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1, "bos_token_id": None}
-        return Qwen2ForCausalLM(Qwen2Config(vocab_size=vocabulary, **ends, **shape)).eval()
+        ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+        return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **shape)).eval()
 
 
 def warm_start(progress: Progress = silent) -> Qwen2ForCausalLM:
