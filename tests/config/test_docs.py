@@ -24,7 +24,7 @@ def test_every_key_has_its_row() -> None:
 
 def test_defaults_are_said_as_yaml_has_them() -> None:
     """Zero is no false, and nothing is null."""
-    rows = document.render().splitlines()
+    rows = document.render()
     assert "| `seed` | whole number | `0` |" in rows
     assert "| `name` | text or null | `null` |" in rows
     assert '| `model.lora.target_modules` | list of text | `["all-linear"]` |' in rows

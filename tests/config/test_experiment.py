@@ -30,7 +30,7 @@ from grposweep.config.validate import (
     check_installed,
     choices,
 )
-from grposweep.schema import NEWER, Experiment, Trainer
+from grposweep.schema import Experiment, Trainer, newer_keys
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -146,7 +146,7 @@ def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -
     experiment = to_experiment(compose(["name='on: [yes]'", "lr=1e-3", "verbose=true"]))
     content: Any = OmegaConf.to_container(OmegaConf.structured(experiment))
     del content["verbose"]
-    for section, name in (key.split(".") for key in NEWER):
+    for section, name in (key.split(".") for key in newer_keys()):
         if content[section][name] == getattr(getattr(Experiment(), section), name):
             del content[section][name]
     wanted = OmegaConf.to_yaml(OmegaConf.create(content))

@@ -12,7 +12,7 @@ import pytest
 from grporecipe.check import check
 from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import known
-from grporecipe.setting import TRL
+from grporecipe.setting import TRL, UNSET
 from grposweep.config.compose import Session, open_session
 from grposweep.config.fields import ARGS
 from grposweep.config.identity import experiment_id, sweep_identity
@@ -21,7 +21,7 @@ from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
-from grposweep.schema import UNSET, Experiment
+from grposweep.schema import Experiment, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 
@@ -83,10 +83,7 @@ def test_every_option_is_a_field_of_the_real_config_with_trls_default(key: str) 
 def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     """So ``trainer.args`` never contradicts another key; read from the source of the mapping, which imports torch."""
     tree = ast.parse((PROJECT / "src/grposweep/train/trl_config.py").read_text())
-    rows = [
-        node.args for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Row"
-    ]
-    copied = {args[-1].value.rpartition(".")[2] for args in rows if isinstance(args[-1], ast.Constant)}
+    copied = set(trl_arguments().values())
     dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     computed = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
     passed = {name for name in copied | computed if name in taken()}

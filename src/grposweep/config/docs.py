@@ -1,10 +1,12 @@
 """Write docs/reference/configuration.md from the schema and conf/: ``python -m grposweep.config.docs [FILE]``."""
 
 import argparse
+import ast
 import inspect
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -42,14 +44,22 @@ def _section(name: str, schema: Any) -> Iterator[str]:
     if options := list(_options(name)):
         yield "\n".join(["Options:\n", *options]) + "\n"
     keys = [field for field in fields(schema) if not is_dataclass(hints[field.name])]
-    if keys:
-        yield "\n".join(
-            ["| key | type | default |", "|---|---|---|", *(_row(name, key, hints[key.name]) for key in keys)]
-        )
-        yield ""
+    about = _descriptions(schema)
+    rows = (f"{_row(name, key, hints[key.name])} {about[key.name]} |" for key in keys)
+    yield "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
     for field in fields(schema):
         if is_dataclass(hints[field.name]):
             yield from _section(f"{name}.{field.name}" if name else field.name, hints[field.name])
+
+
+def _descriptions(schema: Any) -> dict[str, str]:
+    """Return the docstring beneath each key of a section, on one line."""
+    body = ast.parse(inspect.getsource(schema)).body[0].body  # type: ignore[attr-defined]  # a class
+    return {
+        key.target.id: " ".join(ast.literal_eval(below.value).split()).replace("``", "`").replace("|", "\\|")
+        for key, below in pairwise(body)
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(below, ast.Expr)
+    }
 
 
 def _options(group: str) -> Iterator[str]:

@@ -5,28 +5,24 @@ keys; ``DERIVED`` names these keys.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
 
 from grporecipe.setting import UNSET, Setting
-from grposweep.schema import AUTO_SIZES, Experiment
+from grposweep.schema import AUTO_SIZES, keys_of
 
 # The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
 NUMBERS = ("batch", "optimizer", "kl", "loss", "schedule", "generation")
 
 
-def _keys(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, str]]:
+def _keys() -> Iterator[tuple[str, str]]:
     """Yield every field of the setting that one key sets, and the key.
 
     The schema names the field in the key's metadata. In the groups of numbers both have the same name otherwise.
     """
-    hints = get_type_hints(schema)
-    for key in fields(schema):
-        path = f"{section}.{key.name}" if section else key.name
-        name = key.metadata.get("setting", key.name if section in NUMBERS else "")
-        if is_dataclass(hints[key.name]):
-            yield from _keys(hints[key.name], path)
-        elif name in Setting.__dataclass_fields__:
+    for path, key in keys_of():
+        name = key.metadata.get("setting")
+        if name is None and path.partition(".")[0] in NUMBERS:
+            name = key.name
+        if name in Setting.__dataclass_fields__:
             yield name, path
 
 

@@ -31,13 +31,12 @@ from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.registries import EXTERNAL
-from grposweep.schema import Experiment, Trainer, is_external, value_at
+from grposweep.schema import Experiment, Trainer, is_external, trl_arguments, value_at
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
-# Keys that have another name in grposweep, or follow from several keys.
+# Keys that follow from several keys of grposweep.
 RENAMED = {
-    "learning_rate": "lr",
     "bf16": "model.mixed_precision",
     "fp16": "model.mixed_precision",
     "data_seed": "seed",
@@ -64,7 +63,6 @@ RENAMED = {
     "save_steps": "schedule.checkpoints",
     "save_strategy": "schedule.checkpoints",
     "save_total_limit": "trainer.keep",
-    "torch_compile": "trainer.compile",
     "use_cpu": "cluster.gpus",
     "vllm_importance_sampling_cap": "generation.vllm_importance_sampling_clip_max",
     "vllm_server_host": "generation.vllm_server_base_url",
@@ -91,7 +89,7 @@ def taken() -> Mapping[str, KeySpec]:
 def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
-    same = {key.rpartition(".")[2]: key for key in own}
+    same = {trl_arguments().get(key, key.rpartition(".")[2]): key for key in own}
     return {name: key for name, key in {**same, **RENAMED}.items() if name in taken()}
 
 

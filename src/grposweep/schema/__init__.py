@@ -1,14 +1,14 @@
 """All configuration keys, with type, unit and default; one dataclass for each Hydra group.
 
-The groups are in `learning` (what a trial learns) and `running` (where and how trials run). `NEWER` lists the keys that
-recorded sweeps may lack. The metadata ``setting`` of a key names the field of the neutral Setting that it sets.
+The groups are in `learning` (what a trial learns) and `running` (where and how trials run). The docstring beneath a key is
+its documentation; its metadata (`grposweep.schema.learning.key`) says what it sets elsewhere.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
-from grporecipe.setting import UNSET
 from grposweep.schema.learning import (
     AUTO,
     Batch,
@@ -21,6 +21,7 @@ from grposweep.schema.learning import (
     Schedule,
     Shape,
     Task,
+    key,
 )
 from grposweep.schema.running import Cluster, Fake, Rules, Search, Tracker, Trainer
 
@@ -29,19 +30,6 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
-# Keys that are newer than some recorded sweeps. Their defaults mean the earlier behaviour, so identities and config.yaml omit
-# them when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
-NEWER = (
-    *(f"{section}.{name}" for section, names in UNSET.items() for name in names),
-    "model.mixed_precision", "model.tf32", "model.quantization", "model.attn_implementation", "model.trust_remote_code",
-    "model.use_kernels", "model.chat_template_kwargs", "trainer.args", "trainer.offload", "trainer.deepspeed_config",
-    "trainer.fsdp_config", "trainer.fork", "task.eval_generations", "task.keep_between", "task.screen", "search.screen",
-    "schedule.checkpoint_minutes", "generation.vllm_server_args",
-    "cluster.environment", "cluster.gres_type", "cluster.service_partition", "cluster.service_account", "cluster.service_qos",
-    "cluster.service_mem_gb", "cluster.warn_seconds", "cluster.ray_timeout",
-    "search.retry_failed", "search.changed_files",
-    "search.at", "search.max_template_share", "search.effort", "cluster.trials_per_gpu", "tracker.notes",
-)  # fmt: skip
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
 GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are metrics of its evaluations
@@ -49,19 +37,20 @@ GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are 
 
 @dataclass
 class Experiment:
-    """One resolved configuration: parameters at the root, then one section per group.
+    """One resolved configuration: parameters at the root, then one section per group."""
 
-    ``lr`` is the learning rate, ``seed`` that of data, model and sampling. ``name`` is
-    the folder below ``outputs`` (null: derived from what is swept). ``force`` runs every recorded point again.
-    ``verbose`` (or the flag ``-v``) also shows the controller's log on the terminal.
-    """
-
-    lr: float = field(default=3e-4, metadata={"setting": "learning_rate"})
-    seed: int = field(default=0, metadata={"setting": "seed"})
+    lr: float = key(3e-4, setting="learning_rate", trl="learning_rate")
+    """Learning rate."""
+    seed: int = key(0, setting="seed", trl="seed")
+    """Seed of data, model and sampling."""
     name: str | None = None
+    """Folder of the sweep below ``outputs`` (null: derived from what is swept)."""
     force: bool = False
+    """Run every recorded point again."""
     verbose: bool = False
+    """Also show the controller's log on the terminal (or the flag ``-v``)."""
     outputs: str = "outputs"
+    """Folder of all sweeps."""
     model: Model = field(default_factory=Model)
     task: Task = field(default_factory=Task)
     batch: Batch = field(default_factory=Batch)
@@ -107,9 +96,42 @@ def default_of(key: str) -> Any:
     return value_at(_defaults(), key)
 
 
+def keys_of(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, "Field[Any]"]]:
+    """Yield every key that has a value of its own, dotted, with its field."""
+    hints = get_type_hints(schema)
+    for found in fields(schema):
+        path = f"{section}.{found.name}" if section else found.name
+        if is_dataclass(hints[found.name]):
+            yield from keys_of(hints[found.name], path)
+        else:
+            yield path, found
+
+
+# Groups whose keys have the names of GRPOConfig's arguments, but for these, which follow from several keys.
+NAMED_AS_IN_TRL = ("kl", "loss", "optimizer", "generation")
+COMPUTED = frozenset(["enabled", "vllm_max_model_length", "vllm_gpus", "vllm_server_base_url", "vllm_server_command",
+                      "vllm_server_args", "vllm_server_timeout"])  # fmt: skip
+
+
+@cache
+def trl_arguments() -> dict[str, str]:
+    """Return the keys whose values are passed to TRL as they are, each with the name of GRPOConfig's argument."""
+    return {
+        path: found.metadata.get("trl") or found.name
+        for path, found in keys_of()
+        if found.metadata.get("trl") or (path.startswith(NAMED_AS_IN_TRL) and found.name not in COMPUTED)
+    }
+
+
+@cache
+def newer_keys() -> frozenset[str]:
+    """Return the keys that recorded sweeps may lack."""
+    return frozenset(path for path, found in keys_of() if found.metadata.get("newer"))
+
+
 def drop_newer(content: dict[str, Any]) -> None:
-    """Remove the keys of `NEWER` that have their defaults from an experiment as nested dicts (``asdict``)."""
-    for key in NEWER:
-        section, name = key.split(".")
-        if content[section][name] == default_of(key):
+    """Remove the newer keys that have their defaults from an experiment as nested dicts (``asdict``)."""
+    for path in newer_keys():
+        section, name = path.split(".")
+        if content[section][name] == default_of(path):
             del content[section][name]

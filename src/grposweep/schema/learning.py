@@ -3,241 +3,325 @@
 Batch keys have TRL's names and count completions, unless the name says prompts.
 """
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 AUTO = "auto"
 
 
+def key(default: Any, *, setting: str | None = None, trl: str | None = None, newer: bool = False) -> Any:
+    """Declare a key with its default.
+
+    ``setting`` names the field of the neutral Setting that it sets, ``trl`` the GRPOConfig argument that it is copied to. In
+    the groups of `grposweep.config.fields.NUMBERS` and `grposweep.schema.NAMED_AS_IN_TRL` these have the key's own name. A
+    ``newer`` key is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
+    omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
+    """
+    metadata = {"setting": setting, "trl": trl, "newer": newer}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass
 class Shape:
-    """The model's architecture, so that lint and plan need no download. ``parameters`` counts all weights.
-
-    ``head_dim`` is the width of an attention head (0: hidden / heads), ``model_type`` transformers' name for how its layers
-    are built: llama, mistral, qwen2, qwen3, gemma, gemma3_text.
-    """
+    """The model's architecture, so that lint and plan need no download."""
 
     parameters: int = 0
+    """All weights (0: unknown)."""
     layers: int = 0
+    """Transformer layers."""
     hidden: int = 0
+    """Width of the hidden states."""
     intermediate: int = 0
+    """Width of the feed-forward layers."""
     heads: int = 0
+    """Attention heads."""
     kv_heads: int = 0
+    """Heads of keys and values."""
     vocabulary: int = 0
+    """Tokens of the embedding."""
     tied_embeddings: bool = True
+    """Whether the output layer shares the embedding's weights."""
     head_dim: int = 0
+    """Width of an attention head (0: hidden / heads)."""
     model_type: str = "llama"
+    """Transformers' name for how layers are built: llama, mistral, qwen2, qwen3, gemma, gemma3_text."""
 
 
 @dataclass
 class Lora:
-    """Low-rank adapters (peft); ``target_modules`` as peft takes it, ``all-linear`` for every linear layer."""
+    """Low-rank adapters (peft)."""
 
-    enabled: bool = field(default=False, metadata={"setting": "lora"})
-    r: int = field(default=16, metadata={"setting": "lora_rank"})
-    alpha: int = field(default=32, metadata={"setting": "lora_alpha"})
-    dropout: float = field(default=0.0, metadata={"setting": "lora_dropout"})
-    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
+    enabled: bool = key(False, setting="lora")
+    """Train adapters instead of the model's weights."""
+    r: int = key(16, setting="lora_rank")
+    """Rank."""
+    alpha: int = key(32, setting="lora_alpha")
+    """Scale; an adapter's output is multiplied by ``alpha / r``."""
+    dropout: float = key(0.0, setting="lora_dropout")
+    """Dropout of an adapter's input (0 to 1)."""
+    target_modules: list[str] = key(["all-linear"])
+    """Names of the layers with an adapter, as peft takes them; ``all-linear`` for every linear layer."""
 
 
 @dataclass
 class Model:
-    """The trained model: ``path`` is a hub id, a local folder, ``embedded`` for a tiny model that
-    grposweep creates, or ``embedded-text`` for an untrained one that reads any text.
-
-    ``dtype`` is the type of the weights: float32, bfloat16, float16 (with LoRA and fp16 only), or auto: float32 for weights that
-    are trained, the type of the mixed precision for those under an adapter. ``mixed_precision`` is bf16, fp16 (GPUs older than
-    Ampere) or none; null means what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16). Without a GPU all is float32.
-    ``tf32`` lets float32 products use TensorFloat-32 (null: torch's setting). ``quantization`` (4bit, 8bit) is bitsandbytes' for
-    the frozen weights under LoRA (QLoRA), without vLLM.
-
-    ``attn_implementation`` (null: transformers chooses), ``trust_remote_code`` and ``use_kernels`` (kernels of the hub) are
-    from_pretrained's, ``chat_template_kwargs`` variables of the tokenizer's chat template.
-    """
+    """The trained model, its numeric types and its adapters. Without a GPU all is float32."""
 
     path: str = "embedded"
+    """A hub id, a local folder, ``embedded`` (a tiny model that grposweep creates) or ``embedded-text`` (an untrained one that
+    reads any text)."""
     revision: str | None = None
-    dtype: str = field(default="float32", metadata={"setting": "weights_dtype"})
-    mixed_precision: str | None = field(default=None, metadata={"setting": "autocast_dtype"})
-    tf32: bool | None = None
-    quantization: str | None = None
-    attn_implementation: str | None = None
-    trust_remote_code: bool = False
-    use_kernels: bool = False
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
-    gradient_checkpointing: bool = field(default=False, metadata={"setting": "gradient_checkpointing"})
+    """Branch, tag or commit of a model of the hub (null: its main branch)."""
+    dtype: str = key("float32", setting="weights_dtype")
+    """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
+    mixed precision for those under an adapter."""
+    mixed_precision: str | None = key(None, setting="autocast_dtype", newer=True)
+    """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
+    tf32: bool | None = key(None, newer=True)
+    """Let float32 products use TensorFloat-32 (null: torch's setting)."""
+    quantization: str | None = key(None, newer=True)
+    """bitsandbytes' type for the frozen weights under LoRA (QLoRA), without vLLM."""
+    attn_implementation: str | None = key(None, newer=True)
+    """Argument of from_pretrained (null: transformers chooses)."""
+    trust_remote_code: bool = key(False, trl="trust_remote_code", newer=True)
+    """Argument of from_pretrained: run the code that comes with a model of the hub."""
+    use_kernels: bool = key(False, newer=True)
+    """Argument of from_pretrained: use kernels of the hub."""
+    chat_template_kwargs: dict[str, Any] = key({}, trl="chat_template_kwargs", newer=True)
+    """Variables of the tokenizer's chat template."""
+    gradient_checkpointing: bool = key(False, setting="gradient_checkpointing", trl="gradient_checkpointing")
+    """Compute activations again in the backward pass instead of keeping them."""
     lora: Lora = field(default_factory=Lora)
     shape: Shape = field(default_factory=Shape)
 
 
 @dataclass
 class Task:
-    """Prompts, their answers, and the rewards of a completion.
-
-    ``rewards`` are names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``.
-    ``train_prompts`` limits the training prompts (null: all); ``eval_prompts`` are held out, never trained on. The options of
-    batch use ``eval_generations`` as ``batch.num_generations_eval``: how many completions an evaluation samples for each of them.
-    ``keep_between`` trains only on prompts whose pass rate is within these bounds, such as [0.2,0.8], by a screen of the
-    untrained model ('grposweep screen', or ``search.screen``). ``screen`` is the hash of its pass rates (null: the newest that
-    matches).
-    """
+    """Prompts, their answers, and the rewards of a completion."""
 
     kind: str = "arithmetic"
+    """Where prompts come from."""
     path: str | None = None
+    """The data: a JSONL file, or a hub id or local folder."""
     subset: str | None = None
+    """Configuration of a data set of the hub."""
     train_split: str = "train"
+    """Split of the training prompts."""
     eval_split: str | None = None
+    """Split of the held-out prompts (null: they are taken from the training split)."""
     prompt_column: str = "prompt"
+    """Column with the prompt."""
     answer_column: str = "answer"
+    """Column with the answer that rewards compare with."""
     system_prompt: str | None = None
-    chat: bool = field(default=False, metadata={"setting": "chat"})
-    rewards: list[str] = field(default_factory=lambda: ["exact"])
-    reward_weights: list[float] | None = None
-    train_prompts: int | None = field(default=None, metadata={"setting": "train_prompts"})
-    eval_prompts: int = field(default=256, metadata={"setting": "eval_prompts"})
-    eval_generations: int = 8
-    keep_between: list[float] | None = None
-    screen: str | None = None
+    """Text before each prompt (null: none)."""
+    chat: bool = key(False, setting="chat")
+    """Put prompts into the tokenizer's chat template."""
+    rewards: list[str] = key(["exact"])
+    """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
+    reward_weights: list[float] | None = key(None, trl="reward_weights")
+    """A weight for each reward (null: 1)."""
+    train_prompts: int | None = key(None, setting="train_prompts")
+    """The most training prompts (null: all)."""
+    eval_prompts: int = key(256, setting="eval_prompts")
+    """Held-out prompts, never trained on."""
+    eval_generations: int = key(8, newer=True)
+    """Completions that an evaluation samples for each held-out prompt: options of batch take ``num_generations_eval`` from it."""
+    keep_between: list[float] | None = key(None, newer=True)
+    """Train only on prompts whose pass rate is within these bounds, such as [0.2,0.8], by a screen of the untrained model
+    ('grposweep screen', or ``search.screen``)."""
+    screen: str | None = key(None, newer=True)
+    """Hash of the pass rates that ``keep_between`` uses (null: the newest that match)."""
     max_completion_length: int = 256
+    """Tokens of a completion at most, unless ``generation.max_completion_length`` is set."""
 
 
 @dataclass
 class Batch:
-    """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is set.
-
-    ``steps_per_generation`` counts micro-steps and defaults to the accumulation, as in TRL.
-    ``max_per_device_train_batch_size`` bounds what ``auto`` may choose. ``num_generations_eval`` is the same for all points,
-    so that objectives are measured in the same way (null: TRL's default, ``num_generations``).
-    """
+    """TRL's batch fields, in completions. Hardware sizes may be ``auto`` if ``prompts_per_step`` is set."""
 
     num_generations: int = 8
+    """Completions of a prompt that are compared with each other."""
     prompts_per_step: int | None = None
+    """Prompts of an optimizer step; decides what is ``auto`` (null: the sizes below decide)."""
     per_device_train_batch_size: int | str = AUTO
+    """Completions of a micro-step on one rank."""
     gradient_accumulation_steps: int | str = AUTO
+    """Micro-steps of an optimizer step."""
     steps_per_generation: int | None = None
-    num_iterations: int = 1
+    """Micro-steps that one rollout feeds (null: the accumulation, as in TRL)."""
+    num_iterations: int = key(1, trl="num_iterations")
+    """How often each completion is trained on."""
     max_per_device_train_batch_size: int = 64
+    """The most completions of a micro-step on one rank that ``auto`` may choose."""
     per_device_eval_batch_size: int | str = AUTO
+    """Completions of an evaluation step on one rank."""
     num_generations_eval: int | None = 8
+    """Completions of a held-out prompt. The same for all points, so that objectives are measured in the same way (null: TRL's
+    default, ``num_generations``)."""
 
 
 @dataclass
 class Kl:
-    """The KL penalty against a reference model; ``enabled`` is whether KL is used, ``beta`` the coefficient passed to TRL."""
+    """The KL penalty against a reference model, under TRL's names."""
 
-    enabled: bool = field(default=False, metadata={"setting": "kl_enabled"})
+    enabled: bool = key(False, setting="kl_enabled")
+    """Use the penalty; without it ``beta`` must be 0."""
     beta: float = 0.0
+    """Coefficient of the penalty."""
     use_bias_correction_kl: bool = True
+    """Weigh the estimate of KL by the importance ratio."""
     sync_ref_model: bool = False
+    """Move the reference model towards the trained one."""
     ref_model_sync_steps: int = 512
+    """Optimizer steps between two such moves."""
     ref_model_mixup_alpha: float = 0.6
+    """Share of the trained model in such a move (0 to 1)."""
 
 
 @dataclass
 class Optimizer:
-    """AdamW and its schedule. ``warmup_steps`` below 1 is a share of all optimizer steps, otherwise a count."""
+    """The optimizer and the schedule of its learning rate, under TRL's names."""
 
     optim: str = "adamw_torch"
+    """Optimizer, by transformers' name."""
     weight_decay: float = 0.0
+    """Weight decay."""
     adam_beta1: float = 0.9
+    """AdamW's decay of the mean of gradients."""
     adam_beta2: float = 0.999
+    """AdamW's decay of the mean of squared gradients."""
     adam_epsilon: float = 1e-8
+    """AdamW's term in the denominator."""
     max_grad_norm: float = 1.0
+    """Gradients with a larger norm are scaled down to it."""
     lr_scheduler_type: str = "constant"
+    """Schedule of the learning rate, by transformers' name."""
     warmup_steps: float = 0.0
+    """Warm-up: below 1 a share of all optimizer steps, otherwise a count."""
 
 
 @dataclass
 class Loss:
-    """TRL's GRPO loss and its options, under TRL's names. Null leaves an option to TRL, and out of a trial's identity.
-
-    ``entropy_coef`` weighs a bonus for the mean entropy of a token. With ``use_adaptive_entropy`` it moves each optimizer step
-    by ``entropy_coef_delta``, between ``entropy_coef_min`` and ``entropy_coef_max``, towards ``entropy_target`` (nats per token).
-    ``top_entropy_quantile`` is the share of tokens, highest entropy first, that the loss counts (0 to 1).
-    ``off_policy_mask_threshold`` leaves out sequences with a negative advantage that are further off-policy (nats per token).
-    The sapo loss has two temperatures, vespo two exponents and two decays, for tokens or sequences with a positive and a
-    negative advantage. The cispo loss clips its weights at ``epsilon_high``. ``multi_objective_aggregation`` sets whether
-    several rewards are summed before they are normalised (``sum_then_normalize``) or after (``normalize_then_sum``).
-    """
+    """TRL's GRPO loss and its options, under TRL's names. Options with the default null are left to TRL unless set."""
 
     loss_type: str = "dapo"
+    """Normalization of the loss."""
     epsilon: float = 0.2
+    """Lower clip of the importance ratio: 1 - ``epsilon``."""
     epsilon_high: float | None = None
+    """Upper clip: 1 + ``epsilon_high`` (null: ``epsilon``). The cispo loss clips its weights at it."""
     delta: float | None = None
+    """Bound of the ratio for negative advantages (two-sided clipping)."""
     scale_rewards: str = "group"
+    """Standard deviation that advantages are divided by."""
     importance_sampling_level: str = "token"
+    """Whether ratios are of tokens or of sequences (GSPO)."""
     mask_truncated_completions: bool = False
-    entropy_coef: float | None = None
-    use_adaptive_entropy: bool | None = None
-    entropy_coef_min: float | None = None
-    entropy_coef_max: float | None = None
-    entropy_coef_delta: float | None = None
-    entropy_target: float | None = None
-    top_entropy_quantile: float | None = None
-    off_policy_mask_threshold: float | None = None
-    sapo_temperature_neg: float | None = None
-    sapo_temperature_pos: float | None = None
-    vespo_k_pos: float | None = None
-    vespo_lambda_pos: float | None = None
-    vespo_k_neg: float | None = None
-    vespo_lambda_neg: float | None = None
-    multi_objective_aggregation: str | None = None
+    """Leave completions that reached the length limit out of the loss."""
+    entropy_coef: float | None = key(None, newer=True)
+    """Weight of a bonus for the mean entropy of a token."""
+    use_adaptive_entropy: bool | None = key(None, newer=True)
+    """Move ``entropy_coef`` each optimizer step towards ``entropy_target``."""
+    entropy_coef_min: float | None = key(None, newer=True)
+    """Least ``entropy_coef`` when it is adaptive."""
+    entropy_coef_max: float | None = key(None, newer=True)
+    """Largest ``entropy_coef`` when it is adaptive."""
+    entropy_coef_delta: float | None = key(None, newer=True)
+    """Change of an adaptive ``entropy_coef`` in an optimizer step."""
+    entropy_target: float | None = key(None, newer=True)
+    """Target of the adaptive entropy, in nats per token."""
+    top_entropy_quantile: float | None = key(None, newer=True)
+    """Share of tokens, highest entropy first, that the loss counts (0 to 1)."""
+    off_policy_mask_threshold: float | None = key(None, newer=True)
+    """Leave out sequences with a negative advantage that are further off-policy, in nats per token."""
+    sapo_temperature_neg: float | None = key(None, newer=True)
+    """Temperature of the sapo loss for tokens with a negative advantage."""
+    sapo_temperature_pos: float | None = key(None, newer=True)
+    """Temperature of the sapo loss for tokens with a positive advantage."""
+    vespo_k_pos: float | None = key(None, newer=True)
+    """Exponent of the vespo loss for sequences with a positive advantage."""
+    vespo_lambda_pos: float | None = key(None, newer=True)
+    """Decay of the vespo loss for sequences with a positive advantage."""
+    vespo_k_neg: float | None = key(None, newer=True)
+    """Exponent of the vespo loss for sequences with a negative advantage."""
+    vespo_lambda_neg: float | None = key(None, newer=True)
+    """Decay of the vespo loss for sequences with a negative advantage."""
+    multi_objective_aggregation: str | None = key(None, newer=True)
+    """Whether several rewards are summed before they are normalized (``sum_then_normalize``) or after
+    (``normalize_then_sum``)."""
 
 
 @dataclass
 class Schedule:
-    """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or epochs.
-
-    ``evaluations`` and ``checkpoints`` are counts, spread evenly over the run and placed on optimizer steps
-    (checkpoints on rollout boundaries, where TRL can resume exactly). Besides these there is a checkpoint at the first
-    boundary after ``checkpoint_minutes`` without one (null: none; with ``trainer.keep=all``, which keeps every one, none).
-    """
+    """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or epochs."""
 
     budget_completions: int | None = None
+    """Completions that a trial generates for its training."""
     max_steps: int | None = None
+    """Optimizer steps of a trial."""
     epochs: float | None = None
+    """Passes of a trial over the training prompts."""
     evaluations: int = 4
+    """Evaluations of a trial, spread evenly over its optimizer steps."""
     eval_at_start: bool = True
+    """Evaluate before the first optimizer step as well."""
     checkpoints: int = 2
-    checkpoint_minutes: float | None = 30.0
+    """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume exactly."""
+    checkpoint_minutes: float | None = key(30.0, newer=True)
+    """Write another checkpoint at the first rollout boundary after so many minutes without one (null: never; nor with
+    ``trainer.keep=all``, which keeps every one)."""
 
 
 @dataclass
 class Generation:
-    """How completions are sampled, and by which engine. The length in tokens is the task's unless set here.
-
-    ``vllm_max_model_length`` bounds a sequence in tokens (null: the longest prompt that preparation found, and a completion).
-    ``min_p`` (0 to 1) is the least probability of a token, relative to the likeliest; ``generation_kwargs`` are passed to
-    transformers' GenerationConfig, or to vLLM's SamplingParams. ``vllm_importance_sampling_correction`` weighs tokens by how
-    far the trainer's probabilities are from vLLM's. Its ``mode`` truncates ratios (or masks tokens or sequences) outside of
-    ``clip_min`` and ``clip_max`` (``inf``: no upper bound). ``vllm_enable_sleep_mode`` lets a colocated engine free its memory
-    during optimizer steps. Null leaves each of these to TRL, and out of a trial's identity. With ``use_vllm`` vLLM generates:
-    ``colocate`` in the training processes, ``server`` apart from them. ``vllm_gpus`` of a Slurm job's GPUs run its own server
-    (of several nodes, all of the last one), or on this machine that many GPUs in addition to the trial's ranks. They are not
-    training ranks. ``vllm_server_base_url`` is a server that runs already, ``vllm_server_command`` a shell line that starts
-    another one than TRL's, on port $GRPOSWEEP_VLLM_PORT. ``vllm_server_args`` are further options of TRL's (``vllm serve``).
-    The server has ``vllm_server_timeout`` seconds to answer.
-    """
+    """How completions are sampled, and by which engine. Options with the default null are left to TRL unless set."""
 
     max_completion_length: int = 256
+    """Tokens of a completion at most (options of generation take the task's)."""
     temperature: float = 1.0
+    """Sampling temperature."""
     top_p: float = 1.0
+    """Sample from the likeliest tokens with this sum of probabilities (1: all)."""
     top_k: int = 0
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    generation_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Sample from so many likeliest tokens (0: all)."""
+    min_p: float | None = key(None, newer=True)
+    """Least probability of a token, relative to the likeliest (0 to 1)."""
+    repetition_penalty: float | None = key(None, newer=True)
+    """Penalty of tokens that occurred before (1: none)."""
+    generation_kwargs: dict[str, Any] = key({}, newer=True)
+    """Further options of transformers' GenerationConfig, or of vLLM's SamplingParams."""
     use_vllm: bool = False
+    """Generate with vLLM."""
     vllm_mode: str = "colocate"
+    """``colocate`` in the training processes, ``server`` apart from them."""
     vllm_tensor_parallel_size: int = 1
+    """GPUs that a colocated engine's weights are divided among."""
     vllm_gpu_memory_utilization: float = 0.3
+    """Share of a GPU's memory for a colocated engine (0 to 1)."""
     vllm_max_model_length: int | None = None
-    vllm_enable_sleep_mode: bool | None = None
-    vllm_importance_sampling_correction: bool | None = None
-    vllm_importance_sampling_mode: str | None = None
-    vllm_importance_sampling_clip_min: float | None = None
-    vllm_importance_sampling_clip_max: float | None = None
-    vllm_gpus: int = field(default=0, metadata={"setting": "server_gpus"})
-    vllm_server_base_url: str | None = field(default=None, metadata={"setting": ""})
-    vllm_server_command: str | None = field(default=None, metadata={"setting": "server_command"})
-    vllm_server_args: list[str] = field(default_factory=list)
+    """Tokens of a sequence at most (null: the longest prompt that preparation found, and a completion)."""
+    vllm_enable_sleep_mode: bool | None = key(None, newer=True)
+    """Let a colocated engine free its memory during optimizer steps."""
+    vllm_importance_sampling_correction: bool | None = key(None, newer=True)
+    """Weigh tokens by how far the trainer's probabilities are from vLLM's."""
+    vllm_importance_sampling_mode: str | None = key(None, newer=True)
+    """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
+    vllm_importance_sampling_clip_min: float | None = key(None, newer=True)
+    """Least ratio of the correction."""
+    vllm_importance_sampling_clip_max: float | None = key(None, newer=True)
+    """Largest ratio of the correction (``inf``: no upper bound)."""
+    vllm_gpus: int = key(0, setting="server_gpus")
+    """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
+    to the trial's ranks. They are not training ranks."""
+    vllm_server_base_url: str | None = key(None, setting="")
+    """Address of a server that runs already."""
+    vllm_server_command: str | None = key(None, setting="server_command")
+    """Shell line that starts another server than TRL's, on port $GRPOSWEEP_VLLM_PORT."""
+    vllm_server_args: list[str] = key([], newer=True)
+    """Further options of TRL's server (``vllm serve``)."""
     vllm_server_timeout: int = 600
+    """Seconds that the server has to answer."""

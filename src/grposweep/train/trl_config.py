@@ -1,11 +1,10 @@
 """Our configuration as GRPOConfig takes it. Every number is passed, because TRL's defaults have changed before.
 
-`ROWS` copies keys; a new key is a row there. What follows from the plan, the machine or several keys is computed below it.
+The schema says which keys are copied. What follows from the plan, the machine or several keys is computed here.
 """
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -18,10 +17,9 @@ from trl import GRPOConfig, GRPOTrainer
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.memory.parts import BUCKET, ZERO
-from grporecipe.setting import UNSET
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import loads_once
-from grposweep.schema import Experiment, Model, value_at
+from grposweep.schema import Experiment, Model, trl_arguments, value_at
 from grposweep.train.attempt import Attempt
 from grposweep.train.models import Loaded, loading_options
 from grposweep.train.vllm import server_address
@@ -29,82 +27,27 @@ from grposweep.train.vllm import server_address
 NEVER = 1 << 30  # optimizer steps
 
 
-def always(_: Experiment) -> bool:
-    """Every configuration passes the key."""
-    return True
-
-
 def colocates(experiment: Experiment) -> bool:
     """Return whether vLLM generates in the training processes."""
     return experiment.generation.use_vllm and experiment.generation.vllm_mode == "colocate"
 
 
-def is_set(key: str) -> Callable[[Experiment], bool]:
-    """Return what tells whether a key is set; otherwise it is left to TRL."""
-    return lambda experiment: value_at(experiment, key) not in (None, {})
+# Arguments that are passed only if a condition holds.
+CONDITIONS: dict[str, Callable[[Experiment], bool]] = {
+    "vllm_mode": lambda experiment: experiment.generation.use_vllm,
+    "vllm_tensor_parallel_size": colocates,
+    "vllm_gpu_memory_utilization": colocates,
+}
 
 
-@dataclass(frozen=True)
-class Row:
-    """A key that is copied: ours, and GRPOConfig's if that is not the last part of ours. Passed only ``when``."""
-
-    ours: str
-    theirs: str = ""
-    when: Callable[[Experiment], bool] = always
-
-    @property
-    def name(self) -> str:
-        """GRPOConfig's key."""
-        return self.theirs or self.ours.rpartition(".")[2]
-
-    def value(self, experiment: Experiment) -> Any:
-        """Return the value, where infinity is no bound."""
-        value = value_at(experiment, self.ours)
-        return None if value == inf else value
-
-
-ROWS = (
-    Row("seed"),
-    Row("seed", "data_seed"),
-    Row("model.gradient_checkpointing"),
-    Row("model.chat_template_kwargs", when=is_set("model.chat_template_kwargs")),
-    Row("model.trust_remote_code"),
-    Row("batch.num_iterations"),
-    Row("kl.beta"),
-    Row("kl.use_bias_correction_kl"),
-    Row("kl.sync_ref_model"),
-    Row("kl.ref_model_sync_steps"),
-    Row("kl.ref_model_mixup_alpha"),
-    Row("loss.loss_type"),
-    Row("loss.epsilon"),
-    Row("loss.epsilon_high"),
-    Row("loss.delta"),
-    Row("loss.scale_rewards"),
-    Row("loss.importance_sampling_level"),
-    Row("loss.mask_truncated_completions"),
-    *(Row(f"loss.{name}", when=is_set(f"loss.{name}")) for name in UNSET["loss"]),
-    Row("task.reward_weights"),
-    Row("lr", "learning_rate"),
-    Row("optimizer.optim"),
-    Row("optimizer.weight_decay"),
-    Row("optimizer.adam_beta1"),
-    Row("optimizer.adam_beta2"),
-    Row("optimizer.adam_epsilon"),
-    Row("optimizer.max_grad_norm"),
-    Row("optimizer.lr_scheduler_type"),
-    Row("optimizer.warmup_steps"),
-    Row("generation.max_completion_length"),
-    Row("generation.temperature"),
-    Row("generation.top_p"),
-    Row("generation.top_k"),
-    *(Row(f"generation.{name}", when=is_set(f"generation.{name}")) for name in UNSET["generation"]),
-    Row("generation.use_vllm"),
-    Row("generation.vllm_mode", when=lambda experiment: experiment.generation.use_vllm),
-    Row("generation.vllm_tensor_parallel_size", when=colocates),
-    Row("generation.vllm_gpu_memory_utilization", when=colocates),
-    Row("trainer.log_completions"),  # to checkpoints/completions/*.parquet
-    Row("trainer.compile", "torch_compile"),
-)
+def copied_arguments(experiment: Experiment) -> dict[str, Any]:
+    """Return the arguments that are keys of ours. Null (or an empty mapping) leaves one to TRL; infinity is no bound."""
+    found = {name: value_at(experiment, key) for key, name in trl_arguments().items()}
+    return {
+        name: None if value == inf else value
+        for name, value in found.items()
+        if value not in (None, {}) and (name not in CONDITIONS or CONDITIONS[name](experiment))
+    }
 
 
 def build_config(attempt: Attempt, model: Loaded) -> GRPOConfig:
@@ -116,7 +59,8 @@ def grpo_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
     """Return GRPOConfig's arguments by name."""
     experiment = attempt.experiment
     return {
-        **{row.name: row.value(experiment) for row in ROWS if row.when(experiment)},
+        **copied_arguments(experiment),
+        "data_seed": experiment.seed,
         **batch_arguments(attempt),
         **course_arguments(attempt),
         **device_arguments(attempt, model),
