@@ -47,7 +47,6 @@ class Made:
         default_factory=lambda: {"batch": ["small", "medium", "large"], "batch.num_generations": [4, 8, 16]}
     )
     message: str = FAILURE["message"]  # type: ignore[assignment]
-    further: dict[str, str] = field(default_factory=dict)  # objectives after the first, with their directions
     sampler: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)  # over sweep.yaml's own
 
@@ -97,7 +96,6 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
     }  # fmt: skip
     search = {
         "sampler": made.sampler,
-        "further": made.further,
         "seed": 0,
         "metric": made.metric,
         "direction": "maximize",
@@ -156,15 +154,11 @@ def _write_trial(
     _json(folder / "heartbeat", {"step": step, "total": made.steps, "counter": step})
     values = [line["eval_reward"] for line in metrics if "eval_reward" in line]
     if state != "running":
-        names = made.further if state == "finished" else ()
-        price = {name: 2**place * values[-1] ** 2 * (0.2 + chance.random()) for place, name in enumerate(names)}
-        _write_result(folder, made, state, step, values, price)
+        _write_result(folder, made, state, step, values)
     return values[-1] if state == "finished" else 0.0
 
 
-def _write_result(
-    folder: Path, made: Made, state: str, step: int, values: list[float], price: dict[str, float]
-) -> None:
+def _write_result(folder: Path, made: Made, state: str, step: int, values: list[float]) -> None:
     failure: dict[str, Any] | None = None
     if state == "failed":
         failure = {**FAILURE, "message": made.message}
@@ -173,7 +167,7 @@ def _write_result(
     worth = {"objective": values[-1] if state in ("finished", "pruned") else None, "objective_se": 0.012}
     start = {"start": values[0], "start_se": 0.014}
     result = {"status": state, "attempt": 0, **worth, **start, "step": step, "total_steps": made.steps}
-    _json(folder / "result.json", {**result, "completions": 64 * step, "further": price, "failure": failure})
+    _json(folder / "result.json", {**result, "completions": 64 * step, "failure": failure})
     end = {"v": 1, "attempt": 0, "event": "ended", "code": int(state == "failed")}
     _lines(folder / "attempts.jsonl", [{**end, "failure": "gpu_memory", "step": "fail"} if failure else end])
 

@@ -117,7 +117,7 @@ def test_search_has_an_option_for_each_sampler() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "instead"),
     [("search", "median", "set search.stopping=median"), ("search.sampler", "rank", "set search.stopping=rank"),
-     ("search.stopping", "gp", "set search=gp")],
+     ("search.stopping", "tpe", "set search=tpe")],
 )  # fmt: skip
 def test_a_sampler_is_distinguished_from_a_stopping_policy(key: str, value: str, instead: str) -> None:
     """A name under the key of the other one is refused with the key that takes it."""

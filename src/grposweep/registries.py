@@ -17,26 +17,19 @@ class Sampler:
     """How the next point is chosen. ``build(seed, common)`` makes the Optuna sampler; None if all points are known beforehand.
 
     ``lists_points``: all points are known before the first trial and every trial runs to its end, so nothing stops
-    early. ``several_objectives``: the sampler can search for a Pareto front. ``draws`` is how many free candidates are
-    drawn before valid combinations are listed. ``imports_torch``: it runs in a helper process.
+    early.
     """
 
     build: Callable[..., Any] | None = None
     lists_points: bool = False
-    several_objectives: bool = False
-    draws: int = 64
-    imports_torch: bool = False
 
 
 # search.sampler (``auto`` chooses one)
 SAMPLERS: dict[str, Sampler] = {
-    "grid": Sampler(lists_points=True, several_objectives=True),
+    "grid": Sampler(lists_points=True),
     "one_factor": Sampler(lists_points=True),
-    "tpe": Sampler(Lazy("grposweep.search.sampler:build_tpe"), several_objectives=True),
-    "random": Sampler(Lazy("grposweep.search.sampler:build_random"), several_objectives=True),
-    "gp": Sampler(
-        Lazy("grposweep.search.sampler:build_gp"), draws=2, imports_torch=True
-    ),  # it proposes the same optimum repeatedly
+    "tpe": Sampler(Lazy("grposweep.search.sampler:build_tpe")),
+    "random": Sampler(Lazy("grposweep.search.sampler:build_random")),
 }
 
 # search.stopping (``auto`` chooses one): a class that follows search.early_stopping.StoppingPolicy

@@ -37,9 +37,6 @@ KINDS = {
     "tpe with pauses": ("search=tpe", "search.trials=6", "search.stopping=asha", "search.parallel=2", RATE),
     "race": ("search.seeds=2", "search.leaders=2", "lr=1e-4,1e-3,2e-3"),
     "one factor": ("search=one_factor", "search.seeds=2", "lr=3e-4,1e-3", "kl=none,low"),
-    "several objectives": (
-        "search.metric=[eval_reward,learning_rate]", "search.direction=[maximize,minimize]", "lr=1e-5,1e-4,1e-3"
-    ),
     "warm start": ("search=tpe", "search.trials=4", "search.warm_start=earlier", RATE),
 }  # fmt: skip
 STEPS = 8
@@ -76,7 +73,7 @@ class Instant(Launcher):
         status = TrialStatus.STOPPED if is_stopped else TrialStatus.FINISHED
         rate = json.loads((job.folder / "trial.json").read_text())["point"].get("lr", 5e-6)
         value, step = (None, half) if is_stopped else (1.0 - rate, STEPS)
-        TrialResult(status, job.attempt, value, 0.01, further={"learning_rate": rate}, step=step).write(job.folder)
+        TrialResult(status, job.attempt, value, 0.01, step=step).write(job.folder)
         append_line(job.folder / "runs.jsonl", {"event": "end", "attempt": job.attempt, "time": 2.0})
         return End(ExitCode.STOPPED if is_stopped else ExitCode.FINISHED)
 

@@ -115,12 +115,10 @@ def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
     assert "'task.path=/a folder/x'" in commands
 
 
-def test_no_advice_without_one_order_of_all_trials(tmp_path: Path) -> None:
-    """Nothing has finished, several objectives, or one factor at a time, where the effects are the answer."""
+def test_no_advice_before_a_trial_has_finished_or_in_a_comparison(tmp_path: Path) -> None:
+    """Nothing has finished, or one factor at a time, where the effects are the answer."""
     assert advise(read_sweep(make_sweep(tmp_path / "a", Made(trials=1, running=1)))) is None
     assert advise(read_sweep(make_comparison(tmp_path / "b", [{"lr": 1e-5}]))) is None
-    several = Made(trials=8, further={"gpu_hours": "minimize"})
-    assert advise(read_sweep(make_sweep(tmp_path / "c", several))) is None
 
 
 def test_the_terminal_calls_a_tie_what_the_report_calls_a_tie(

@@ -251,31 +251,6 @@ def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Pa
         assert "No trial has finished yet." in page.inner_text("#parameters")
 
 
-def test_the_pareto_front_is_marked_in_its_figure_and_on_the_leaderboard(browser: "Browser", tmp_path: Path) -> None:
-    """As many diamonds as rows, which come first, and none of them is beaten in both objectives."""
-    sweep = make_sweep(tmp_path / "s", Made(trials=40, further={"gpu_hours": "minimize"}))
-    with open_page(browser, write_report(read_sweep(sweep)), figures=("front", *FIGURES)) as page:
-        places = page.locator("#trials tr.front td:first-child").all_inner_texts()
-        assert places == [f"◆ {rank}" for rank in range(1, len(places) + 1)]
-        assert page.locator("#plot-front .trace").last.locator(".point").count() == len(places) > 1
-        rewards, hours = (
-            [float(text) for text in column(page, name)[: len(places)]] for name in ("eval_reward", "gpu_hours")
-        )
-        assert (rewards, hours) == (sorted(rewards, reverse=True), sorted(hours, reverse=True))
-
-
-def test_another_objective_can_be_put_across_the_front(browser: "Browser", tmp_path: Path) -> None:
-    """Where there are more than two, a phone wide."""
-    made = Made(trials=40, further={"gpu_hours": "minimize", "eval_accuracy": "maximize"})
-    report = write_report(read_sweep(make_sweep(tmp_path / "s", made)))
-    with open_page(browser, report, width=390, figures=("front",)) as page:
-        page.select_option("#against", label="eval_accuracy")
-        page.wait_for_function(
-            "document.querySelector('#plot-front .xtitle').textContent === 'eval_accuracy, maximized'"
-        )
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_change_of_one_factor_has_its_interval_and_verdict(
     browser: "Browser", tmp_path: Path, scheme: str

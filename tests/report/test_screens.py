@@ -66,18 +66,6 @@ def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(com
     assert "stopped early" in visible
 
 
-def test_status_names_the_trials_of_the_pareto_front(commands: Commands) -> None:
-    """With both objectives; show says it of each, and an exported row has all values."""
-    make_sweep(HERE / "s", Made(trials=20, further={"gpu_hours": "minimize"}))
-    front = json.loads(commands("status", "s", "--json").out)["front"]
-    assert f"{len(front)} trials that no other equals or beats" in commands("status", "s").out
-    assert re.search(rf"trial {front[0]}: eval_reward 0\.\d+, gpu_hours 0\.\d+ \(lr=", commands("status", "s").out)
-    assert "no other trial equals or beats it" in commands("show", str(front[-1])).out
-    assert f"with it (eval_reward, gpu_hours): {', '.join(map(str, front[1:]))}" in commands("best", "s").out
-    rows = json.loads(commands("export", "s", "--format", "json").out)
-    assert [row["objective.gpu_hours"] is None for row in rows] == [row["objective"] is None for row in rows]
-
-
 def test_status_tells_what_each_change_of_one_factor_does(commands: Commands) -> None:
     """Its difference from the base configuration, and whether four seeds tell it."""
     make_comparison(HERE / "s", [{"lr": 1e-5}, {"kl": "low"}])

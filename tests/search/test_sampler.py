@@ -1,13 +1,10 @@
 """Samplers ask for valid points only, never twice in a finite space, and the same again after a restart."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from grposweep.process import PROJECT
 from grposweep.search.sampler import ValidPoints, choose_sampler
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, build_space, freeze
 from grposweep.search.study import SweepStudy
@@ -182,39 +179,3 @@ def test_auto_is_a_grid_where_the_space_is_finite_and_tpe_otherwise() -> None:
     """What a user did not choose is chosen by the space."""
     assert (choose_sampler("auto", FINITE), choose_sampler("auto", MIXED)) == ("grid", "tpe")
     assert choose_sampler("random", FINITE) == "random"
-
-
-GAUSSIAN = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from test_sampler import *
-folder = Path({folder!r})
-study = open_study(folder)
-points = search(study, MOSTLY_INVALID, "gp", 14)
-assert len(points) == 14 and all(map(fits, points)), points
-assert study.ask(MOSTLY_INVALID, "gp", 0) == reopened(study, folder).ask(MOSTLY_INVALID, "gp", 0)
-assert "torch" not in sys.modules
-print("fine")
-"""
-
-
-@pytest.mark.slow
-def test_the_gaussian_process_asks_valid_points_and_keeps_torch_out_of_the_asking_process(tmp_path: Path) -> None:
-    """Beyond its ten random starts, where the process itself proposes; 14 helper processes."""
-    script = GAUSSIAN.format(here=str(Path(__file__).parent), folder=str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(PROJECT / "src"), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip() == "fine", done.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_the_gaussian_process_also_asks_a_finite_space_to_its_end(tmp_path: Path) -> None:
-    """The last free point is proposed, however often the optimum comes up."""
-    space = Space((Parameter("a", choice(*range(1, 9))), Parameter("b", choice("x", "y"))))
-    valid = valid_of(space, lambda point: point["a"] != 3)
-    points = search(open_study(tmp_path, space), valid, "gp", 99)
-    assert {freeze(point) for point in points} == {freeze(point) for point in valid.finite}
-    assert len(points) == 14

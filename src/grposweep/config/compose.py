@@ -1,15 +1,14 @@
 """Convert what Hydra composed into an `Experiment`, and explain misspelled keys and options.
 
-The schema is merged once more, so an unknown key is an error. Of several objectives
-(``search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]``) the first is measured, ranked and shown like
-a single one; the others are in ``search.further``. A `Session` composes outside of run.py, for ``grposweep plan`` and ``space``.
+The schema is merged once more, so an unknown key is an error. A `Session` composes outside of run.py, for ``grposweep plan``
+and ``space``.
 """
 
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -41,7 +40,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
-from grposweep.schema import GPU_HOURS, GROUPS, Experiment, Search, drop_newer
+from grposweep.schema import GROUPS, Experiment, drop_newer
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
@@ -122,37 +121,6 @@ MAPPINGS = (
     "trainer.args", "generation.generation_kwargs", "model.chat_template_kwargs", "trainer.fsdp_config", "trainer.environment",
     "cluster.environment",
 )  # fmt: skip
-DIRECTIONS = ("maximize", "minimize")
-
-
-def split_objectives(search: Search) -> Search:
-    """Split lists of metrics and directions into the first of each and the others.
-
-    Raises UserError if they do not match, or if the first is not a metric.
-    """
-    metrics, directions = _listed(search.metric), _listed(search.direction)
-    if len(metrics) != len(directions):
-        raise UserError(
-            f"search.metric has {len(metrics)} objectives and search.direction {len(directions)} directions. Give one direction "
-            "each: search.metric=[eval_reward,gpu_hours] search.direction=[maximize,minimize]."
-        )
-    if len(set(metrics)) < len(metrics) or metrics[0] == GPU_HOURS:
-        raise UserError(
-            f"search.metric=[{','.join(metrics)}]: objectives are distinct, and the first is a metric that evaluations report. "
-            "Set search.metric=[eval_reward,gpu_hours]."
-        )
-    for direction in (*directions[1:], *search.further.values()):
-        if direction not in DIRECTIONS:
-            raise UserError(f"search.direction={direction}: no such direction. Set one of {', '.join(DIRECTIONS)}.")
-    further = dict(zip(metrics[1:], directions[1:], strict=True))
-    return replace(search, metric=metrics[0], direction=directions[0], further={**search.further, **further})
-
-
-def _listed(value: Any) -> list[str]:
-    found = [str(item) for item in (value if isinstance(value, list) else [value])]
-    if not found:
-        raise UserError("search.metric=[]: there is nothing to search for. Set search.metric=eval_reward.")
-    return found
 
 
 def register() -> None:
@@ -220,7 +188,6 @@ def resolved(config: DictConfig) -> Experiment:
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
-    experiment.search = split_objectives(experiment.search)
     return experiment
 
 

@@ -50,8 +50,6 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
     if search.at != "last":
         content["search"]["at"] = search.at
-    if search.further:
-        content["search"]["further"] = search.further
     if search.sampler == "one_factor":  # the same parameters span other points than in a grid
         content["search"]["sampler"] = search.sampler
     content["cluster"] = {"threads": base.cluster.threads}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_text
-from grposweep.schema import GPU_HOURS, OWN_TRAINERS, Experiment, Trainer
+from grposweep.schema import OWN_TRAINERS, Experiment, Trainer
 from grposweep.storage.inputs import code_files
 
 FAKE = frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"})
@@ -34,13 +34,12 @@ def check_metrics(experiments: Iterable[Experiment], compares: bool) -> None:
     """Raise UserError if an objective is no metric of one of these experiments; ``compares``: there are several trials."""
     judged = list(experiments)
     for experiment in judged:
-        names, search = known_names(experiment), experiment.search
-        for metric in (search.metric, *search.further):
-            if names is None or metric in names or metric == GPU_HOURS:
-                continue
-            # A library that a reward calls may log metrics: such a name is refused only if it looks misspelt.
-            if _near(metric, names) or not any(":" in spec for spec in experiment.task.rewards):
-                raise UserError(_unknown(metric, experiment.trainer.kind, names))
+        names, metric = known_names(experiment), experiment.search.metric
+        # A library that a reward calls may log metrics: such a name is refused only if it looks misspelt.
+        if not (names is None or metric in names) and (
+            _near(metric, names) or not any(":" in spec for spec in experiment.task.rewards)
+        ):
+            raise UserError(_unknown(metric, experiment.trainer.kind, names))
         if compares or not experiment.schedule.eval_at_start:
             _check_evaluated(experiment)
     if compares:

@@ -16,28 +16,18 @@ from grposweep.config.precision import check_generation, check_precision, check_
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL, LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, suggest_search_key
-from grposweep.schema import AUTO, OWN_TRAINERS, Cluster, Experiment, Trainer, default_of, is_external, value_at
+from grposweep.schema import (
+    AUTO,
+    OWN_TRAINERS,
+    Cluster,
+    Experiment,
+    Trainer,
+    choices_of,
+    default_of,
+    is_external,
+    value_at,
+)
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "model.dtype": (AUTO, "float32", "bfloat16", "float16"),
-    "model.quantization": ("4bit", "8bit"),
-    "model.mixed_precision": ("bf16", "fp16", "none"),
-    "trainer.takes": ("config", "flags"),
-    "trainer.launcher": (AUTO, "accelerate", "torchrun", "python"),
-    "trainer.keep": ("last", "best", "all", "none"),
-    "trainer.offload": ("none", "optimizer", "all"),
-    "trainer.sharding": ("none", "zero1", "zero2", "zero3", "fsdp"),
-    "cluster.controller": ("here", "job"),
-    "cluster.prepare": ("here", "job"),
-    "generation.vllm_mode": ("colocate", "server"),
-    "generation.vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    "loss.multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "search.direction": ("maximize", "minimize"),
-    "search.changed_files": ("refuse", "recorded", "accept"),
-    "search.at": ("last", "best"),
-    "search.prior": ("none", "published"),
-    "tracker.mode": ("offline", "online", "disabled"),
-}
 # Keys whose choices are registries, so registered names are choices at once.
 REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "task.kind": lambda: TASKS,
@@ -116,7 +106,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def _keys() -> tuple[str, ...]:
-    return (*CHOICES, *REGISTERED, *SIZES_OR_AUTO, *AT_LEAST_ONE)
+    return (*choices_of(), *REGISTERED, *SIZES_OR_AUTO, *AT_LEAST_ONE)
 
 
 def check_value(key: str, value: Any) -> Iterator[str]:
@@ -247,7 +237,7 @@ def check_filter(experiment: Experiment) -> Iterator[str]:
 
 def choices(key: str) -> tuple[str, ...]:
     """Return the choices of a key; empty if its type alone defines them."""
-    return tuple(REGISTERED[key]()) if key in REGISTERED else CHOICES.get(key, ())
+    return tuple(REGISTERED[key]()) if key in REGISTERED else choices_of().get(key, ())
 
 
 def check_choice(key: str, value: Any) -> None:
@@ -303,24 +293,6 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
         yield (
             f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
             "two out."
-        )
-
-
-def check_objectives(experiment: Experiment) -> Iterator[str]:
-    """Say if a setting needs one order of all trials, which several objectives do not give."""
-    search = experiment.search
-    if not search.further:
-        return
-    wanted = {
-        f"search.seeds={search.seeds}": search.seeds > 0,
-        f"search.stopping={search.stopping}": search.stopping not in ("auto", "none"),
-        f"search.effort={search.effort}": search.effort is not None and search.effort < 1,
-        f"search={search.sampler}": not (search.sampler == AUTO or SAMPLERS[search.sampler].several_objectives),
-    }
-    if broken := next((key for key, is_wanted in wanted.items() if is_wanted), None):
-        yield (
-            f"{broken}: it needs a single ranking of all trials, but this sweep has {1 + len(search.further)} objectives "
-            f"({', '.join([search.metric, *search.further])}). Leave it out, or set a single search.metric."
         )
 
 
@@ -532,7 +504,6 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_environment: (),
     check_effort: ("search.stopping",),
     check_search: ("search.last", "trainer.kind"),
-    check_objectives: ("search.stopping", "search.sampler"),
     check_gpu: (),
     check_filter: ("trainer.kind",),
     check_prompts: ("task.kind",),

@@ -46,10 +46,11 @@ class Advice:
 
 
 def advise(view: SweepView) -> Advice | None:
-    """Return the advice that a sweep's results support; None without a finished trial, with several objectives, or in a
-    comparison of one factor at a time, whose table of effects is the answer.
+    """Return the advice that a sweep's results support.
+
+    None without a finished trial, or in a comparison of one factor at a time, whose table of effects is the answer.
     """
-    if not view.leaderboard or view.further or view.compares:
+    if not view.leaderboard or view.compares:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
@@ -77,10 +78,10 @@ def advise(view: SweepView) -> Advice | None:
 def tie_sentences(view: SweepView) -> list[str]:
     """Return that there is no winner, or no significant difference on one seed, and what decides it; empty if one is clear.
 
-    Ties on fresh seeds, a Pareto front and effects of single factors have sentences of their own.
+    Ties on fresh seeds and effects of single factors have sentences of their own.
     """
     best = view.best_point
-    if best is None or view.further or view.compares:
+    if best is None or view.compares:
         return []
     tied, verdict, measured = _tied(view), find_no_winner(view), _measured_differently(view)
     if not verdict and (best.source == "seeds" or best.fate or not tied):
@@ -109,7 +110,7 @@ def _measured_differently(view: SweepView) -> list[str]:
 def find_no_winner(view: SweepView) -> str:
     """Return why no point is better than the others, or than the model before training; empty if one is."""
     best = view.best_point
-    if best is None or view.further or view.compares:
+    if best is None or view.compares:
         return ""
     gain, points = best.gain, len(view.leaderboard)
     better = math.inf if gain is None or gain.half is None else -view.sign * gain.difference
@@ -130,7 +131,7 @@ def find_no_winner(view: SweepView) -> str:
 
 def parameter_sentences(view: SweepView) -> list[str]:
     """Return which parameter to widen, fix or narrow next, or that none has a significant effect; empty with too few trials."""
-    if not view.leaderboard or view.further or view.compares:
+    if not view.leaderboard or view.compares:
         return []
     best = view.leaderboard[0].first
     steps = [*(step for _, step in _edges(view, best)), *_focus(view, best)]

@@ -46,12 +46,7 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     Raises UserError for a column that there is not.
     """
     rows = trial_rows(view)
-    further = [f"objective.{name}" for name in view.further]
-    known = (
-        list(rows[0])
-        if rows
-        else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *further, *AFTER]
-    )
+    known = list(rows[0]) if rows else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
     if unknown := [name for name in chosen if name not in known]:
         near = get_close_matches(unknown[0], known, n=3) or known[:12]
         raise UserError(f"--columns {','.join(unknown)}: there is no such column. Set some of {', '.join(near)}.")
@@ -62,7 +57,6 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
             *view.parameters,
             "objective",
             "objective_se",
-            *further,
             "gpu_hours",
         ]
         rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["trial"]))
@@ -122,17 +116,15 @@ def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
 
     A trial on a fresh seed repeats the trial ``of``.
 
-    Each further objective has a column ``objective.<name>``. ``rank`` and ``ranked_by`` are the place and the value of the
+    ``rank`` and ``ranked_by`` are the place and the value of the
     trial's point: its mean on fresh seeds if it ran on some.
     """
-    values = trial.further(view.further) or [None] * len(view.further)
     rank, point = view.places.get(trial.number, (None, None))
     return {
         "trial": trial.number, "folder": trial.name, "state": str(trial.state), "role": trial.role,
         "seed": trial.seed or view.baseline.get("seed"), "of": trial.attributes.get("of"),
         **{name: trial.point.get(name) for name in view.parameters},
         "objective": trial.objective,
-        **{f"objective.{name}": value for name, value in zip(view.further, values, strict=True)},
         "rank": rank, "ranked_by": point and point.value,
         "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
         "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6), "failure": trial.reason or None,
@@ -248,9 +240,6 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
         )
     for line in tie_sentences(view):
         screen.append(f"{line}\n")
-    if len(view.front) > 1:
-        named = ", ".join(str(number) for number in view.front if number != best.number)
-        screen.append(f"on the Pareto front with it ({', '.join([view.metric, *view.further])}): {named}\n")
     if line := model_line(view, best):
         screen.append(f"{line}\n")
     return screen.append(f"folder: {best.path}\nrepeat it: grposweep rerun {shlex.quote(str(best.path))}")

@@ -129,18 +129,11 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     """Yield each card: title, figure, and the line under it."""
     if best := view.best_point:
         half = "" if best.half is None else f"± {best.half:.4f} (95 % over {best.over}), "
-        title = f"best {view.metric}" if view.further else "best"
         at_best = f"; {best.first.at_best}" if best.first.at_best else ""
-        yield title, f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}"
+        yield "best", f"{best.value:.4f}", f"{half}trial {best.first.number}: {short(best.first.point)}{at_best}"
         if gain := best.gain:
             interval = "" if gain.half is None else f"± {gain.half:.4f} (95 % over {gain.source}), "
             yield "since the start", f"{gain.difference:+.4f}", f"{interval}from {gain.start:.4f} before training"
-    if view.front:
-        yield (
-            "Pareto front",
-            count(len(view.front), "trial"),
-            f"of {len(view.ranked)}; {view.metric} against {', '.join(view.further)}",
-        )
     left = f"{view.planned - view.ended:,} to go" if view.planned > view.ended else "all ended"
     remaining = seconds_left(view)
     more = f", about {format_duration(remaining)}" if remaining else ""
@@ -181,8 +174,6 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
         "number": trial.number,
         "state": trial.state.value,
         "label": trial.state.label,
-        "on_front": trial.number in view.front,
-        "further": trial.further(view.further) or [""] * len(view.further),
         "labels": [("" if label is None else label_text(label), "" if label is None else label) for label in labels],
         "steps": trial.step,
         "seconds": trial.seconds,
@@ -233,16 +224,13 @@ def page_data(view: SweepView) -> dict[str, Any]:
     parameters = [_parameter(view, name, text) for name, text in short_names(view.parameters).items()]
     counted = {trial.number for point in view.leaderboard for trial in point.counted}
     trials = [
-        _trial(trial, parameters, metrics, most)
-        | {"rank": rank.get(trial.number), "counts": trial.number in counted}
-        | {"further": trial.further(view.further), "front": trial.number in view.front}
+        _trial(trial, parameters, metrics, most) | {"rank": rank.get(trial.number), "counts": trial.number in counted}
         for trial in view.trials
     ]
     return {
         "name": view.name,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
-        "further": [{"name": name, "maximize": direction == "maximize"} for name, direction in view.further.items()],
         "effects": [_effect(effect) for effect in view.comparison.effects] if view.comparison else [],
         "parameters": parameters,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],

@@ -1,4 +1,4 @@
-"""Rank the points of a sweep: first those confirmed on fresh seeds or on the Pareto front, then the others by value.
+"""Rank the points of a sweep: first those confirmed on fresh seeds, then the others by value.
 
 And rank its parameters by what they decide: PED-ANOVA's shares, or contrasts of single parameters while there are few
 trials. A trial that is paused or was stopped early counts with the value that it has reached.
@@ -20,7 +20,6 @@ from grposweep.search.space import read_space
 
 FEWEST = 4  # trials with a value
 NORMAL = student_quantile(0, 1 - CHANCE / 2)  # standard errors of a 95 % interval
-ON_FRONT = "Pareto front"
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
 
@@ -52,7 +51,7 @@ class Gain:
 class RankedPoint:
     """One point with its finished trials. Its value is the mean of the ``counted`` ones.
 
-    ``fate`` is its result on fresh seeds (best, tied, or why it is out), or that it is on the Pareto front.
+    ``fate`` is its result on fresh seeds (best, tied, or why it is out).
     """
 
     trials: Sequence[TrialView]
@@ -153,13 +152,10 @@ def is_of_evaluation(key: str) -> bool:
     return key == "task" or key.startswith("task.") or (name != key and name in SAMPLING)
 
 
-def rank_points(
-    trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None, front: Sequence[int] = ()
-) -> list[RankedPoint]:
+def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None) -> list[RankedPoint]:
     """Return all points with a finished trial, best first; of two equal ones the earlier first.
 
-    With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its order. With several
-    objectives the points of the Pareto ``front`` come first.
+    With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its order.
     """
     sign = 1 if direction == "minimize" else -1
     points: dict[Hashable, list[TrialView]] = {}
@@ -167,8 +163,8 @@ def rank_points(
         if trial.objective is not None:  # repeats with other files are another point; fresh seeds follow their leader
             files = "" if ranking else trial.files
             points.setdefault((_without_seed(trial.point), files), []).append(trial)
-    places = ranking.places if ranking else {number: (place, ON_FRONT) for place, number in enumerate(front)}
-    among = 1 if ranking or front else max(len(points), 1)
+    places = ranking.places if ranking else {}
+    among = 1 if ranking else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
     found = [
         replace(_ranked(group, places, ranking is not None), among=among, sign=sign, is_mixed=is_mixed)

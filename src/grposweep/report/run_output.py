@@ -182,7 +182,7 @@ def _print_importance(console: Console, view: SweepView) -> None:
 
 
 def _winner(view: SweepView) -> Iterator[str]:
-    """Yield the best trial with its gain, the Pareto front, and what fresh seeds say."""
+    """Yield the best trial with its gain, and what fresh seeds say."""
     point = view.best_point
     if point is None:
         return
@@ -190,10 +190,6 @@ def _winner(view: SweepView) -> Iterator[str]:
     yield f"best: trial {best.number}, {point.gain.text if point.gain else point.brief}"
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
-    if view.front:
-        named = ", ".join(map(str, view.front))
-        trials = f"trial{'s' * (len(view.front) > 1)} {named}"
-        yield f"Pareto front: {trials}, which no other equals or beats in all objectives"
     if not view.compares:
         yield from replication_note(view)
 

@@ -40,7 +40,6 @@ def status_screen(view: SweepView) -> Group:
         _fork(view),
         _progress(view),
         _best(view),
-        _front(view),
         _effects(view),
         _cost(view),
         _running(view),
@@ -77,7 +76,6 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "target": view.planned,
         "states": {state.value: view.count(state) for state in State},
         "best": None if view.best_point is None else _best_json(view.best_point),
-        "front": view.front or None,
         "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
         "budget_gpu_hours": view.progress.budget_gpu_hours,
@@ -152,23 +150,6 @@ def _best(view: SweepView) -> RenderableType:
     doubts = (Text(line, "yellow") for line in winner_warning(best.first))
     ties = (Padding(Text(line), (0, 0, 0, 9)) for line in tie_sentences(view)[:1])  # the command is in the report
     return Group(_line("best", best.text, "bold green"), where, *at_best, *ties, *doubts)
-
-
-def _front(view: SweepView) -> RenderableType | None:
-    """Return the trials of the Pareto front with all their objectives."""
-    if not view.front:
-        return None
-    trials = [view.trial(number) for number in view.front]
-    said = [f"trial {trial.number}: {worths(view, trial)} ({short(trial.point)})" for trial in trials]
-    return _section(
-        "front", f"{count(len(said), 'trial')} that no other equals or beats in all objectives", said, "green"
-    )
-
-
-def worths(view: SweepView, trial: TrialView) -> str:
-    """A finished trial's values in all objectives."""
-    values = zip([view.metric, *view.further], [trial.objective, *(trial.further(view.further) or ())], strict=False)
-    return ", ".join(f"{name} {value:.4g}" for name, value in values)
 
 
 def _effects(view: SweepView) -> RenderableType | None:

@@ -126,16 +126,12 @@ def _columns(
     """Yield each column of the leaderboard: its title, its options, and what it shows of a trial."""
     ranks = {trial.number: str(rank) for rank, trial in enumerate(finished, 1)}
     seeds = {trial.number: _on_fresh_seeds(view, trial.number) for trial in finished}
-    further = {trial.number: trial.further(view.further) or () for trial in finished}
     yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
     yield "trial", NUMBER, lambda trial: str(trial.number)
     interval = " ± 95 %" if any(trial.error is not None for trial in finished) else ""
     yield f"{view.metric}{interval}", RIGHT, _result
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
-    for index, name in enumerate(view.further if any(further.values()) else ()):
-        known = {number: f"{values[index]:.4g}" for number, values in further.items() if values}
-        yield name, {**RIGHT, **FOLD}, partial(_known, known)
     if len(set((read := _files(view)).values())) > 1:
         yield "files", NUMBER, partial(_known, read)
     labels: dict[str, dict[int, str]] = {}
@@ -190,9 +186,7 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
 
 
 def _places(view: SweepView) -> dict[int, int]:
-    """Return the places of the trials that have run on fresh seeds, or of those on the Pareto front."""
-    if view.further:
-        return {number: place for place, number in enumerate(view.front)}
+    """Return the places of the trials that have run on fresh seeds."""
     return {number: place for number, (place, _) in view.replication.places.items()} if view.replication else {}
 
 

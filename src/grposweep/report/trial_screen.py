@@ -58,10 +58,6 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         if trial.at_best:
             facts.add_row("", trial.at_best)
         facts.add_row("rank", f"{rank} of {count(len(view.leaderboard), 'point')}")
-    for name, value in zip(view.further, trial.further(view.further) or (), strict=False):
-        facts.add_row(name, f"{value:.4g}")
-    if trial.number in view.front:
-        facts.add_row("front", "no other trial equals or beats it in all objectives")
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
             facts.add_row("effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)")

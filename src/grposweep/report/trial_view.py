@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -114,10 +114,6 @@ class TrialView:
     def objective(self) -> float | None:
         """The objective; None unless the trial finished with a number."""
         return self.result.value
-
-    def further(self, names: Iterable[str]) -> tuple[float, ...] | None:
-        """Return the values of these additional objectives; None if one is missing."""
-        return self.result.extra_values(names)
 
     @property
     def error(self) -> float | None:

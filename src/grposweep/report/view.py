@@ -24,7 +24,7 @@ from grposweep.process import exists
 from grposweep.registries import LAUNCHERS
 from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
-from grposweep.search.analysis import Comparison, compare_effects, pareto_front, signs_of
+from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
@@ -183,8 +183,8 @@ class SweepView:
 
     @cached_property
     def leaderboard(self) -> list[RankedPoint]:
-        """The points, best first. Points confirmed on fresh seeds or on the Pareto front come before all others."""
-        return rank_points(self.trials, self.direction, None if self.compares else self.replication, self.front)
+        """The points, best first. Points confirmed on fresh seeds come before all others."""
+        return rank_points(self.trials, self.direction, None if self.compares else self.replication)
 
     @property
     def compares(self) -> bool:
@@ -207,22 +207,6 @@ class SweepView:
             return None
         points = {t.number: dict(t.point) for t in self.searched if t.state.is_over}
         return compare_effects(points, self.replication.alive, -self.sign)
-
-    @property
-    def further(self) -> dict[str, str]:
-        """The additional objectives with their directions."""
-        return {str(name): str(direction) for name, direction in as_mapping(self._search.get("further")).items()}
-
-    @cached_property
-    def front(self) -> list[int]:
-        """The numbers of the trials on the Pareto front; empty with a single objective."""
-        if not self.further:
-            return []
-        signs = [-self.sign, *signs_of(self.further)]
-        known = {
-            t.number: (t.objective or 0.0, *more) for t in self.ranked if (more := t.further(self.further)) is not None
-        }
-        return pareto_front(known, signs)
 
     @property
     def best_point(self) -> RankedPoint | None:

@@ -32,7 +32,6 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
 OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
-GPU_HOURS = "gpu_hours"  # the objective that is a trial's cost; all others are metrics of its evaluations
 
 
 @dataclass
@@ -121,6 +120,12 @@ def trl_arguments() -> dict[str, str]:
         for path, found in keys_of()
         if found.metadata.get("trl") or (path.startswith(NAMED_AS_IN_TRL) and found.name not in COMPUTED)
     }
+
+
+@cache
+def choices_of() -> dict[str, tuple[str, ...]]:
+    """Return the keys with a fixed list of choices, each with these."""
+    return {path: found.metadata["choices"] for path, found in keys_of() if found.metadata.get("choices")}
 
 
 @cache

@@ -8,17 +8,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 AUTO = "auto"
+AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
+VLLM_CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
 
-def key(default: Any, *, setting: str | None = None, trl: str | None = None, newer: bool = False) -> Any:
-    """Declare a key with its default.
+def key(
+    default: Any,
+    *,
+    setting: str | None = None,
+    trl: str | None = None,
+    choices: tuple[str, ...] = (),
+    newer: bool = False,
+) -> Any:
+    """Declare a key with its default, and its ``choices`` if its type alone does not define them.
 
     ``setting`` names the field of the neutral Setting that it sets, ``trl`` the GRPOConfig argument that it is copied to. In
     the groups of `grposweep.config.fields.NUMBERS` and `grposweep.schema.NAMED_AS_IN_TRL` these have the key's own name. A
     ``newer`` key is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
     omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
     """
-    metadata = {"setting": setting, "trl": trl, "newer": newer}
+    metadata = {"setting": setting, "trl": trl, "choices": choices, "newer": newer}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -75,14 +84,14 @@ class Model:
     reads any text)."""
     revision: str | None = None
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
-    dtype: str = key("float32", setting="weights_dtype")
+    dtype: str = key("float32", setting="weights_dtype", choices=(AUTO, "float32", "bfloat16", "float16"))
     """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
     mixed precision for those under an adapter."""
-    mixed_precision: str | None = key(None, setting="autocast_dtype", newer=True)
+    mixed_precision: str | None = key(None, setting="autocast_dtype", newer=True, choices=("bf16", "fp16", "none"))
     """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
     tf32: bool | None = key(None, newer=True)
     """Let float32 products use TensorFloat-32 (null: torch's setting)."""
-    quantization: str | None = key(None, newer=True)
+    quantization: str | None = key(None, newer=True, choices=("4bit", "8bit"))
     """bitsandbytes' type for the frozen weights under LoRA (QLoRA), without vLLM."""
     attn_implementation: str | None = key(None, newer=True)
     """Argument of from_pretrained (null: transformers chooses)."""
@@ -250,7 +259,7 @@ class Loss:
     """Exponent of the vespo loss for sequences with a negative advantage."""
     vespo_lambda_neg: float | None = key(None, newer=True)
     """Decay of the vespo loss for sequences with a negative advantage."""
-    multi_objective_aggregation: str | None = key(None, newer=True)
+    multi_objective_aggregation: str | None = key(None, newer=True, choices=AGGREGATIONS)
     """Whether several rewards are summed before they are normalized (``sum_then_normalize``) or after
     (``normalize_then_sum``)."""
 
@@ -296,7 +305,7 @@ class Generation:
     """Further options of transformers' GenerationConfig, or of vLLM's SamplingParams."""
     use_vllm: bool = False
     """Generate with vLLM."""
-    vllm_mode: str = "colocate"
+    vllm_mode: str = key("colocate", choices=("colocate", "server"))
     """``colocate`` in the training processes, ``server`` apart from them."""
     vllm_tensor_parallel_size: int = 1
     """GPUs that a colocated engine's weights are divided among."""
@@ -308,7 +317,7 @@ class Generation:
     """Let a colocated engine free its memory during optimizer steps."""
     vllm_importance_sampling_correction: bool | None = key(None, newer=True)
     """Weigh tokens by how far the trainer's probabilities are from vLLM's."""
-    vllm_importance_sampling_mode: str | None = key(None, newer=True)
+    vllm_importance_sampling_mode: str | None = key(None, newer=True, choices=VLLM_CORRECTIONS)
     """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
     vllm_importance_sampling_clip_min: float | None = key(None, newer=True)
     """Least ratio of the correction."""

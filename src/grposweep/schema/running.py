@@ -32,11 +32,11 @@ class Trainer:
 
     kind: str = "trl"
     """The trainer."""
-    keep: str = "best"
+    keep: str = key("best", choices=("last", "best", "all", "none"))
     """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none`` none."""
     log_completions: bool = key(False, trl="log_completions")
     """Keep all training completions, as Parquet files in the trial's folder."""
-    sharding: str = key("none", setting="sharding")
+    sharding: str = key("none", setting="sharding", choices=("none", "zero1", "zero2", "zero3", "fsdp"))
     """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by DeepSpeed, ``fsdp``
     by torch) among a trial's ranks."""
     compile: bool = key(False, trl="torch_compile")
@@ -46,7 +46,7 @@ class Trainer:
     args: dict[str, Any] = key({}, newer=True)
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For a
     script further keys of its recipe, or options that it declares itself."""
-    offload: str = key("none", newer=True)
+    offload: str = key("none", newer=True, choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory."""
     deepspeed_config: str | None = key(None, newer=True)
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
@@ -65,9 +65,9 @@ class Trainer:
     """Variables added to its environment."""
     script: str | None = None
     """Training script of ``trainer=script``."""
-    takes: str = "config"
+    takes: str = key("config", choices=("config", "flags"))
     """How the script gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser)."""
-    launcher: str = AUTO
+    launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
     """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for several processes, python
     for one."""
     launch_arguments: list[str] = key([])
@@ -147,9 +147,9 @@ class Cluster:
     600; 120 without it): a rollout, an optimizer step and a checkpoint must fit."""
     requeue_limit: int = 20
     """How often a trial may be preempted or lose its node."""
-    controller: str = "here"
+    controller: str = key("here", choices=("here", "job"))
     """Where the controller works: in the foreground, or as a job of one CPU."""
-    prepare: str = "here"
+    prepare: str = key("here", choices=("here", "job"))
     """Where models and data are looked for and downloaded."""
     snapshot: bool = True
     """Keep a copy of the code in the sweep's folder, which the jobs run."""
@@ -190,20 +190,18 @@ class Search:
     warm_start: Any = None
     """Earlier sweeps (a name or path, or a list): their best points are tried first, and their results inform the sampler if the
     space, the objective and the training are the same."""
-    prior: str = "none"
+    prior: str = key("none", choices=("none", "published"))
     """``published`` draws the learning rate of the first four points from a log-normal around published rates (1e-6, or 3e-5
     with LoRA), within its interval."""
     storage: str | None = None
     """URL of a database (any that Optuna takes) that a copy of the study is kept in, under the sweep's name."""
-    metric: Any = "eval_reward"
-    """The objective, a metric of the evaluations. A list is several objectives (``gpu_hours`` is what a trial costs)."""
-    direction: Any = "maximize"
-    """``maximize`` or ``minimize``; a list for several objectives."""
-    further: dict[str, str] = key({})
-    """Objectives beyond the first with their directions, from the lists above."""
+    metric: str = "eval_reward"
+    """The objective, a metric of the evaluations."""
+    direction: str = key("maximize", choices=("maximize", "minimize"))
+    """Which values of it are better."""
     last: int = 1
     """Evaluations at the end of a trial whose mean is the objective."""
-    at: str = key("last", newer=True)
+    at: str = key("last", newer=True, choices=("last", "best"))
     """``best`` takes the best such mean of the training instead of the last one, less the bias of a maximum of noisy values, and
     keeps the model of that step."""
     guards: bool = True
@@ -226,7 +224,7 @@ class Search:
     retry_failed: bool = key(False, newer=True)
     """Try every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that failed by code
     or configuration is tried again once its files, its configuration or its environment changed."""
-    changed_files: str = key("refuse", newer=True)
+    changed_files: str = key("refuse", newer=True, choices=("refuse", "recorded", "accept"))
     """What a resumed sweep does if a file that trainings depend on changed after trials were trained: refuse, continue with the
     copies in the sweep's folder (``recorded``), or with the files as they are (``accept``)."""
 
@@ -245,7 +243,7 @@ class Tracker:
     """Project of the runs."""
     entity: str | None = None
     """W&B's entity: a user or team (null: the account's default)."""
-    mode: str = "offline"
+    mode: str = key("offline", choices=("offline", "online", "disabled"))
     """Write files, send them, or do nothing."""
     tags: list[str] = key([])
     """W&B's tags of the runs."""

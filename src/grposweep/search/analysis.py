@@ -1,4 +1,4 @@
-"""Analyze trials: the Pareto front, the importance and the contrasts of parameters, and the effect of each single change."""
+"""Analyze trials: the importance and the contrasts of parameters, and the effect of each single change."""
 
 import math
 import random
@@ -10,23 +10,6 @@ from grporecipe.files import as_number
 from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, margin_of, step_down
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
-
-
-def signs_of(directions: Mapping[str, str]) -> list[int]:
-    """Return 1 for each maximized objective and -1 for each minimized one."""
-    return [1 if direction == "maximize" else -1 for direction in directions.values()]
-
-
-def pareto_front(values: Mapping[int, Sequence[float]], signs: Sequence[int]) -> list[int]:
-    """Return the numbers of the points that no other dominates, best in the first objective first."""
-    signed = {number: [s * value for s, value in zip(signs, found, strict=True)] for number, found in values.items()}
-    front = [n for n, own in signed.items() if not any(_dominates(other, own) for other in signed.values())]
-    return sorted(front, key=lambda number: ([-value for value in signed[number]], number))
-
-
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
-
 
 ENOUGH = 10  # finished trials; below that the answer is noise
 QUANTILE = 0.1  # of the trials, that count as the best; Optuna wants five of them at the least

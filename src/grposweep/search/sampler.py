@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna.trial import FrozenTrial
 
 
+DRAWS = 64  # free candidates that are drawn before valid combinations are listed
 ADAPTIVE = "tpe"  # what auto means for a space without a list of points
 
 Common = Mapping[str, "BaseDistribution"]  # the parameters that every trial has
@@ -73,12 +74,12 @@ def candidates(study: "Study", space: Space, request: SamplerRequest, finite: Co
 
     ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
     """
-    random, kind = request.random, SAMPLERS[request.sampler]
+    random = request.random
     distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
     sampler = _build(request.sampler, seed, common)
-    for _ in range(kind.draws):
+    for _ in range(DRAWS):
         yield _draw(study, space, distributions, sampler, request.fixed)
     agreeing = [p for p in finite if all(p[name] == label for name, label in request.fixed.items() if name in p)]
     random.shuffle(agreeing)
@@ -102,17 +103,9 @@ def build_tpe(seed: int, common: Common) -> "BaseSampler":
         """Draws the common parameters together; Optuna would search all trials for them, which takes most of an ask."""
 
         def infer_relative_search_space(self, study: "Study", trial: "FrozenTrial") -> dict[str, "BaseDistribution"]:  # noqa: ARG002
-            several = len(study.directions) > 1  # then it draws each parameter by itself
-            return {} if several else {name: kind for name, kind in sorted(common.items()) if not kind.single()}
+            return {name: kind for name, kind in sorted(common.items()) if not kind.single()}
 
     return Tpe(seed=seed, warn_independent_sampling=False)
-
-
-def build_gp(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments
-    """Return Optuna's Gaussian process sampler, which imports torch."""
-    from optuna import samplers
-
-    return samplers.GPSampler(seed=seed, warn_independent_sampling=False)
 
 
 def build_random(seed: int, common: Common) -> "BaseSampler":  # noqa: ARG001 - the contract's arguments

@@ -1,8 +1,6 @@
 """The sweep's study, an Optuna study in memory that is built from the trial folders, and the copy that samplers draw from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +8,11 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.files import VERSION, read_json, write_json
-from grposweep.registries import SAMPLERS
-from grposweep.search.analysis import pareto_front, signs_of
-from grposweep.search.gp_worker import ask_helper
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
 from grposweep.search.sampling import UNKNOWN, Sampling
 from grposweep.search.space import Direction, Label, Point, Space, freeze
 from grposweep.storage import paths
-
-Values = tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ExtraObjectives:
-    """The objectives after the first one: their directions by name, and how a finished trial's values are read."""
-
-    directions: Mapping[str, str]
-    read: Callable[[FrozenTrial], Values | None]  # of a finished trial; None if one is missing
-
-    def values(self, trial: FrozenTrial) -> Values | None:
-        """Return all values of a finished trial, the first objective's first."""
-        found = self.read(trial)
-        return None if found is None or trial.value is None else (trial.value, *found)
-
-    def signs(self, first: int) -> list[int]:
-        """Return the factors that make larger better in each objective; ``first`` is the first objective's."""
-        return [first, *signs_of(self.directions)]
-
 
 FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
 
@@ -49,11 +24,9 @@ class SamplerView:
     stopped early, counts as finished if the early-stopping policy predicts its final value.
     """
 
-    def __init__(
-        self, direction: Direction, prior: Sequence[FrozenTrial] = (), further: ExtraObjectives | None = None
-    ) -> None:
+    def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
         """Begin with ``prior``, finished trials of earlier sweeps."""
-        self._direction, self._prior, self._further = direction, prior, further
+        self._direction, self._prior = direction, prior
         self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
         self._seen = 0  # trials looked at
         self._study = self._begun()
@@ -66,21 +39,17 @@ class SamplerView:
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
                 self._open[trial.number] = len(self._study.get_trials(deepcopy=False))
-                self._study.add_trial(trial if self._further is None else _without_values(trial))
+                self._study.add_trial(trial)
         self._seen = len(trials)
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
-            if self._further is None:
-                _update_copy(copies[copied], trials[number], (predicted or {}).get(number))
-            else:
-                _update_objectives(copies[copied], trials[number], self._further)
+            _update_copy(copies[copied], trials[number], (predicted or {}).get(number))
             if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
                 del self._open[number]
         return self._study
 
     def _begun(self) -> optuna.Study:
-        further = self._further.directions.values() if self._further else ()
-        study = optuna.create_study(directions=[self._direction, *further])
+        study = optuna.create_study(direction=self._direction)
         study.add_trials(self._prior)
         return study
 
@@ -95,21 +64,6 @@ def _update_copy(copied: FrozenTrial, trial: FrozenTrial, predicted: float | Non
         known = trial.state == TrialState.RUNNING or bool(trial.intermediate_values)
         copied.state, copied.values = trial.state if known else TrialState.FAIL, trial.values
         copied.intermediate_values = trial.intermediate_values  # what samplers know a stopped trial by
-
-
-def _without_values(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial for a study of several objectives, before its values are known."""
-    return optuna.trial.create_trial(
-        state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=trial.user_attrs
-    )
-
-
-def _update_objectives(copied: FrozenTrial, trial: FrozenTrial, further: ExtraObjectives) -> None:
-    """Update a trial's copy with the values of all objectives; nothing predicts these."""
-    values = further.values(trial) if trial.state == TrialState.COMPLETE else None
-    ended = TrialState.FAIL if values is None else TrialState.COMPLETE
-    copied.state = TrialState.RUNNING if trial.state == TrialState.RUNNING else ended
-    copied.values = None if values is None else list(values)
 
 
 RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in invalid.jsonl
@@ -127,7 +81,6 @@ class SweepStudy:
         self.replication: Replication | None = None  # set where leaders are evaluated again
         # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
-        self.further: ExtraObjectives | None = None  # set by ``use_objectives``
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
         self._trials: list[FrozenTrial] | None = None  # as of our last change: only the controller writes this study
@@ -138,20 +91,6 @@ class SweepStudy:
         """Tell samplers what earlier sweeps found at points of this space; the study itself stays as it is."""
         self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
         self._view = SamplerView(self._direction, self._prior)
-
-    def use_objectives(self, further: ExtraObjectives) -> None:
-        """Let samplers search for several objectives; the study itself holds the first, results have the others."""
-        self.further = further
-        self._view = SamplerView(self._direction, self._prior, further)
-
-    @property
-    def front(self) -> list[FrozenTrial]:
-        """Return the finished trials that no other beats in all objectives, best in the first one first."""
-        if self.further is None:
-            return []
-        finished = [trial for trial in self.searched if trial.state == TrialState.COMPLETE]
-        values = {trial.number: found for trial in finished if (found := self.further.values(trial)) is not None}
-        return [self.trials[number] for number in pareto_front(values, self.further.signs(self.sign))]
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -216,8 +155,6 @@ class SweepStudy:
     @property
     def kept(self) -> set[int]:
         """Return the trials whose models may still be needed: the best one, and during a race those still in it."""
-        if self.further is not None:
-            return {trial.number for trial in self.front}
         ranking = self.ranking
         if ranking is not None and ranking.wanted:
             return {runner.number for runner in ranking.alive}
@@ -294,12 +231,6 @@ class SweepStudy:
         request = SamplerRequest(sampler, seed, len(trials) + ahead, fixed or {})
         history = self._view.updated(trials, predicted)
         drawn = candidates(history, self.space, request, valid.finite)
-        if SAMPLERS[sampler].imports_torch:
-            # The helper proposes the same optimum again and again: if all of it is taken or invalid, any other valid
-            # point will do.
-            others = candidates(history, self.space, replace(request, sampler="random"), valid.finite)
-            told = self._told(predicted or {})
-            drawn = chain(ask_helper(self._direction, told, self.space, request, valid.finite), others)
         return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
 
     def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
@@ -311,9 +242,3 @@ class SweepStudy:
         return optuna.trial.create_trial(
             state=state, params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )
-
-    def _told(self, predicted: Mapping[int, float]) -> list[tuple[FrozenTrial, float]]:
-        """Return the trials whose value is known or predicted, with it: those of earlier sweeps first."""
-        worth = {**predicted, **{t.number: t.value for t in self.searched if t.state == TrialState.COMPLETE}}
-        known = [*((t, t.value) for t in self._prior), *((t, worth.get(t.number)) for t in self.searched)]
-        return [(trial, value) for trial, value in known if value is not None]

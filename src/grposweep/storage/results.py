@@ -5,8 +5,8 @@ Readers tolerate damage, as in ``records``.
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -140,7 +140,6 @@ class TrialResult:
     objective_se: float | None = None
     start: float | None = None
     start_se: float | None = None
-    further: Mapping[str, float | None] = field(default_factory=dict)
     step: int | None = None
     total_steps: int | None = None
     completions: int | None = None
@@ -159,7 +158,7 @@ class TrialResult:
     def read(cls, trial: Path) -> Self:
         """Return the result in a trial's folder."""
         content = read_json(trial / paths.RESULT) or {}
-        status, further, listed = (content.get(name) for name in ("status", "further", "evaluated"))
+        status, listed = (content.get(name) for name in ("status", "evaluated"))
         numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds", "optimism")
         counts = ("step", "total_steps", "completions", "attempt", "best_step")
         texts = ("model", "checkpoint", "reason", "guard")
@@ -168,7 +167,6 @@ class TrialResult:
         known |= {name: content[name] if isinstance(content.get(name), str) else None for name in texts}
         return cls(
             status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
-            further={str(k): as_number(v) for k, v in further.items()} if isinstance(further, dict) else {},
             failure=FailureReport.parse(content.get("failure")),
             evaluated=[step for step in map(count_or_none, listed) if step] if isinstance(listed, list) else (),
             **known,
@@ -176,7 +174,7 @@ class TrialResult:
 
     def write(self, trial: Path) -> None:
         """Replace result.json in a trial's folder: for each status the keys that the format names."""
-        content = {**asdict(self), "further": dict(self.further)}
+        content = asdict(self)
         content["failure"] = None if self.failure is None else self.failure.as_dict()
         if self.status is not TrialStatus.PRUNED:
             del content["reason"], content["guard"]
@@ -190,12 +188,6 @@ class TrialResult:
     def value(self) -> float | None:
         """Return the study's value of the trial: the objective if it finished and is finite, otherwise None."""
         return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
-
-    def extra_values(self, names: Iterable[str]) -> tuple[float, ...] | None:
-        """Return the study's values of these further objectives; None if one is missing or not finite."""
-        values = [finite_or_none(self.further.get(name)) for name in names]
-        found = tuple(value for value in values if value is not None)
-        return found if len(found) == len(values) else None
 
     @property
     def awaits_classification(self) -> bool:

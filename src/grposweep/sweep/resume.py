@@ -218,7 +218,6 @@ def describe_sweep(
             "direction": base.search.direction,
             "last": base.search.last,
             "at": base.search.at,
-            "further": dict(base.search.further),
             "seeds": base.search.seeds,
             "leaders": base.search.leaders,
         },

@@ -73,18 +73,14 @@ PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
 
 
 def end_event(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the user's command; empty text if there is no best trial.
-
-    With several objectives all trials on the Pareto front are named, separated by spaces, with the first objective's values.
-    """
+    """How the sweep ended, for the user's command; empty text if there is no best trial."""
     best = controller.study.best
-    winners = controller.study.front or ([] if best is None else [best])
     return {
         "sweep": str(controller.folder.path),
         "status": status(controller),
         "metric": controller.search.metric,
-        "best_trial": " ".join(controller.trial_folder(trial).path.name for trial in winners),
-        "objective": " ".join(repr(trial.value) for trial in winners),
+        "best_trial": "" if best is None else controller.trial_folder(best).path.name,
+        "objective": "" if best is None else repr(best.value),
     }
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from rich.console import Console
 from rich.progress import Progress
 
@@ -34,7 +34,7 @@ from grposweep.search.replication import build_replication
 from grposweep.search.sampler import choose_sampler, continuous, lists_points
 from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, Point, Space, freeze
-from grposweep.search.study import RECORDED_INVALID, ExtraObjectives, SweepStudy, Values
+from grposweep.search.study import RECORDED_INVALID, SweepStudy
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -60,7 +60,7 @@ class ValidatedSpace:
     """A validated space, known before the sweep's folder exists and refined by preparation."""
 
     validator: Validator
-    sampler: str  # resolved: grid, one_factor, tpe, random or gp
+    sampler: str  # resolved: grid, one_factor, tpe or random
     validity: SpaceValidity
     enqueued: Sequence[Point]  # to be tried first
 
@@ -295,7 +295,7 @@ def build_controller(
     check_recorded(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
-    _teach(study, folder, judged, warm)
+    _teach(study, judged, warm)
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
     valid = list(judged.validity.valid_points())
@@ -308,9 +308,7 @@ def build_controller(
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died before it did this
     effort = choose_effort(base.search.effort, judged.sampler)
-    monitor = EarlyStoppingMonitor(
-        folder, study, base.search, build_policy(base.search.stopping, effort, 1 + len(base.search.further))
-    )
+    monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
 
@@ -356,13 +354,10 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
         yield experiment_id(moved, read_setting(moved))
 
 
-def _teach(study: SweepStudy, folder: SweepFolder, judged: ValidatedSpace, warm: WarmStart) -> None:
-    """Tell the study its additional objectives, the results of earlier sweeps, and its seeds."""
+def _teach(study: SweepStudy, judged: ValidatedSpace, warm: WarmStart) -> None:
+    """Tell the study the results of earlier sweeps, and its seeds."""
     base = judged.base
-    if base.search.further:
-        study.use_objectives(_extra_objectives(folder, base.search.further))
-    else:  # of earlier sweeps only the first objective is used
-        study.learn([(seen.point, seen.value) for seen in warm.observations])
+    study.learn([(seen.point, seen.value) for seen in warm.observations])
     study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
 
 
@@ -385,19 +380,6 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
                 continue
             problems = errors(validity.validator.validate(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
-
-
-def _extra_objectives(folder: SweepFolder, directions: Mapping[str, str]) -> ExtraObjectives:
-    """Return these objectives with a reader of their values; a finished trial's result.json is read once."""
-    known: dict[int, Values | None] = {}
-
-    def read(trial: FrozenTrial) -> Values | None:
-        if trial.number not in known:
-            result = folder.trial(trial.number, trial.user_attrs["experiment"]).result
-            known[trial.number] = result.extra_values(directions)
-        return known[trial.number]
-
-    return ExtraObjectives(directions, read)
 
 
 def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:

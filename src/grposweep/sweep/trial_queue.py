@@ -105,7 +105,7 @@ class TrialQueue:
     study: SweepStudy
     validator: Validator
     search: Search
-    sampler: str  # resolved: grid, one_factor, tpe, random or gp
+    sampler: str  # resolved: grid, one_factor, tpe or random
     valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more

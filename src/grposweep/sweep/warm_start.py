@@ -65,8 +65,8 @@ def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
 def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
     settings = source.settings() or {}
     theirs = settings["search"] if isinstance(settings.get("search"), dict) else {}
-    ours = {name: getattr(base.search, name) for name in ("metric", "direction", "further", "last", "at")}
-    theirs = {"further": {}, "at": "last", **theirs}
+    ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
+    theirs = {"at": "last", **theirs}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
         found, here = (" ".join(f"search.{n}={said[n]}" for n in other) for said in (theirs, ours))
         raise UserError(

@@ -15,7 +15,7 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
-from grposweep.schema import GPU_HOURS, Experiment, Task, is_external
+from grposweep.schema import Experiment, Task, is_external
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions
@@ -131,9 +131,8 @@ class Attempt:
             self._evaluated = step
         elif self._evaluated is not None and step > self._evaluated and not self._is_metric_known:
             lines, search = self.metrics.lines(), self.experiment.search
-            for name in (search.metric, *(name for name in search.further if name != GPU_HOURS)):
-                if not any(name in line for line in lines):
-                    check_objective(lines, name, Objective(None, None, None, None))
+            if not any(search.metric in line for line in lines):
+                check_objective(lines, search.metric, Objective(None, None, None, None))
             self._is_metric_known = True
 
 

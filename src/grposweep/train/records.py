@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import ceil
 from pathlib import Path
@@ -18,7 +18,7 @@ from grporecipe.errors import UnknownMetricError
 from grporecipe.files import append_line, as_number, read_lines, write_text
 from grporecipe.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grporecipe.setting import Setting
-from grposweep.schema import GPU_HOURS, Search
+from grposweep.schema import Search
 from grposweep.storage import paths
 from grposweep.storage.provenance import TIMES
 from grposweep.storage.records import ControlRequest
@@ -204,24 +204,6 @@ def optimism(values: list[float], errors: list[float], last: int = 1) -> float:
 def _windows(values: list[float], last: int) -> list[float]:
     """Return the means of so many successive values."""
     return [sum(values[at : at + last]) / last for at in range(len(values) - last + 1)]
-
-
-def further_objectives(
-    search: Search, lines: list[dict[str, Any]], gpu_seconds: float, is_stopped: bool
-) -> dict[str, float | None]:
-    """Return a trial's values in the objectives after the first: ``gpu_hours``, or the mean of a metric as for that one."""
-    found: dict[str, float | None] = {}
-    best = summarise(lines, search).best_step
-    until = lines if best is None else [line for line in lines if line["step"] <= best]
-    for name in search.further:
-        if name == GPU_HOURS:
-            found[name] = gpu_seconds / 3600
-            continue
-        worth = summarise(until, replace(search, at="last"), name)
-        if not is_stopped:
-            check_objective(lines, name, worth)
-        found[name] = worth.objective
-    return found
 
 
 def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:

@@ -21,7 +21,6 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import (
     check_objective,
-    further_objectives,
     summarise,
 )
 from grposweep.train.tracker import with_intervals
@@ -117,7 +116,6 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         objective_se=found.objective_se,
         start=found.start,
         start_se=found.start_se,
-        further=further_objectives(search, lines, gpu_seconds, outcome.stopped),
         step=outcome.step,
         total_steps=attempt.total,
         completions=attempt.pace.completions_at(outcome.step),

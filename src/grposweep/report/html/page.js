@@ -53,7 +53,7 @@ function showTrial(number) {
   const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, againstBaseline(parameter, trial.point[i])]),
     ["since the start", trial.value === null || trial.start === null ? null : label(trial.value - trial.start)],
     [DATA.metric, trial.value], ["stopped at", trial.reached], ["± 95 % over prompts", trial.error === null ? null : (1.96 * trial.error).toFixed(4)],
-    ...DATA.further.map((objective, i) => [objective.name, trial.further && trial.further[i]]), ["on the Pareto front", trial.front ? "yes" : null], ["role", trial.role === "search" ? null : trial.role],
+    ["role", trial.role === "search" ? null : trial.role],
     ["GPU hours", trial.hours], ["why", trial.why || null]];
   const list = document.createElement("dl");
   for (const [name, value] of facts.filter(([, found]) => found !== null)) {
@@ -86,7 +86,7 @@ function fill(id, options, chosen) {
 }
 
 // Not every sweep has all of them.
-const FIGURES = { front: drawFront, effects: drawEffects, curves: drawCurves, progress: drawProgress, slices: drawSlices, map: drawMap,
+const FIGURES = { effects: drawEffects, curves: drawCurves, progress: drawProgress, slices: drawSlices, map: drawMap,
   parallel: drawParallel, importances: drawImportances };
 
 // One after the other, so that the page can be used meanwhile.
@@ -98,14 +98,12 @@ const numeric = DATA.parameters.findIndex((parameter) => parameter.log || parame
 const choices = DATA.parameters.map((parameter, i) => [i, parameter.short]);
 fill("metric", DATA.metrics.map((name) => [name, name]), DATA.metric);
 fill("across", choices, Math.max(numeric, 0));
-fill("against", DATA.further.map((objective, i) => [i, objective.name]), 0);
 fill("up", choices, choices.map(([i]) => i).find((i) => i !== Math.max(numeric, 0)));
 
 for (const heading of table.tHead.rows[0].cells) heading.addEventListener("click", () => sortBy(heading));
 for (const id of ["filter", "state"]) document.getElementById(id).addEventListener("input", filterRows);
 for (const id of ["metric", "over"]) document.getElementById(id).addEventListener("input", drawCurves);
 for (const id of ["across", "up"]) document.getElementById(id)?.addEventListener("input", drawMap);
-document.getElementById("against")?.addEventListener("input", drawFront);
 for (const row of document.querySelectorAll("tr[data-trial]")) {
   row.addEventListener("click", () => showTrial(Number(row.dataset.trial)));
   row.addEventListener("keydown", (event) => event.key === "Enter" && showTrial(Number(row.dataset.trial)));

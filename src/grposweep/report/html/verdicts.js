@@ -1,24 +1,4 @@
-// What a sweep of several objectives, or of one factor at a time, comes to.
-
-function drawFront() {
-  const chosen = document.getElementById("against"), at = chosen ? Number(chosen.value) : 0, objective = DATA.further[at];
-  const trials = finished().filter((trial) => trial.further);
-  if (!trials.length) return sayInstead("plot-front", "No trial has finished yet.");
-  const front = trials.filter((trial) => trial.front).sort((a, b) => a.further[at] - b.further[at]);
-  const others = trials.filter((trial) => !trial.front);
-  const dots = (found) => ({ x: found.map((trial) => trial.further[at]), y: found.map((trial) => trial.value), text: found.map(hoverName),
-    customdata: found.map((trial) => trial.number), hovertemplate: `%{text}<br>%{y:.4f} at %{x:.4g} ${plain(objective.name)}<extra></extra>` });
-  // Between two trials of the front the best that one can have is the one that is not beyond.
-  const line = DATA.further.length === 1 ? { mode: "lines+markers", line: { shape: objective.maximize ? "vh" : "hv", color: color("c1"), width: 1.5 } } : { mode: "markers" };
-  draw("plot-front", [
-    { ...dots(others), mode: "markers", name: "others", marker: { color: color("quiet"), size: 7, opacity: 0.6 } },
-    { ...dots(front), ...line, name: "Pareto front", marker: { color: color("c1"), size: 11, symbol: "diamond" } },
-  ], {
-    showlegend: true, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
-    xaxis: { title: { text: `${plain(objective.name)}, ${objective.maximize ? "maximized" : "minimized"}` }, ...numberAxis(trials.map((trial) => trial.further[at])) },
-    yaxis: { title: { text: `${plain(DATA.metric)}, ${DATA.maximize ? "maximized" : "minimized"}` } },
-  });
-}
+// What a sweep of one factor at a time, comes to.
 
 // Logarithms where numbers span decades.
 function numberAxis(values) {

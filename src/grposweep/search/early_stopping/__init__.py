@@ -75,13 +75,13 @@ def choose_effort(effort: float | None, sampler: str) -> float:
     return (1.0 if SAMPLERS[sampler].lists_points else EFFORT) if effort is None else effort
 
 
-def build_policy(name: str, effort: float, objectives: int = 1) -> StoppingPolicy:
-    """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if several objectives give no order.
+def build_policy(name: str, effort: float) -> StoppingPolicy:
+    """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if every trial finishes.
 
     Raises UserError for an unknown name.
     """
     if name == AUTO:
-        name = DEFAULT if effort < 1 and objectives == 1 else "none"
+        name = DEFAULT if effort < 1 else "none"
     if name not in POLICIES:
         raise UserError(f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}.")
     policy: StoppingPolicy = POLICIES[name](effort) if name == DEFAULT else POLICIES[name]()
