@@ -22,8 +22,8 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2629, "grporecipe/diagnose": 1510, "grporecipe/frameworks": 13063, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 2897, "grposweep": 1156, "grposweep/cli": 1514,
-    "grposweep/config": 2701, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4453,
-    "grposweep/schema": 737, "grposweep/screening": 839, "grposweep/search": 2592, "grposweep/storage": 2472,
+    "grposweep/config": 2680, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4453,
+    "grposweep/schema": 733, "grposweep/screening": 839, "grposweep/search": 2592, "grposweep/storage": 2472,
     "grposweep/sweep": 4737, "grposweep/train": 5172,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

@@ -22,14 +22,12 @@ from grposweep.config.compose import (
 )
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import (
-    AT_LEAST_ONE,
     REGISTERED,
-    SIZES_OR_AUTO,
     check_experiment,
     check_installed,
     choices,
 )
-from grposweep.schema import Experiment, Trainer, choices_of, newer_keys
+from grposweep.schema import Experiment, Trainer, keys_with, sizes
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -145,7 +143,7 @@ def test_a_rendered_experiment_is_what_omegaconf_would_write(compose: Compose) -
     experiment = to_experiment(compose(["name='on: [yes]'", "lr=1e-3", "verbose=true"]))
     content: Any = OmegaConf.to_container(OmegaConf.structured(experiment))
     del content["verbose"]
-    for section, name in (key.split(".") for key in newer_keys()):
+    for section, name in (key.split(".") for key in keys_with("newer")):
         if content[section][name] == getattr(getattr(Experiment(), section), name):
             del content[section][name]
     wanted = OmegaConf.to_yaml(OmegaConf.create(content))
@@ -173,7 +171,7 @@ def test_the_set_of_keys_that_a_user_may_set_changes_only_on_purpose() -> None:
     assert now == frozen, f"new: {set(now) - set(frozen)}, gone: {set(frozen) - set(now)}; to accept: {accept}"
 
 
-@pytest.mark.parametrize("key", [*choices_of(), *REGISTERED])
+@pytest.mark.parametrize("key", [*keys_with("choices"), *REGISTERED])
 def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
     script = f"trainer.script={__file__}"
@@ -188,7 +186,7 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     assert all(word in str(caught.value) for word in (f"{key}=nonsense", *choices(key)))
 
 
-@pytest.mark.parametrize("key", SIZES_OR_AUTO)
+@pytest.mark.parametrize("key", sorted(sizes()))
 def test_a_size_is_a_number_or_auto(key: str) -> None:
     """``automatic`` would otherwise be found out by the trainer."""
     check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=auto"])))
@@ -197,12 +195,12 @@ def test_a_size_is_a_number_or_auto(key: str) -> None:
         check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=automatic"])))
 
 
-@pytest.mark.parametrize("key", AT_LEAST_ONE)
-def test_a_count_of_nothing_is_refused(key: str) -> None:
-    """Zero threads, trials or evaluations are typing errors."""
+@pytest.mark.parametrize("key", keys_with("range"))
+def test_a_number_outside_its_range_is_refused(key: str) -> None:
+    """Zero threads, trials or evaluations are typing errors, and so is a negative share."""
     check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=1"])))
-    with pytest.raises(UserError, match=f"{key}=0"):
-        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=0"])))
+    with pytest.raises(UserError, match=f"{key}=-1"):
+        check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}=-1"])))
 
 
 def test_an_objective_cannot_average_over_more_evaluations_than_there_are() -> None:

@@ -22,9 +22,11 @@ from grposweep.schema import (
     Cluster,
     Experiment,
     Trainer,
-    choices_of,
     default_of,
     is_external,
+    keys_of,
+    keys_with,
+    sizes,
     value_at,
 )
 
@@ -37,28 +39,17 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "search.stopping": lambda: (AUTO, *POLICIES),
     "tracker.kind": lambda: TRACKERS,
 }
-SIZES_OR_AUTO = (
-    "batch.per_device_train_batch_size", "batch.gradient_accumulation_steps", "batch.per_device_eval_batch_size",
-    "cluster.gpus", "cluster.trials_per_gpu",
-)  # fmt: skip
-AT_LEAST_ONE = (
-    "cluster.threads", "cluster.nodes", "cluster.tasks_per_node", "cluster.cpus_per_gpu", "cluster.mem_gb",
-    "cluster.walltime_min", "cluster.max_jobs", "generation.vllm_tensor_parallel_size", "generation.vllm_server_timeout",
-    "search.parallel", "search.trials", "search.last", "search.leaders", "batch.max_per_device_train_batch_size",
-    "cluster.service_mem_gb", "cluster.ray_timeout",
-)  # fmt: skip
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
 
-SHARES = ("loss.top_entropy_quantile", "generation.min_p", "search.max_template_share")
-ABOVE_ZERO = (
-    "loss.entropy_coef_delta", "loss.off_policy_mask_threshold", "loss.sapo_temperature_neg", "loss.sapo_temperature_pos",
-    "loss.vespo_k_pos", "loss.vespo_lambda_pos", "loss.vespo_k_neg", "loss.vespo_lambda_neg", "generation.repetition_penalty",
-    "generation.vllm_importance_sampling_clip_max",
-)  # fmt: skip
-NOT_NEGATIVE = ("loss.entropy_coef_min", "loss.entropy_coef_max", "loss.entropy_target",
-                "generation.vllm_importance_sampling_clip_min")  # fmt: skip
+# Ranges that a key may name: what it takes, and a test of that.
+RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "count": ("a whole number of at least 1", lambda value: value >= 1),
+    "share": ("a share, from 0 to 1", lambda value: 0 <= value <= 1),
+    "positive": ("a number above 0", lambda value: value > 0),
+    "not negative": ("a number that is not negative", lambda value: value >= 0),
+}
 
 
 def validate(experiment: Experiment, names: Collection[str] = (), trains: bool = False) -> list[str]:
@@ -72,7 +63,7 @@ def validate(experiment: Experiment, names: Collection[str] = (), trains: bool =
     """
     if secrets := list(collect(refuse_secrets, asdict(experiment))):
         return secrets  # another message would print the secret
-    wrong = {key: message for key in _keys() for message in check_value(key, value_at(experiment, key))}
+    wrong = {key: message for key, _ in keys_of() for message in check_value(key, value_at(experiment, key))}
     # A check of several keys has no answer if one of them has no meaning.
     checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
     problems = [*wrong.values(), *(message for check in checks for message in collect(check, experiment))]
@@ -105,19 +96,17 @@ def refuse(problems: Iterable[str]) -> None:
         raise error
 
 
-def _keys() -> tuple[str, ...]:
-    return (*choices_of(), *REGISTERED, *SIZES_OR_AUTO, *AT_LEAST_ONE)
-
-
 def check_value(key: str, value: Any) -> Iterator[str]:
-    """Say if a key has an unknown choice, no size, or a count below one that must be at least one."""
-    if key in SIZES_OR_AUTO:
+    """Say if a key has an unknown choice, a word that is no size, or a number outside its range."""
+    if (ranges := keys_with("range")) and key in ranges and value is not None:
+        wanted, is_inside = RANGES[ranges[key]]
+        if not is_inside(value):
+            unset = ", or null for the default" if default_of(key) is None else ""
+            yield f"{key}={value:g}: it takes {wanted}. Set one{unset}."
+    elif key in sizes():
         if isinstance(value, str) and value != AUTO:
             yield f"{key}={value}: this is a size, so it takes a whole number or auto. Set {key}=auto."
-    elif key in AT_LEAST_ONE:
-        if value is not None and value < 1:
-            yield f"{key}={value}: it must be at least 1. Set {key}=1 or more."
-    else:
+    elif choices(key):
         yield from _choice(key, value)
 
 
@@ -200,18 +189,8 @@ def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
         )
 
 
-def check_ranges(experiment: Experiment) -> Iterator[str]:
-    """Name an option of the loss or of generation outside its range."""
-    ranges: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
-        (SHARES, lambda value: 0 <= value <= 1, "a share, from 0 to 1"),
-        (ABOVE_ZERO, lambda value: value > 0, "a number above 0"),
-        (NOT_NEGATIVE, lambda value: value >= 0, "a number that is not negative"),
-    )
-    for keys, is_inside, wanted in ranges:
-        for key in keys:
-            value = value_at(experiment, key)
-            if value is not None and not is_inside(value):
-                yield f"{key}={value:g}: it takes {wanted}. Set one, or null for TRL's default."
+def check_entropy(experiment: Experiment) -> Iterator[str]:
+    """Say if no coefficient of the entropy is within its bounds."""
     low, high = experiment.loss.entropy_coef_min, experiment.loss.entropy_coef_max
     if low is not None and high is not None and low > high:
         yield (
@@ -237,7 +216,7 @@ def check_filter(experiment: Experiment) -> Iterator[str]:
 
 def choices(key: str) -> tuple[str, ...]:
     """Return the choices of a key; empty if its type alone defines them."""
-    return tuple(REGISTERED[key]()) if key in REGISTERED else choices_of().get(key, ())
+    return tuple(REGISTERED[key]()) if key in REGISTERED else keys_with("choices").get(key, ())
 
 
 def check_choice(key: str, value: Any) -> None:
@@ -499,7 +478,7 @@ def check_script(name: str, path: Path) -> Iterator[str]:
 
 # Checks of several keys, each with the choices and counts that it reads (or the sections that hold them).
 CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
-    check_ranges: (),
+    check_entropy: ("loss.entropy_coef",),
     check_name: (),
     check_environment: (),
     check_effort: ("search.stopping",),

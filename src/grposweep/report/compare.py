@@ -26,7 +26,7 @@ from grposweep.report.ranking import is_of_evaluation
 from grposweep.report.tables import FOLD, build_table, format_objective, overlay
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
-from grposweep.schema import default_of, newer_keys
+from grposweep.schema import default_of, keys_with
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import Sampling, average
 from grposweep.storage import paths
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
 def _default(key: str) -> Any:
     """Return the meaning of a newer key in a configuration without it; ABSENT for other keys."""
-    return default_of(key) if key in newer_keys() else ABSENT
+    return default_of(key) if key in keys_with("newer") else ABSENT
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:

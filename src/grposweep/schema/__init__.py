@@ -123,20 +123,20 @@ def trl_arguments() -> dict[str, str]:
 
 
 @cache
-def choices_of() -> dict[str, tuple[str, ...]]:
-    """Return the keys with a fixed list of choices, each with these."""
-    return {path: found.metadata["choices"] for path, found in keys_of() if found.metadata.get("choices")}
+def keys_with(name: str) -> dict[str, Any]:
+    """Return the keys that declare this of themselves (`grposweep.schema.learning.key`), each with what they declare."""
+    return {path: found.metadata[name] for path, found in keys_of() if found.metadata.get(name)}
 
 
 @cache
-def newer_keys() -> frozenset[str]:
-    """Return the keys that recorded sweeps may lack."""
-    return frozenset(path for path, found in keys_of() if found.metadata.get("newer"))
+def sizes() -> frozenset[str]:
+    """Return the keys that take a whole number or ``auto``."""
+    return frozenset(path for path, found in keys_of() if found.type == int | str)
 
 
 def drop_newer(content: dict[str, Any]) -> None:
     """Remove the newer keys that have their defaults from an experiment as nested dicts (``asdict``)."""
-    for path in newer_keys():
+    for path in keys_with("newer"):
         section, name = path.split(".")
         if content[section][name] == default_of(path):
             del content[section][name]

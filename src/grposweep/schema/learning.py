@@ -12,22 +12,18 @@ AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 VLLM_CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
 
-def key(
-    default: Any,
-    *,
-    setting: str | None = None,
-    trl: str | None = None,
-    choices: tuple[str, ...] = (),
-    newer: bool = False,
-) -> Any:
-    """Declare a key with its default, and its ``choices`` if its type alone does not define them.
+def key(default: Any, **metadata: Any) -> Any:
+    """Declare a key with its default, of which each object has its own copy.
 
-    ``setting`` names the field of the neutral Setting that it sets, ``trl`` the GRPOConfig argument that it is copied to. In
-    the groups of `grposweep.config.fields.NUMBERS` and `grposweep.schema.NAMED_AS_IN_TRL` these have the key's own name. A
-    ``newer`` key is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
-    omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
+    The ``metadata`` says what else it is:
+
+    - ``setting``: the field of the neutral Setting that it sets (the same name in `grposweep.config.fields.NUMBERS`);
+    - ``trl``: the GRPOConfig argument that it is copied to (the same name in `grposweep.schema.NAMED_AS_IN_TRL`);
+    - ``choices``: its values, if its type alone does not define them;
+    - ``range``: its range, by a name in `grposweep.config.validate.RANGES`;
+    - ``newer``: it is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
+      omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
     """
-    metadata = {"setting": setting, "trl": trl, "choices": choices, "newer": newer}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -164,7 +160,7 @@ class Batch:
     """Micro-steps that one rollout feeds (null: the accumulation, as in TRL)."""
     num_iterations: int = key(1, trl="num_iterations")
     """How often each completion is trained on."""
-    max_per_device_train_batch_size: int = 64
+    max_per_device_train_batch_size: int = key(64, range="count")
     """The most completions of a micro-step on one rank that ``auto`` may choose."""
     per_device_eval_batch_size: int | str = AUTO
     """Completions of an evaluation step on one rank."""
@@ -235,29 +231,29 @@ class Loss:
     """Weight of a bonus for the mean entropy of a token."""
     use_adaptive_entropy: bool | None = key(None, newer=True)
     """Move ``entropy_coef`` each optimizer step towards ``entropy_target``."""
-    entropy_coef_min: float | None = key(None, newer=True)
+    entropy_coef_min: float | None = key(None, newer=True, range="not negative")
     """Least ``entropy_coef`` when it is adaptive."""
-    entropy_coef_max: float | None = key(None, newer=True)
+    entropy_coef_max: float | None = key(None, newer=True, range="not negative")
     """Largest ``entropy_coef`` when it is adaptive."""
-    entropy_coef_delta: float | None = key(None, newer=True)
+    entropy_coef_delta: float | None = key(None, newer=True, range="positive")
     """Change of an adaptive ``entropy_coef`` in an optimizer step."""
-    entropy_target: float | None = key(None, newer=True)
+    entropy_target: float | None = key(None, newer=True, range="not negative")
     """Target of the adaptive entropy, in nats per token."""
-    top_entropy_quantile: float | None = key(None, newer=True)
+    top_entropy_quantile: float | None = key(None, newer=True, range="share")
     """Share of tokens, highest entropy first, that the loss counts (0 to 1)."""
-    off_policy_mask_threshold: float | None = key(None, newer=True)
+    off_policy_mask_threshold: float | None = key(None, newer=True, range="positive")
     """Leave out sequences with a negative advantage that are further off-policy, in nats per token."""
-    sapo_temperature_neg: float | None = key(None, newer=True)
+    sapo_temperature_neg: float | None = key(None, newer=True, range="positive")
     """Temperature of the sapo loss for tokens with a negative advantage."""
-    sapo_temperature_pos: float | None = key(None, newer=True)
+    sapo_temperature_pos: float | None = key(None, newer=True, range="positive")
     """Temperature of the sapo loss for tokens with a positive advantage."""
-    vespo_k_pos: float | None = key(None, newer=True)
+    vespo_k_pos: float | None = key(None, newer=True, range="positive")
     """Exponent of the vespo loss for sequences with a positive advantage."""
-    vespo_lambda_pos: float | None = key(None, newer=True)
+    vespo_lambda_pos: float | None = key(None, newer=True, range="positive")
     """Decay of the vespo loss for sequences with a positive advantage."""
-    vespo_k_neg: float | None = key(None, newer=True)
+    vespo_k_neg: float | None = key(None, newer=True, range="positive")
     """Exponent of the vespo loss for sequences with a negative advantage."""
-    vespo_lambda_neg: float | None = key(None, newer=True)
+    vespo_lambda_neg: float | None = key(None, newer=True, range="positive")
     """Decay of the vespo loss for sequences with a negative advantage."""
     multi_objective_aggregation: str | None = key(None, newer=True, choices=AGGREGATIONS)
     """Whether several rewards are summed before they are normalized (``sum_then_normalize``) or after
@@ -297,9 +293,9 @@ class Generation:
     """Sample from the likeliest tokens with this sum of probabilities (1: all)."""
     top_k: int = 0
     """Sample from so many likeliest tokens (0: all)."""
-    min_p: float | None = key(None, newer=True)
+    min_p: float | None = key(None, newer=True, range="share")
     """Least probability of a token, relative to the likeliest (0 to 1)."""
-    repetition_penalty: float | None = key(None, newer=True)
+    repetition_penalty: float | None = key(None, newer=True, range="positive")
     """Penalty of tokens that occurred before (1: none)."""
     generation_kwargs: dict[str, Any] = key({}, newer=True)
     """Further options of transformers' GenerationConfig, or of vLLM's SamplingParams."""
@@ -307,7 +303,7 @@ class Generation:
     """Generate with vLLM."""
     vllm_mode: str = key("colocate", choices=("colocate", "server"))
     """``colocate`` in the training processes, ``server`` apart from them."""
-    vllm_tensor_parallel_size: int = 1
+    vllm_tensor_parallel_size: int = key(1, range="count")
     """GPUs that a colocated engine's weights are divided among."""
     vllm_gpu_memory_utilization: float = 0.3
     """Share of a GPU's memory for a colocated engine (0 to 1)."""
@@ -319,9 +315,9 @@ class Generation:
     """Weigh tokens by how far the trainer's probabilities are from vLLM's."""
     vllm_importance_sampling_mode: str | None = key(None, newer=True, choices=VLLM_CORRECTIONS)
     """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
-    vllm_importance_sampling_clip_min: float | None = key(None, newer=True)
+    vllm_importance_sampling_clip_min: float | None = key(None, newer=True, range="not negative")
     """Least ratio of the correction."""
-    vllm_importance_sampling_clip_max: float | None = key(None, newer=True)
+    vllm_importance_sampling_clip_max: float | None = key(None, newer=True, range="positive")
     """Largest ratio of the correction (``inf``: no upper bound)."""
     vllm_gpus: int = key(0, setting="server_gpus")
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
@@ -332,5 +328,5 @@ class Generation:
     """Shell line that starts another server than TRL's, on port $GRPOSWEEP_VLLM_PORT."""
     vllm_server_args: list[str] = key([], newer=True)
     """Further options of TRL's server (``vllm serve``)."""
-    vllm_server_timeout: int = 600
+    vllm_server_timeout: int = key(600, range="count")
     """Seconds that the server has to answer."""

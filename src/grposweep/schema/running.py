@@ -82,7 +82,7 @@ class Cluster:
     """The launcher."""
     processes: int = key(1, setting="processes")
     """Training ranks of a trial."""
-    threads: int = 1
+    threads: int = key(1, range="count")
     """CPU threads of a rank."""
     warm: bool = True
     """Keep a process with the imported libraries, from which trials on the CPU start."""
@@ -97,17 +97,17 @@ class Cluster:
     """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
     gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
     """Memory of a GPU in GiB, instead of its model."""
-    nodes: int = key(1, setting="nodes")
+    nodes: int = key(1, setting="nodes", range="count")
     """Nodes of a job."""
     gpus_per_node: int = key(0, setting="gpus_per_node")
     """GPUs of each node."""
-    tasks_per_node: int = 1
+    tasks_per_node: int = key(1, range="count")
     """Ranks of each node without GPUs, with ``threads`` CPUs each."""
-    cpus_per_gpu: int = 1
+    cpus_per_gpu: int = key(1, range="count")
     """CPUs for each GPU."""
-    mem_gb: int | None = key(None, setting="host_memory_gib")
+    mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
     """Main memory of each node in GiB (null: the partition's default)."""
-    walltime_min: int | None = key(None, setting="walltime_min")
+    walltime_min: int | None = key(None, setting="walltime_min", range="count")
     """Time limit of a job in minutes (null: the partition's default)."""
     partition: str | None = None
     """Partition of the jobs."""
@@ -119,7 +119,7 @@ class Cluster:
     """Features that nodes must have."""
     exclude: str | None = None
     """Nodes to avoid."""
-    max_jobs: int = 8
+    max_jobs: int = key(8, range="count")
     """The most jobs of a sweep in the queue at once."""
     setup: list[str] = key([])
     """Shell lines that run before the training."""
@@ -140,7 +140,7 @@ class Cluster:
     """Account of jobs that do not train (null: as the trials' jobs)."""
     service_qos: str | None = key(None, newer=True)
     """Quality of service of jobs that do not train (null: as the trials' jobs)."""
-    service_mem_gb: int | None = key(None, newer=True)
+    service_mem_gb: int | None = key(None, newer=True, range="count")
     """Main memory in GiB of jobs that do not train (null: as the trials' jobs)."""
     warn_seconds: int | None = key(None, newer=True)
     """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to
@@ -159,7 +159,7 @@ class Cluster:
     """Seconds between readings of the queue."""
     stall_min: float | None = 30.0
     """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
-    ray_timeout: int = key(300, newer=True)
+    ray_timeout: int = key(300, newer=True, range="count")
     """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes)."""
 
 
@@ -169,12 +169,12 @@ class Search:
 
     sampler: str = AUTO
     """What proposes points."""
-    trials: int | None = None
+    trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
     budget_gpu_hours: float | None = None
     """The most GPU hours of all trials together: once it is spent, no trial is started (running ones continue). A job's GPUs
     count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one."""
-    parallel: int | None = None
+    parallel: int | None = key(None, range="count")
     """The most trials that run at once (null: as many as fit this machine's GPUs, one without a GPU; ``cluster.max_jobs`` on
     Slurm)."""
     seed: int = 0
@@ -183,7 +183,7 @@ class Search:
     """Fresh seeds on which the best points are evaluated again (0: none, otherwise two or more). A leader that is clearly worse
     drops out early, and the winner is chosen on these seeds alone. Under ``one_factor`` every point runs on that many seeds,
     including the search's own."""
-    leaders: int = 4
+    leaders: int = key(4, range="count")
     """Best points that are evaluated on fresh seeds."""
     enqueue: list[dict[str, Any]] = key([])
     """Points to try first, each a mapping from parameter to value."""
@@ -199,14 +199,14 @@ class Search:
     """The objective, a metric of the evaluations."""
     direction: str = key("maximize", choices=("maximize", "minimize"))
     """Which values of it are better."""
-    last: int = 1
+    last: int = key(1, range="count")
     """Evaluations at the end of a trial whose mean is the objective."""
     at: str = key("last", newer=True, choices=("last", "best"))
     """``best`` takes the best such mean of the training instead of the last one, less the bias of a maximum of noisy values, and
     keeps the model of that step."""
     guards: bool = True
     """End a trial whose training has collapsed."""
-    max_template_share: float | None = key(None, newer=True)
+    max_template_share: float | None = key(None, newer=True, range="share")
     """Another guard (null: off): at two evaluations in a row more than this share of the held-out completions are the same
     template."""
     effort: float | None = key(None, newer=True)
