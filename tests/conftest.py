@@ -16,7 +16,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
-from command_server import TRAINS
+from command_server import TRAINS, keep_options
 from grposweep.config.compose import register
 from grposweep.process import PROJECT
 from support import RUN, Ended, environment, run_in
@@ -101,6 +101,7 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 
 register()  # once for all tests
+keep_options()
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +124,14 @@ def own_hydra_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 Compose = Callable[[list[str]], DictConfig]
 
 
+@cache
+def composed(*overrides: str) -> DictConfig:
+    """One composition, kept for all modules."""
+    return hydra_compose("config", list(overrides), return_hydra_config=True)
+
+
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
     """``compose(["batch=small"])``: what Hydra makes of overrides, its own section included."""
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
-        composed = cache(lambda overrides: hydra_compose("config", list(overrides), return_hydra_config=True))
-        yield lambda overrides: composed(tuple(overrides))
+        yield lambda overrides: composed(*overrides)
