@@ -78,12 +78,6 @@ def search(study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed:
     return points
 
 
-def test_the_space_of_these_tests_is_mostly_invalid() -> None:
-    """Otherwise asking valid points only would be luck."""
-    assert len(MOSTLY_INVALID.finite) < 0.5 * len(list(MIXED.finite_points()))
-    assert MOSTLY_INVALID.finite
-
-
 @pytest.mark.parametrize("asks", [300, pytest.param(2000, marks=pytest.mark.slow)])
 def test_all_random_asks_are_valid(tmp_path: Path, asks: int) -> None:
     """Each for itself: the history stays empty, so the number comes from the seed."""
