@@ -17,7 +17,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from command_server import TRAINS, keep_options
-from grposweep.config.compose import register
+from grposweep.config.compose import Session, open_session, register
 from grposweep.process import PROJECT
 from support import RUN, Ended, environment, run_in
 
@@ -135,3 +135,10 @@ def compose() -> Iterator[Compose]:
     """``compose(["batch=small"])``: what Hydra makes of overrides, its own section included."""
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
         yield lambda overrides: composed(*overrides)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Hydra over conf/."""
+    with open_session() as opened:
+        yield opened

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    import optuna
 
 from command_server import run_forked
 
@@ -68,6 +71,14 @@ def read(path: Path) -> dict[str, Any]:
 def lines(path: Path) -> list[dict[str, Any]]:
     """All JSON lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def study(sweep: Path) -> "optuna.Study":
+    """A sweep's study as any Optuna user opens it."""
+    import optuna
+
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
+    return optuna.load_study(study_name=None, storage=storage)
 
 
 def known_recipes(*frameworks: str) -> list[dict[str, Any]]:

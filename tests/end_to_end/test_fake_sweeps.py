@@ -7,21 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import optuna
 import pytest
 import yaml
 
-from support import PROJECT, Ended, environment, is_running, lines, read, trials, wait_for
+from support import PROJECT, Ended, environment, is_running, lines, read, study, trials, wait_for
 
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
 SLOW = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=100")
-
-
-def study(sweep: Path) -> optuna.Study:
-    """The study as any Optuna user opens it."""
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return optuna.load_study(study_name=sweep.name, storage=storage)
 
 
 def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:

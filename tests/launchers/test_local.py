@@ -337,7 +337,7 @@ def test_a_trial_gets_neighbouring_gpus(free: list[int], count: int, group: list
 def test_all_gpus_are_used_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, processes: int, parallel: int | None, slots: int
 ) -> None:
-    """As many trials at once as GPUs suffice for, also if more are asked for; one without a GPU."""
+    """As many trials at once as GPUs suffice for, also if search.parallel is more; one without a GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     experiment = Experiment()
     experiment.cluster.processes, experiment.search.parallel = processes, parallel

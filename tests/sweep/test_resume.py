@@ -14,7 +14,7 @@ from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.resume import GONE, open_study
-from support import Ended, trials
+from support import Ended, study, trials
 
 from .conftest import GRID
 
@@ -48,8 +48,7 @@ def state(study: optuna.Study) -> list[tuple[Any, ...]]:
 
 def load(sweep: Path) -> list[tuple[Any, ...]]:
     """The study on disk as any Optuna user opens it."""
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return state(optuna.load_study(study_name=None, storage=storage))
+    return state(study(sweep))
 
 
 def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[tuple[Any, ...]]:
