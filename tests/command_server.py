@@ -197,6 +197,7 @@ def _import_all() -> None:
     with open_session() as session:
         session.compose(["trainer=fake", "lr=1e-3"])
     gc.freeze()  # the forks' collector leaves these pages shared
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _become(asked: dict[str, Any], files: Files) -> NoReturn:

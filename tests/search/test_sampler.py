@@ -135,15 +135,6 @@ def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_pa
     assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 1) != following
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_killed_search_continues_as_if_it_had_not_been_killed(sampler: str, tmp_path: Path) -> None:
-    """Twelve at once, or six, a new process, and six."""
-    once = search(open_study(tmp_path), MOSTLY_INVALID, sampler, 16)
-    half = open_study(tmp_path)
-    points = search(half, MOSTLY_INVALID, sampler, 8)
-    assert points + search(reopened(half, tmp_path), MOSTLY_INVALID, sampler, 8) == once
-
-
 def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:
     """Adaptive samplers neither ask for invalid points nor see them: it is as if those trials had failed."""
     invalid, failed = open_study(tmp_path), open_study(tmp_path)
