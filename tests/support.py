@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -79,6 +81,16 @@ def study(sweep: Path) -> "optuna.Study":
 
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
     return optuna.load_study(study_name=None, storage=storage)
+
+
+def load_script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = spec_from_file_location(name, PROJECT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def known_recipes(*frameworks: str) -> list[dict[str, Any]]:
