@@ -8,11 +8,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    import optuna
 
 from command_server import run_forked
 
@@ -68,6 +73,24 @@ def read(path: Path) -> dict[str, Any]:
 def lines(path: Path) -> list[dict[str, Any]]:
     """All JSON lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def study(sweep: Path) -> "optuna.Study":
+    """A sweep's study as any Optuna user opens it."""
+    import optuna
+
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
+    return optuna.load_study(study_name=None, storage=storage)
+
+
+def load_script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = spec_from_file_location(name, PROJECT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def known_recipes(*frameworks: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,15 +50,6 @@ def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_others_may_read_what_was_written(tmp_path: Path) -> None:
-    """Sweep folders are shared: a private mode would lock a team mate out."""
-    path = tmp_path / "sweep.yaml"
-    write_text(path, "name: x\n")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    assert mode & stat.S_IROTH
-    assert mode & stat.S_IRGRP
-
-
 def test_json_carries_the_format_version_and_comes_back(tmp_path: Path) -> None:
     """What is read is what was written, and says which format it is in."""
     path = tmp_path / "plan.json"
@@ -77,14 +67,6 @@ def test_a_line_after_a_torn_tail_starts_on_a_line_of_its_own(tmp_path: Path) ->
     append_line(path, {"step": 3})
     assert [line["step"] for line in read_lines(path)] == [1, 3]
     assert len(path.read_text().splitlines()) == 3
-
-
-def test_appending_to_whole_lines_adds_nothing_but_the_line(tmp_path: Path) -> None:
-    """No empty lines appear between whole ones."""
-    path = tmp_path / "metrics.jsonl"
-    for step in range(3):
-        append_line(path, {"step": step})
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"v": VERSION, "step": n} for n in range(3)]
 
 
 @pytest.mark.parametrize("damaged", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])

@@ -173,11 +173,31 @@ EVALUATED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_kinds_come_in_order_sizes_then_generations_then_processes() -> None:
-    """The guide's case: 7 processes of one completion at 8 generations."""
-    fixes = find_fixes(PLAIN, problem_of(PLAIN, "GB101"))
-    assert [str(fix) for fix in fixes] == ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]
-    assert planning.completions_per_rollout(changed(PLAIN, dict(fixes[0].change))) == 56
+OLD: dict[str, Any] = {"version": (0, 16, 1), "loss_type": "grpo"}
+OLD_EVALUATED: dict[str, Any] = {
+    **OLD, "processes": 8, "evaluates": True, "per_device_eval_batch_size": 3, "num_generations": 16,
+    "per_device_train_batch_size": 24,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "code", "wanted"), [
+    ({}, "GB101", ["gradient_accumulation_steps=8", "num_generations=7", "processes=8"]),
+    # Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own.
+    (OLD, "GB101", ["per_device_train_batch_size=8", "num_generations=7", "processes=8"]),
+    (OLD_EVALUATED, "GE101", ["per_device_eval_batch_size=2", "num_generations=12", "processes=16"]),
+    # What sizes the rollout alone leaves the step as it is.
+    ({"processes": 4, "generation_batch_size": 12}, "GB101", ["generation_batch_size=8"]),
+    ({"steps_per_generation": 1}, "GB101", ["steps_per_generation=8"]),
+    ({"processes": 4, "per_device_train_batch_size": 3}, "GB101", ["per_device_train_batch_size=2"]),
+    ({"processes": 8, "gradient_accumulation_steps": 4, "train_prompts": 3}, "GS104",
+     ["gradient_accumulation_steps=3", "num_generations=16", "processes=6"]),
+])  # fmt: skip
+def test_kinds_come_in_order_sizes_then_generations_then_processes(
+    fields: dict[str, Any], code: str, wanted: list[str]
+) -> None:
+    """The nearest sizes of each kind, by what the release checks; first the guide's case, 7 processes of one completion."""
+    s = replace(PLAIN, **fields)
+    assert [str(fix) for fix in find_fixes(s, problem_of(s, code))][: len(wanted)] == wanted
 
 
 def test_groups_of_two_are_the_smallest_that_a_fix_asks_of_an_evaluation() -> None:
@@ -194,41 +214,6 @@ def test_no_fix_changes_the_processes_of_a_job_whose_nodes_and_gpus_decide_them(
     for s, is_offered in ((here, True), (here.replace({"nodes": 1, "gpus_per_node": 3}), False)):
         (problem,) = (problem for problem in errors(check(s)) if problem.code == "GB101")
         assert any("cluster.processes" in str(fix) for fix in find_fixes(s, problem)) is is_offered
-
-
-def test_a_release_gets_fixes_that_help_there() -> None:
-    """Before 0.17 accumulation does not count; before 0.26 evaluation has no groups of its own."""
-    s = replace(PLAIN, version=(0, 16, 1), loss_type="grpo")
-    assert [str(fix) for fix in find_fixes(s, problem_of(s, "GB101"))] == [
-        "per_device_train_batch_size=8",
-        "num_generations=7",
-        "processes=8",
-    ]
-    s = replace(
-        s, processes=8, evaluates=True, per_device_eval_batch_size=3, num_generations=16, per_device_train_batch_size=24
-    )
-    assert [str(fix) for fix in find_fixes(s, problem_of(s, "GE101"))] == [
-        "per_device_eval_batch_size=2",
-        "num_generations=12",
-        "processes=16",
-    ]
-
-
-def test_sizes_that_change_the_step_least_come_first() -> None:
-    """What sizes the rollout alone leaves the step as it is."""
-    s = replace(PLAIN, processes=4, generation_batch_size=12)
-    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "generation_batch_size=8"
-    s = replace(PLAIN, steps_per_generation=1)
-    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "steps_per_generation=8"
-    s = replace(PLAIN, processes=4, per_device_train_batch_size=3)
-    assert str(find_fixes(s, problem_of(s, "GB101"))[0]) == "per_device_train_batch_size=2"
-
-
-def test_data_that_fill_no_rollout_get_smaller_sizes() -> None:
-    """The sizes that come nearest to what was written."""
-    s = replace(PLAIN, processes=8, gradient_accumulation_steps=4, train_prompts=3)
-    fixes = [str(fix) for fix in find_fixes(s, problem_of(s, "GS104"))]
-    assert fixes == ["gradient_accumulation_steps=3", "num_generations=16", "processes=6"]
 
 
 @pytest.mark.parametrize(

@@ -133,20 +133,6 @@ def test_a_save_interval_that_a_recipe_names_is_kept() -> None:
     assert planning.save_every(replace(s, save_steps=None, checkpoints=0)) is None
 
 
-MS_SWIFT = Setting(
-    processes=6, num_generations=8, per_device_train_batch_size=8, gradient_accumulation_steps=2, num_iterations=2,
-    train_prompts=7920, epochs=1.0,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(("train_prompts", "steps"), [(7920, 1320), (8000, 1332)])
-def test_the_ms_swift_case_takes_as_many_steps_as_it_took(train_prompts: int, steps: int) -> None:
-    """8,000 rows, 1 % of them split off, or none; the last prompts that fill no rollout are dropped."""
-    made = planning.build_plan(replace(MS_SWIFT, train_prompts=train_prompts))
-    assert made.total_steps == steps
-    assert made.prompts_per_rollout == 12
-
-
 def test_a_budget_gives_a_large_batch_no_more_completions() -> None:
     """6,400 completions: 100 steps of 64, 50 of 128."""
     s = Setting(processes=1, num_generations=8, per_device_train_batch_size=64, budget_completions=6400)

@@ -1,8 +1,8 @@
-"""One line registers a task, a tracker, a sampler or an early-stopping policy: checks, choices and construction follow."""
+"""One line registers a tracker, a sampler or an early-stopping policy: checks, choices and construction follow."""
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,8 @@ from grposweep.config.compose import options, unknown_option
 from grposweep.config.validate import check_choice, choices
 from grposweep.process import CONF
 from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
-from grposweep.schema import AUTO, Task, Tracker
-from grposweep.search.early_stopping import Action, Curve, Decision, NoStopping, build_policy
-from in_process import sweeps_in
-from support import read, trials
+from grposweep.schema import AUTO, Tracker
+from grposweep.search.early_stopping import NoStopping, build_policy
 
 BUILDS: list[Any] = [
     *POLICIES.values(), *TASKS.values(), *TRACKERS.values(), *(s.build for s in SAMPLERS.values() if s.build),
@@ -54,36 +52,6 @@ def test_an_unknown_policy_is_refused_and_never_another_one() -> None:
     """No name falls through to Hyperband."""
     with pytest.raises(UserError, match=r"search\.stopping=toy"):
         build_policy("toy", 0.6)
-
-
-class StopsSlowLearners(NoStopping):
-    """Stop every trial with a learning rate below 2e-3 at its first evaluation."""
-
-    def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
-        slow = float(str(curve.point["lr"])) < 2e-3
-        return Decision(Action.STOP if slow else Action.CONTINUE, "learns slowly")
-
-
-@pytest.mark.slow  # docs/test_extending.py does the same with the example of the page
-def test_a_policy_registered_by_one_line_decides_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chosen by its name, as any other."""
-    monkeypatch.setitem(POLICIES, "toy", StopsSlowLearners)
-    sweep = sweeps_in(tmp_path, monkeypatch)
-    folder = sweep(
-        "trainer=fake", "name=s", "schedule.budget_completions=2048", "trainer.fake.step_seconds=0.3", "lr=1e-3,2e-3",
-        "search.stopping=toy",
-    )  # fmt: skip
-    results = {trial.name[:4]: read(trial / "result.json") for trial in trials(folder)}
-    assert {name: result["status"] for name, result in results.items()} == {"0000": "pruned", "0001": "finished"}
-
-
-def test_a_task_registered_by_one_line_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows become prompts as any other's."""
-    from grposweep.train.tasks import load_data
-
-    rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
-    monkeypatch.setitem(TASKS, "toy", lambda _task: (rows[:1], rows[1:]))
-    assert load_data(Task(kind="toy")).counts() == {"train_prompts": 1, "eval_prompts": 1}
 
 
 def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(

@@ -56,8 +56,14 @@ def module_names() -> frozenset[str]:
     return frozenset(name_of(path) for path in modules())
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imported(path: Path) -> list[tuple[str, int]]:
     """Every module that a file imports, and the line, imports inside functions among them."""
+    return list(imports_of(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    """The same, one by one."""
     known = module_names()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):

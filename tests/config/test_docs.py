@@ -22,23 +22,6 @@ def test_every_key_has_its_row() -> None:
     assert missing == []
 
 
-def test_defaults_are_said_as_yaml_has_them() -> None:
-    """Zero is no false, and nothing is null."""
-    rows = document.render()
-    assert "| `seed` | whole number | `0` |" in rows
-    assert "| `name` | text or null | `null` |" in rows
-    assert '| `model.lora.target_modules` | list of text | `["all-linear"]` |' in rows
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [(int | None, "whole number or null"), (list[str], "list of text"), (dict[str, str], "mapping of text")],
-)
-def test_types_are_said_in_words(kind: object, says: str) -> None:
-    """As in handwritten YAML."""
-    assert document.type_text(kind) == says
-
-
 def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--help`` is no file name."""
     monkeypatch.chdir(tmp_path)

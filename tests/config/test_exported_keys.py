@@ -84,7 +84,7 @@ def other(key: str, value: Any) -> str:
 EVERY = [pytest.param(name, 1, marks=pytest.mark.slow) for name in FRAMEWORKS]
 
 
-@pytest.mark.parametrize(("target", "step"), [("verl", 5), *EVERY])
+@pytest.mark.parametrize(("target", "step"), [("verl", 15), *EVERY])
 def test_each_key_of_a_trial_is_written_or_listed(compose: Compose, target: str, step: int) -> None:
     """Another value of a key changes the recipe, its command or the list."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grposweep.config.compose import Session, open_session
+from grposweep.config.compose import Session
 from grposweep.config.identity import experiment_id, learning, prepared_key, sweep_identity
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
@@ -20,13 +20,6 @@ num_generations: 8
 gradient_accumulation_steps: 2
 max_steps: 20
 """
-
-
-@pytest.fixture(scope="module")
-def session() -> Any:
-    """Hydra over conf/."""
-    with open_session() as session:
-        yield session
 
 
 @pytest.mark.parametrize("overrides", sorted(FROZEN))

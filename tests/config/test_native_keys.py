@@ -13,7 +13,7 @@ from grporecipe.check import check
 from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.setting import TRL, UNSET
-from grposweep.config.compose import Session, open_session
+from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
@@ -26,13 +26,6 @@ from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 
 OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
-
-
-@pytest.fixture(scope="module")
-def session() -> Any:
-    """Hydra over conf/."""
-    with open_session() as opened:
-        yield opened
 
 
 def base(session: Session, *overrides: str) -> Experiment:

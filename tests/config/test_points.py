@@ -55,7 +55,7 @@ def written(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
-@settings(derandomize=True, max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(point=st.fixed_dictionaries({}, optional=PARAMETERS))
 @example(point={"task": "gsm8k", "generation": "transformers"})  # the length follows the task's
 @example(point={"optimizer": "adamw_cosine", "lr": 0.5})

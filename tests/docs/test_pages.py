@@ -1,7 +1,6 @@
 """The pages of docs/: links lead somewhere, commands exist, and following them gives what they show."""
 
 import html
-import importlib.util
 import re
 import shlex
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typer.main import get_command
 from command_server import shims
 from grposweep.cli import build_app
 from grposweep.config.compose import to_experiment
-from support import PROJECT
+from support import PROJECT, load_script
 
 DOCS = PROJECT / "docs"
 PACKAGE = PROJECT / "src" / "grposweep"
@@ -45,20 +44,10 @@ def named(page: Path) -> str:
     return str(page.relative_to(DOCS))
 
 
-def load(name: str) -> ModuleType:
-    """A script of docs/."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def follow() -> ModuleType:
     """docs/follow.py."""
-    return load("follow")
+    return load_script("follow")
 
 
 def test_on_the_site_a_link_to_a_file_outside_docs_leads_to_the_repository() -> None:
@@ -67,7 +56,7 @@ def test_on_the_site_a_link_to_a_file_outside_docs_leads_to_the_repository() -> 
     config = SimpleNamespace(repo_url="https://host/repo")
     text = "[a](../../CONTRIBUTING.md#tiers) [b](../../benchmarks) [c](slurm.md#x) [d](https://e.org/f)"
     wanted = "[a](https://host/repo/blob/main/CONTRIBUTING.md#tiers) [b](https://host/repo/tree/main/benchmarks)"
-    changed = load("site_hooks").on_page_markdown(text, page=page, config=config, files=None)
+    changed = load_script("site_hooks").on_page_markdown(text, page=page, config=config, files=None)
     assert changed == f"{wanted} [c](slurm.md#x) [d](https://e.org/f)"
 
 
@@ -94,7 +83,7 @@ def printed(svg: str) -> list[str]:
 
 def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
     """Today; make it again with: python docs/pictures.py --recording."""
-    now = load("pictures").record(tmp_path)
+    now = load_script("pictures").record(tmp_path)
     assert printed(now) == printed((DOCS / "lint.svg").read_text())
     assert len(set(re.findall(r"animation-delay: ([\d.]+)s", now))) == 6  # three commands, and when each was answered
 

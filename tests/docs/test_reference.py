@@ -1,13 +1,12 @@
 """docs/reference/: the pages that docs/make_reference.py writes say what the code says."""
 
-import importlib.util
 from types import ModuleType
 
 import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.storage import paths
-from support import PROJECT
+from support import PROJECT, load_script
 
 MAKER = PROJECT / "docs" / "make_reference.py"
 MADE = ("commands.md", "exit_codes.md", "files.md", "python_api.md")
@@ -16,12 +15,7 @@ MADE = ("commands.md", "exit_codes.md", "files.md", "python_api.md")
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
     """docs/make_reference.py."""
-    spec = importlib.util.spec_from_file_location("make_reference", MAKER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("make_reference")
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -35,7 +35,7 @@ def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: 
         "trainer.fake.crash_above_lr=5e-3",
         "trainer.fake.step_seconds=0.05",
         "schedule=steps",
-        "schedule.max_steps=80",
+        "schedule.max_steps=40",
         "-m",
         "lr=1e-2,1e-3,1e-5",
     )

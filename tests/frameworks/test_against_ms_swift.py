@@ -24,29 +24,15 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def test_lint_agrees_with_every_recorded_verdict() -> None:
-    """Accepted by both, or refused by both for the same reason; what fails late is refused."""
+    """Accepted by both, or refused by both for the same reason; what fails late is refused. Most of them are broken."""
+    assert {line["mutation"] for line in recorded() if is_broken(line)} >= set(MUTATIONS)
+    assert 200 <= sum(map(is_broken, recorded())) <= len(recorded()) - 40
     for line in recorded():
         verdict = lint_recipe(build_recipe(line["processes"], line["config"]), with_fixes=False)
         if line["mutation"] in LATE:
             assert codes_of(verdict), line
         else:
             assert agrees(verdict, line["error"]), (line, codes_of(verdict))
-
-
-def test_precision_and_recall_on_mutants_beat_a_linter_that_accepts_all() -> None:
-    """At least 200 broken recipes of every kind and recipes that work; always-ok has a recall of 0."""
-    lines = recorded()
-    broken = [line for line in lines if is_broken(line)]
-    flagged = [
-        line
-        for line in lines
-        if codes_of(lint_recipe(build_recipe(line["processes"], line["config"]), with_fixes=False))
-    ]
-    rightly = sum(is_broken(line) for line in flagged)
-    assert len(broken) >= 200
-    assert {line["mutation"] for line in broken} >= set(MUTATIONS)
-    assert len(lines) - len(broken) >= 40
-    assert (rightly / len(flagged), rightly / len(broken)) == (1.0, 1.0)
 
 
 @pytest.mark.slow

@@ -89,28 +89,17 @@ def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
     assert len(judge(config, (0, 4, 0))["GK310"].keys) == 2
 
 
-def test_the_rollout_has_a_default_engine_before_0_6() -> None:
-    """``rollout.name`` is vllm there, and missing since."""
-    assert "GV404" not in judge(RECIPE, (0, 5, 0))
-    assert "GV404" in judge(RECIPE, (0, 6, 0))
-
-
-def test_sizes_for_all_gpus_are_read_before_0_8() -> None:
-    """The workers of 0.7 divide them; those of 0.8 do not read them."""
-    config = {key: value for key, value in RECIPE.items() if not key.startswith(f"{ACTOR}.ppo_micro")}
-    config |= {f"{ACTOR}.ppo_micro_batch_size": 32, f"{ROLLOUT}.name": "vllm"}
-    assert "GV406" not in judge(config, (0, 7, 0))
-    assert "GV406" in judge(config, (0, 8, 0))
-
-
 @pytest.mark.parametrize(("changes", "code", "since"), [
     ({f"{ACTOR}.ppo_mini_batch_size": 128}, "GB402", (0, 3, 0)),
     ({f"{ACTOR}.ppo_mini_batch_size": 3, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1, "data.train_batch_size": 9,
       f"{ROLLOUT}.n": 8, "trainer.n_gpus_per_node": 9}, "GB403", (0, 8, 0)),
     ({f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 7}, "GB405", (0, 8, 0)),
+    ({f"{ACTOR}.ppo_micro_batch_size": 32, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None, f"{ROLLOUT}.name": "vllm"},
+     "GV406", (0, 8, 0)),
+    ({}, "GV404", (0, 6, 0)),
 ])  # fmt: skip
 def test_batches_are_checked_as_the_release_does(changes: dict[str, Any], code: str, since: Version) -> None:
-    """What a release does not check trains there."""
+    """What a release does not check trains there; a rollout had a default engine once, and sizes were for all GPUs."""
     before = verl.releases()[verl.releases().index(since) - 1]
     assert code not in judge({**RECIPE, **changes}, before)
     assert code in judge({**RECIPE, **changes}, since)
@@ -122,12 +111,6 @@ def test_a_key_below_an_empty_mapping_needs_a_plus() -> None:
     found = judge({**RECIPE, f"{ROLLOUT}.name": "vllm", key: 4})["GV401"]
     assert [(fix.change, fix.safe) for fix in found.fixes] == [({key: None, f"+{key}": 4}, True)]
     assert "GV401" not in judge({**RECIPE, f"{ROLLOUT}.name": "vllm", f"+{key}": 4})
-
-
-def test_a_plus_on_a_null_is_taken() -> None:
-    """Hydra appends where the value is null, and refuses where there is one."""
-    assert "GV402" not in judge({**RECIPE, "+custom_reward_function.path": "reward.py"}, (0, 5, 0))
-    assert "GV402" in judge({**RECIPE, "+trainer.val_before_train": False}, (0, 5, 0))
 
 
 def test_groups_of_n_agent_are_no_lone_completions() -> None:
@@ -159,6 +142,7 @@ def test_another_trainer_is_judged_by_what_holds_for_any() -> None:
 @pytest.mark.parametrize(("key", "value", "code", "version"), [
     ("algorithm.rollout_correction.rollout_is_threshold", "0.5_4.0", "GV303", (0, 9, 1)),
     ("trainer.test_freq", False, "GV303", (0, 9, 1)),
+    ("+custom_reward_function.path", "reward.py", "GV402", (0, 5, 0)),  # Hydra appends to a null
     (f"{ROLLOUT}.mode", "sync", "GV305", (0, 6, 1)),
     (f"{ROLLOUT}.name", "hf", "GV305", (0, 5, 0)),
 ])  # fmt: skip

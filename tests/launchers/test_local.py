@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import append_line, read_json
+from grporecipe.files import append_line
 from grposweep.config.compose import load_experiment, render_experiment
 from grposweep.launchers.base import End, EndState, Job, LauncherBusy
 from grposweep.launchers.local import TRAINING, TRL, Local, build_processes, choose_gpus, gpu_order, visible_gpus
@@ -57,13 +57,6 @@ def test_a_copy_of_the_code_without_the_warm_server_starts_fresh_processes(tmp_p
     assert isinstance(build_processes(experiment), ForkServer)
     experiment.cluster.code = str(tmp_path)
     assert isinstance(build_processes(experiment), SpawnedProcesses)
-
-
-def test_an_attempt_runs_to_its_end(local: Local, tmp_path: Path) -> None:
-    """Exit code 0 and a result."""
-    folder = trial(tmp_path / "trials" / "0000-a")
-    assert ended(local, local.submit(Job(folder, 0, Cluster()))) == 0
-    assert read_json(folder / "result.json")["status"] == "finished"
 
 
 def test_a_crash_has_its_code_and_its_words_in_the_log(local: Local, tmp_path: Path) -> None:
@@ -337,34 +330,17 @@ def test_a_trial_gets_neighbouring_gpus(free: list[int], count: int, group: list
     assert choose_gpus(free, count) == group
 
 
-def test_more_ranks_than_gpus_are_bad_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One message that names what would fit."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    experiment = Experiment()
-    experiment.cluster.processes = 4
-    with pytest.raises(UserError, match=r"cluster\.processes=2"):
-        Local.build(experiment, tmp_path).admit(experiment)
-
-
-def test_fewer_trials_run_at_once_than_asked_where_gpus_are_few(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Five GPUs, two a trial, four at once asked for: two."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
-    experiment = Experiment()
-    experiment.cluster.processes = 2
-    experiment.search.parallel = 4
-    assert Local.build(experiment, tmp_path).slots == 2
-
-
-@pytest.mark.parametrize(("visible", "processes", "slots"), [("0,1,2,3,4", 2, 2), ("0,1,2,3", 1, 4), ("", 1, 1)])
+@pytest.mark.parametrize(
+    ("visible", "processes", "parallel", "slots"),
+    [("0,1,2,3,4", 2, None, 2), ("0,1,2,3,4", 2, 4, 2), ("0,1,2,3", 1, None, 4), ("", 1, None, 1)],
+)
 def test_all_gpus_are_used_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, processes: int, slots: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, processes: int, parallel: int | None, slots: int
 ) -> None:
-    """search.parallel=null: as many trials at once as GPUs suffice for; one without a GPU."""
+    """As many trials at once as GPUs suffice for, also if search.parallel is more; one without a GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     experiment = Experiment()
-    experiment.cluster.processes = processes
+    experiment.cluster.processes, experiment.search.parallel = processes, parallel
     assert Local.build(experiment, tmp_path).slots == slots
 
 

@@ -53,19 +53,6 @@ def test_two_parameters_in_one_token_become_two(token: str, parts: list[str]) ->
     assert split_tokens(parts) == parts
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
-@given(
-    tokens=st.lists(
-        st.sampled_from(["lr=1,2", "kl=none", "a.b='x, y=z'", "s=[1,2]", "q=choice(1,{k:2})", 'p="(,a=b"', "+n=3"]),
-        min_size=1,
-    )
-)
-def test_joining_parameters_by_commas_is_undone(tokens: list[str]) -> None:
-    """In every order, unless a plus begins the next one (Hydra handles that)."""
-    joined = [token for token in tokens if not token.startswith("+")]
-    assert split_tokens([",".join(joined)]) == (joined or [""])
-
-
 @pytest.mark.parametrize(
     ("argument", "values"),
     [
@@ -196,13 +183,6 @@ def test_a_malformed_entry_of_a_sweep_file_is_bad_input(content: object) -> None
     """Missing space, unknown words, a condition on something that is not searched, or on itself."""
     with pytest.raises(UserError, match=r"kl\.beta"):
         parse_space([], {"kl": "none,low", "kl.beta": content})
-
-
-def test_a_single_label_under_when_needs_no_list() -> None:
-    """``when: {kl: low}``."""
-    space = space_of(**{"kl": "none,low", "kl.beta": {"when": {"kl": "low"}, "space": "1,2"}})
-    assert space.parameters[1].when == {"kl": ("low",)}
-    assert len(list(space.finite_points())) == 3
 
 
 VALUES = st.lists(st.sampled_from(["1", "2.5", "x", "'a b'", "null"]), min_size=2, max_size=4, unique=True)

@@ -63,6 +63,7 @@ def test_a_replay_says_what_each_policy_costs_and_finds(recorded: Path) -> None:
     assert content["default"]["cost"] <= 0.55
 
 
+@pytest.mark.slow
 def test_one_call_compares_several_efforts_and_numbers_of_trials(recorded: Path) -> None:
     """The table has a row per policy, effort and number of trials; a file limits how many can start."""
     done = replay(recorded, "--policy", "rank@0.5,rank@1", "--trials", "4,50", "--repeats", 2)
@@ -71,6 +72,7 @@ def test_one_call_compares_several_efforts_and_numbers_of_trials(recorded: Path)
     assert rows[3][3] == "1.00 (1.00 to 1.00)"
 
 
+@pytest.mark.slow
 def test_more_trials_at_less_effort_are_compared_at_equal_cost(recorded: Path) -> None:
     """Twice as many trials at half the effort cost about what plain TPE costs."""
     options = ("--policy", "default@0.5,tpe", "--trials", "6", "--repeats", 2, "--equal-cost")
@@ -80,6 +82,7 @@ def test_more_trials_at_less_effort_are_compared_at_equal_cost(recorded: Path) -
     assert "| TPE's regret | ratio (95 %) |" in replay(recorded, *options).stdout
 
 
+@pytest.mark.slow
 def test_an_interrupted_replay_continues_from_the_repeats_it_kept(recorded: Path, tmp_path: Path) -> None:
     """Lines that are there are read, not replayed; what is missing is."""
     options = ("--policy", "tpe", "--trials", 4, "--repeats", 2, "--format", "json", "--keep", tmp_path / "kept")
@@ -93,6 +96,7 @@ def test_an_interrupted_replay_continues_from_the_repeats_it_kept(recorded: Path
     assert json.loads(replay(recorded, *options).stdout)["tpe"]["cost"] == 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("--policy", "nope"), ("--policy", "tpe@0.5"), ("--policy", "rank@2"),
@@ -141,6 +145,7 @@ def test_no_lost_sweep_among_few_does_not_say_that_none_is_ever_lost() -> None:
     assert bounds(numpy.array([1.0, numpy.inf])) == {"low": 1.0, "high": None}
 
 
+@pytest.mark.slow
 def test_a_chart_has_a_panel_per_file(recorded: Path, tmp_path: Path) -> None:
     """From the kept repeats or from the JSON; our policy is a line over its efforts. Only common seeds count."""
     options = ("--policy", "rank@0.5,rank@1,tpe,median", "--trials", 8, "--repeats", 2, "--keep", tmp_path / "kept")

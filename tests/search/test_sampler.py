@@ -75,12 +75,6 @@ def search(study: SweepStudy, valid: ValidPoints, sampler: str, asks: int, seed:
     return points
 
 
-def test_the_space_of_these_tests_is_mostly_invalid() -> None:
-    """Otherwise asking valid points only would be luck."""
-    assert len(MOSTLY_INVALID.finite) < 0.5 * len(list(MIXED.finite_points()))
-    assert MOSTLY_INVALID.finite
-
-
 @pytest.mark.parametrize("asks", [300, pytest.param(2000, marks=pytest.mark.slow)])
 def test_all_random_asks_are_valid(tmp_path: Path, asks: int) -> None:
     """Each for itself: the history stays empty, so the number comes from the seed."""
@@ -136,15 +130,6 @@ def test_the_next_point_is_the_same_for_the_next_controller(sampler: str, tmp_pa
     assert study.ask(MOSTLY_INVALID, sampler, 0) == following
     assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 0) == following
     assert reopened(study, tmp_path).ask(MOSTLY_INVALID, sampler, 1) != following
-
-
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_a_killed_search_continues_as_if_it_had_not_been_killed(sampler: str, tmp_path: Path) -> None:
-    """Twelve at once, or six, a new process, and six."""
-    once = search(open_study(tmp_path), MOSTLY_INVALID, sampler, 16)
-    half = open_study(tmp_path)
-    points = search(half, MOSTLY_INVALID, sampler, 8)
-    assert points + search(reopened(half, tmp_path), MOSTLY_INVALID, sampler, 8) == once
 
 
 def test_invalid_points_in_the_study_do_not_change_what_tpe_asks(tmp_path: Path) -> None:

@@ -40,23 +40,14 @@ def test_a_lease_ends_with_its_holder(tmp_path: Path) -> None:
         assert read_json(tmp_path / "lease.json")["pid"] == os.getpid()
 
 
-def test_a_dead_holder_on_this_machine_is_followed_at_once(tmp_path: Path) -> None:
-    """No process has its pid (the largest possible one plus one never exists)."""
-    holder(tmp_path / "lease.json", socket.gethostname(), 2**22 + 1)
-    with Lease(tmp_path / "lease.json") as lease:
-        lease.check()
-
-
-def test_a_holder_elsewhere_whose_counter_stands_still_is_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host", "pid"),
+    [(socket.gethostname(), 2**22 + 1), ("another-host", 1), (socket.gethostname(), os.getpid())],
+    ids=["no such process", "elsewhere", "a reused pid"],
+)
+def test_a_holder_that_is_dead_or_whose_counter_stands_still_is_followed(tmp_path: Path, host: str, pid: int) -> None:
     """Clocks of two machines differ; a counter that does not move says the same everywhere."""
-    holder(tmp_path / "lease.json", "another-host", 1)
-    with Lease(tmp_path / "lease.json") as lease:
-        lease.check()
-
-
-def test_a_reused_pid_is_no_holder(tmp_path: Path) -> None:
-    """Our own pid, but a counter that stands still."""
-    holder(tmp_path / "lease.json", socket.gethostname(), os.getpid())
+    holder(tmp_path / "lease.json", host, pid)
     with Lease(tmp_path / "lease.json") as lease:
         lease.check()
 

@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256
-from grposweep.config.compose import Session, load_experiment, open_session
+from grposweep.config.compose import Session, load_experiment
 from grposweep.config.points import apply_values
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
@@ -23,13 +23,6 @@ from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "-m", "lr=1e-3,3e-3", "kl=low")
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    """Hydra over conf/."""
-    with open_session() as session:
-        yield session
 
 
 def changed(recorded: Experiment, overrides: list[str], session: Session) -> Experiment:

@@ -61,16 +61,6 @@ def test_a_login_is_a_reason_to_try_again(sweep: Sweep, monkeypatch: pytest.Monk
     assert attempts(sweep(*GRID)) == [2, 2]
 
 
-def test_failed_trials_are_tried_again_on_demand_and_finished_ones_stay(sweep: Sweep) -> None:
-    """search.retry_failed; numbers, points and the finished trial's result stay what they were."""
-    words = (*FAKE, CRASH, "lr=1e-3,1e-2")
-    folder = sweep(*words)
-    before = read(trials(folder)[0] / "result.json")
-    assert attempts(sweep(*words, "search.retry_failed=true")) == [1, 2]
-    assert read(trials(folder)[0] / "result.json") == before
-    assert read(trials(folder)[1] / "result.json")["status"] == "failed"
-
-
 def test_retry_repeats_the_last_command(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,19 +91,6 @@ def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
             with pytest.raises(UserError, match="does not record a command that can be run again"):
                 retry("s", (), folder.parent)
     assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
-
-
-def test_retry_of_a_sweep_whose_script_is_gone_is_refused(
-    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The script is the first word after the interpreter, also if ``-m`` follows it."""
-    script = tmp_path / "train.py"
-    script.touch()
-    monkeypatch.setattr(sys, "argv", [str(script), "-m", *FAKE, CRASH, "lr=1e-2"])
-    folder = sweep(*FAKE, CRASH, "lr=1e-2")
-    script.unlink()
-    with pytest.raises(UserError, match="does not record a command that can be run again"):
-        retry("s", (), folder.parent)
 
 
 def test_retry_of_a_copied_sweep_leaves_the_original_alone(

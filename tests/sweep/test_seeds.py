@@ -6,19 +6,13 @@ from pathlib import Path
 import optuna
 import pytest
 
-from support import Ended, grposweep, run_in, trials
+from support import Ended, grposweep, run_in, study, trials
 
 Run = Callable[..., Ended]
 RACED = (
     "trainer=fake", "name=s", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=4",
     "trainer.keep=best", "search.seeds=3", "search.leaders=2", "-m", "lr=1e-5,1e-4,1e-3,2e-3",
 )  # fmt: skip
-
-
-def study(sweep: Path) -> optuna.Study:
-    """The study as any Optuna user opens it."""
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(sweep / "study.journal")))
-    return optuna.load_study(study_name=sweep.name, storage=storage)
 
 
 @pytest.fixture(scope="module")

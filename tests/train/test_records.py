@@ -101,15 +101,12 @@ def test_a_diverged_training_is_no_objective() -> None:
         check_objective(lines, "eval_reward", summarise(lines, Search(metric="eval_reward", last=1)))
 
 
-def test_a_missing_metric_is_answered_with_those_there_are() -> None:
+@pytest.mark.parametrize(("metric", "said"), [
+    ("accuracy", "metrics are eval_reward, loss"),
+    ("eval_rewrd", r"Did you mean eval_reward\? Set search\.metric=eval_reward"),
+])  # fmt: skip
+def test_a_missing_metric_is_answered_with_the_nearest_or_those_there_are(metric: str, said: str) -> None:
     """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
-    with pytest.raises(UserError, match="metrics are eval_reward, loss"):
-        check_objective(lines, "accuracy", summarise(lines, Search(metric="accuracy", last=1)))
-
-
-def test_a_misspelt_objective_is_told_the_metric_that_it_resembles() -> None:
-    """The whole list follows from a typing error; the way out is its nearest name."""
-    lines = [{"step": 1, "eval_reward": 0.5, "loss": 0.1}]
-    with pytest.raises(UserError, match=r"Did you mean eval_reward\? Set search\.metric=eval_reward"):
-        check_objective(lines, "eval_rewrd", summarise(lines, Search(metric="eval_rewrd", last=1)))
+    with pytest.raises(UserError, match=said):
+        check_objective(lines, metric, summarise(lines, Search(metric=metric, last=1)))

@@ -118,12 +118,6 @@ def test_an_unknown_tracker_is_bad_input(tmp_path: Path, options: schema.Tracker
         tracker.build_tracker(options, tmp_path, is_main=True)
 
 
-def test_only_the_first_rank_tracks(tmp_path: Path) -> None:
-    """One run a trial."""
-    options = schema.Tracker(kind="wandb")
-    assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
-
-
 @pytest.mark.parametrize("kind", ["tensorboard", "trackio", "swanlab", "mlflow"])
 def test_trls_own_trackers_are_named_to_it(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Offline their variables name the trial's folder and no server."""

@@ -99,11 +99,6 @@ def test_a_larger_effort_continues_every_paused_trial() -> None:
     assert sorted(resumed) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_the_leader_always_continues_to_its_end() -> None:
-    """Even with an effort that first evaluations alone use up: no sweep ends without a finished trial."""
-    assert RankPolicy(0.1).promote(first_evaluations(8), more=False) == 7
-
-
 def test_trainings_of_other_lengths_are_compared_at_the_same_share() -> None:
     """Twice the completions, evaluated as often."""
     others = [trial(n, n / 100, total=2 * TOTAL) for n in range(FEWEST - 1)]
