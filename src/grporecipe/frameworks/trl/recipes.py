@@ -120,9 +120,9 @@ DERIVED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
-    *(Field(name, key, RELEASE, fixable=False, judged=False, plain=False)
+    *(Field(name, key, RELEASE, fixable=False, judged=name == "lora_alpha", plain=False)
       for name, key in (("lora_rank", "lora_r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout"))),
-    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, judged=False, plain=False),
+    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
           derive=lambda found: model_size(str(found.said.get("model_name_or_path") or "")) or UNSAID),
@@ -168,7 +168,7 @@ NEVER_NATIVE = frozenset(  # fields of this project, or of the command that star
 UNJUDGED = frozenset(
     ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
      "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
-     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "min_p", "repetition_penalty"]
+     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "repetition_penalty"]
 )  # fmt: skip
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
 FIELDS = (
