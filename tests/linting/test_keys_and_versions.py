@@ -175,6 +175,16 @@ def test_keys_of_the_asynchronous_trainer_are_known_since_1_0() -> None:
     assert "came with TRL 1.8.0" in findings({**keys, "token_budget": 1}, "1.7")[0].message
 
 
+def test_keys_of_grpo_config_that_the_asynchronous_class_lacks_are_errors() -> None:
+    """By release: AsyncGRPOConfig takes top_p since 1.10, and never a coefficient of KL."""
+    code = LaunchedCode("t.py", trainer="AsyncGRPOTrainer")
+    config = {"beta": 0.04, "top_p": 0.9, "max_staleness": 2}
+    new, old = (findings(config, version, code=code, file="t.py") for version in ("1.16", "1.9"))
+    assert [found.keys for found in new if found.code == "GV101"] == [("beta",)]
+    assert [found.keys for found in old if found.code == "GV101"] == [("beta",), ("top_p",)]
+    assert "AsyncGRPOConfig() raises a TypeError" in new[0].message
+
+
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}
