@@ -23,7 +23,7 @@ MOST_LINES = {
     "grporecipe": 2669, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13155, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 3086, "grposweep": 1163, "grposweep/cli": 1530,
     "grposweep/config": 2762, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4550,
-    "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2768, "grposweep/storage": 2480,
+    "grposweep/schema": 574, "grposweep/screening": 854, "grposweep/search": 2768, "grposweep/storage": 2480,
     "grposweep/sweep": 4760, "grposweep/train": 5249,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
