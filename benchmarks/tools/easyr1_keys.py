@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "easyr1" / "keys.json"
+TARGET = Path(__file__).parents[2] / "src" / "grporecipe" / "frameworks" / "easyr1" / "keys.json"
 RELEASES = {  # version: commit, and the example that its scripts build on
     "0.2.0": ("93abce2^", "examples/config.yaml"),  # the last with worker.actor.kl_loss_coef, 24 March 2025
     "0.3.0": ("v0.3.0", "examples/config.yaml"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "ms_swift" / "keys.json"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "ms_swift" / "keys.json"
 FIRST = (3, 1, 1)
 FILES = re.compile(r"swift/(?!megatron|ui|.*webui).*arg(ument)?s?[^/]*(/[^/]+)*\.py$")
 PLAIN = ("int", "float", "bool", "str")

@@ -18,7 +18,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "openrlhf" / "keys.json"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "openrlhf" / "keys.json"
 HEAD = '"""Options of OpenRLHF that 0.10.2 named by sections: the older name, and today\'s. Written by openrlhf_keys.py."""'
 SOURCE = "openrlhf/cli/train_ppo_ray.py"
 Version = tuple[int, ...]

@@ -4,8 +4,8 @@
     python benchmarks/tools/trl_keys.py wheels          # writes the table; the same wheels give the same bytes
 
 A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with transformers'
-TrainingArguments under it), ModelConfig and DatasetMixtureConfig. Keys that only AsyncGRPOConfig has are marked "async". A
-wheel is parsed, never imported. Each TRL release is
+TrainingArguments under it), ModelConfig and DatasetMixtureConfig. "async" has what AsyncGRPOConfig declares itself, and the
+keys of GRPOConfig that it does not take. A wheel is parsed, never imported. Each TRL release is
 paired with the newest transformers wheel that was built no later than it, and the newest release with the newest.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grposweep" / "frameworks" / "trl" / "keys.json"
+TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "trl" / "keys.json"
 ROOTS = {
     "GRPOConfig": "config",
     "GRPOScriptArguments": "script",
@@ -30,6 +30,7 @@ SOURCES = (
     "trl/trainer/base_config.py",
     "trl/trainer/model_config.py",
     "trl/experimental/async_grpo/async_grpo_config.py",
+    "trl/trainer/async_grpo_config.py",  # since 1.18
     "trl/scripts/grpo.py",
     "trl/scripts/utils.py",
     "trl/utils.py",
@@ -100,8 +101,19 @@ def keys(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec]:
     roots = dict(ROOTS)
     if "GRPOScriptArguments" not in classes:
         roots["ScriptArguments"] = "script"
-    found = {name: (group, kind, value) for root, group in roots.items() for name, kind, value in fields(classes, root)}
-    return {name: ("async", kind, value) for name, kind, value in fields(classes, ASYNC)} | found
+    return {name: (group, kind, value) for root, group in roots.items() for name, kind, value in fields(classes, root)}
+
+
+def asynchronous(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec | None]:
+    """The keys that AsyncGRPOConfig declares itself, and None for those of GRPOConfig that it does not take."""
+    classes = transformers.classes | trl.classes
+    if ASYNC not in classes:
+        return {}
+    every = {name: ("", kind, value) for name, kind, value in fields(classes, ASYNC)}
+    own = {item.target.id for item in classes[ASYNC].body
+           if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}  # fmt: skip
+    absent = dict.fromkeys(name for name, _, _ in fields(classes, "GRPOConfig") if name not in every)
+    return {**{name: every[name] for name in own & every.keys()}, **absent}
 
 
 def pair(trl: Wheel, transformers: list[Wheel], newest: bool) -> Wheel:
@@ -119,6 +131,7 @@ def table(folder: Path) -> dict[str, Any]:
     releases = sorted((Wheel(path) for path in folder.glob("trl-*.whl")), key=lambda wheel: wheel.version)
     transformers = sorted((Wheel(path) for path in folder.glob("transformers-*.whl")), key=lambda wheel: wheel.version)
     pairs, history, last = {}, {}, {}  # type: ignore[var-annotated]  # filled below
+    others: dict[str, list[Any]] = {}
     for release in releases:
         under = pair(release, transformers, newest=release is releases[-1])
         pairs[text(release.version)] = text(under.version)
@@ -130,7 +143,11 @@ def table(folder: Path) -> dict[str, Any]:
             if last.get(name, ())[1:] != (kind, value):
                 entry["history"].append([text(release.version), kind, value])
         last = now
-    return {"transformers": pairs, "keys": dict(sorted(history.items()))}
+        for name, spec in asynchronous(release, under).items():
+            said = [text(release.version), *(spec or ())[1:]]
+            if name not in others or others[name][-1][1:] != said[1:]:
+                others.setdefault(name, []).append(said)
+    return {"transformers": pairs, "keys": dict(sorted(history.items())), "async": dict(sorted(others.items()))}
 
 
 def main() -> None:
@@ -138,7 +155,9 @@ def main() -> None:
     made = table(Path(sys.argv[1]))
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["keys"].items())
     pairs = ",\n".join(f"  {json.dumps(name)}: {json.dumps(under)}" for name, under in made["transformers"].items())
-    TABLE.write_text(f'{{\n "transformers": {{\n{pairs}\n }},\n "keys": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
+    others = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["async"].items())
+    tables = f' "transformers": {{\n{pairs}\n }},\n "keys": {{\n{lines}\n }},\n "async": {{\n{others}\n }}'
+    TABLE.write_text(f"{{\n{tables}\n}}\n", encoding="utf-8")
     print(f"{len(made['keys'])} keys over {len(made['transformers'])} releases: {TABLE}")
 
 

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from grporecipe.frameworks.base import parse_release
 from grporecipe.frameworks.parsing.yaml_text import flatten
 
-TARGET = Path(__file__).parents[2] / "src" / "grposweep" / "frameworks" / "verl" / "keys.json"
+TARGET = Path(__file__).parents[2] / "src" / "grporecipe" / "frameworks" / "verl" / "keys.json"
 CONFIG = "verl/trainer/config/"
 ENGINES = ("dp", "megatron", "veomni", "torchtitan", "mindspeed")
 Table = dict[str, list[Any]]

@@ -6,7 +6,7 @@ recorded curves of benchmarks/curves no guard ends a trial that a sweep would ha
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -144,6 +144,44 @@ def one_template(curve: Curve, most: float) -> GuardTriggered | None:
         return None
     limit = f"more than search.max_template_share={most:g} twice"
     return GuardTriggered("one_template", f"{shares[-1]:.0%} of the held-out completions are one template, {limit}")
+
+
+FEW_STEPS, SOME_STEPS, FIRST = 5, 20, 0.1  # logged steps, and the share of a training by which it should have moved
+
+
+def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
+    """Return why no logged step could change a weight; empty if one did, or if it is too early to say.
+
+    ``rows`` are the logged steps from the first on, with step, learning_rate, grad_norm, update_size and zero_std; a missing
+    metric is unknown. Read until the first step that moved. Groups without variance may come by chance, so they count after
+    20 logged steps or a tenth of the ``total`` steps. Not in `GUARDS`, which end a training.
+    """
+    causes: dict[str, int] = {}
+    step = 0
+    for row in rows:
+        cause = _idle(row)
+        if not cause:
+            return ""
+        causes[cause] = causes.get(cause, 0) + 1
+        step = row["step"]
+    count = sum(causes.values())
+    enough = min(SOME_STEPS, max(FIRST * total, FEW_STEPS)) if total else SOME_STEPS
+    if count < FEW_STEPS or (NO_SIGNAL in causes and count < SOME_STEPS and step < enough):
+        return ""
+    said = ", ".join(f"{cause} ({number} of them)" if len(causes) > 1 else cause for cause, number in causes.items())
+    return f"no weight can have changed in the {count} logged steps to {step:,}: {said}"
+
+
+NO_SIGNAL = "no group had any variance in its rewards"
+
+
+def _idle(row: Mapping[str, Any]) -> str:
+    """Return why a step changes no weight; empty if it may."""
+    if row.get("learning_rate") == 0:
+        return "the learning rate was 0"
+    if row.get("grad_norm") == 0 or (row.get("zero_std") == 1 and row.get("grad_norm") is None):
+        return NO_SIGNAL if row.get("zero_std") == 1 else "the gradient was 0"
+    return "there was a gradient, and the weights stayed the same" if row.get("update_size") == 0 else ""
 
 
 GUARDS: dict[str, Callable[[Curve], str]] = {

@@ -176,6 +176,8 @@ class Setting:
     checkpoints: int = 0
     checkpoint_minutes: float | None = None  # between checkpoints by time
     step_seconds: float | None = None  # of an optimizer step, as measured
+    # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
+    asynchronous: tuple[tuple[str, str, str], ...] = ()
     save_steps: float | None = None  # optimizer steps; below 1: a share
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False

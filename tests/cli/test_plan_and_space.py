@@ -40,6 +40,39 @@ def test_the_plan_counts_as_the_trainer_does(grposweep: Grposweep, prompts: int,
     assert plan["dropped_prompts"] == prompts - 12 * plan["rollouts_per_epoch"]
 
 
+ASYNCHRONOUS = """
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+args = AsyncGRPOConfig(output_dir="o", per_device_train_batch_size=4, gradient_accumulation_steps=8, %s)
+AsyncGRPOTrainer(model="m", args=args, reward_funcs=f, train_dataset=d).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("max_staleness=2", {"completions in flight": "128", "oldest sample in optimizer steps": "2"}),
+        ("max_staleness=0", {"completions in flight": "64", "oldest sample in optimizer steps": "0"}),
+        ("weight_sync_steps=4", {"completions in flight": "256", "oldest sample in optimizer steps": "19"}),
+        (
+            "token_budget=0, max_inflight_tasks=7",
+            {"completions in flight": "7", "completions per optimizer step": "64"},
+        ),
+    ],
+)
+def test_an_asynchronous_recipe_has_numbers_of_its_own(
+    grposweep: Grposweep, tmp_path: Path, options: str, expected: dict[str, str]
+) -> None:
+    """On two processes; a rollout, and the memory of its generation, would be wrong."""
+    (tmp_path / "t.py").write_text(ASYNCHRONOUS % options)
+    words = ("plan", str(tmp_path / "t.py"), "--processes", "2", "--framework-version", "1.16")
+    plan = json.loads(grposweep(*words, "--format", "json").out)["plan"]
+    assert expected.items() <= plan["asynchronous"].items()
+    assert plan["completions_per_rollout"] is None
+    out = grposweep(*words).out
+    assert "asynchronous" in out
+    assert "completions per rollout" not in out
+
+
 def test_the_plan_says_where_the_guides_shortcut_is_wrong(grposweep: Grposweep) -> None:
     """1,333 by the shortcut, 1,332 in truth; nothing to say where both agree."""
     wrong = grposweep("plan", *MS_SWIFT, "task.train_prompts=8000").out

@@ -76,6 +76,34 @@ def test_each_problem_is_found_with_its_steps(name: str) -> None:
     assert finding.advice
 
 
+# The logged steps that each cause takes, and what is logged.
+UNMOVED: dict[str, tuple[int, dict[str, Callable[[int], float]]]] = {
+    "the learning rate was 0": (5, {"learning_rate": lambda _: 0.0}),
+    "the weights stayed the same": (5, {"update_size": lambda _: 0.0}),
+    "the gradient was 0": (5, {"grad_norm": lambda _: 0.0}),  # as if the B of LoRA stays zero
+    "no group had any variance": (10, {"grad_norm": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0}),
+}
+
+
+@pytest.mark.parametrize("cause", UNMOVED)
+def test_a_training_that_has_not_moved_is_found_in_its_first_tenth(cause: str) -> None:
+    """Of 100 steps, with the cause; one step before it is too early, and one step that moved is enough against it."""
+    steps, changed = UNMOVED[cause]
+    (finding,) = [f for f in judge(run(steps, **changed), total=100).findings if f.level == "problem"]
+    assert (finding.name, finding.steps) == ("nothing_moved", (1, steps))
+    assert cause in finding.evidence
+    assert judge(run(steps - 1, **changed), total=100).healthy
+    assert "nothing_moved" not in found(judge([*run(steps, **changed), *run(1)], total=100))
+
+
+def test_a_warm_up_that_begins_at_zero_is_named_with_the_cause() -> None:
+    """Each cause with its number of steps."""
+    diagnosis = judge(run(6, learning_rate=lambda step: 1e-6 * (step - 1), update_size=lambda _: 0.0), total=60)
+    (finding,) = [f for f in diagnosis.findings if f.level == "problem"]
+    assert "the learning rate was 0 (1 of them)" in finding.evidence
+    assert "stayed the same (5 of them)" in finding.evidence
+
+
 def test_few_groups_say_that_the_reward_has_not_risen() -> None:
     """They are why, so the flat reward is no finding of its own."""
     (found,) = (one for one in judge(run(100, **BROKEN["few_groups"])).findings if one.name == "few_groups")

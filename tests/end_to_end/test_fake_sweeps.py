@@ -227,6 +227,24 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
 
 
+PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8, "staleness": 9}  # studies of sweeps/, and their trials
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str) -> None:
+    """A dry run writes all of its trials, and no rule warns of a point."""
+    ended = run(f"sweeps={name}", "trainer=fake", "cluster=dry_run", "name=s")
+    assert ended.code == 0, ended.err
+    assert "warning" not in ended.out
+    assert "invalid" not in ended.out
+    assert len(trials(ended.sweep)) == PUBLISHED[name]
+    if name == "loss_clip":  # each loss has its own clip, and only that of DAPO is searched
+        losses = {str(config["loss"]) for trial in trials(ended.sweep)
+                  if (config := yaml.safe_load((trial / "config.yaml").read_text()))}  # fmt: skip
+        clips = {(loss["loss_type"], loss["epsilon"], loss["epsilon_high"]) for loss in map(yaml.safe_load, losses)}
+        assert clips == {("grpo", 3e-4, 4e-4), ("dapo", 0.2, 0.2), ("dapo", 0.2, 0.28), ("cispo", 0.2, 5.0)}
+
+
 def test_the_controller_never_imports_torch(here: Path) -> None:
     """A whole sweep in one process, and no trace of what only training may import."""
     code = (

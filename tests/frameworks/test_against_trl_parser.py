@@ -12,6 +12,7 @@ from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.frameworks.parsing.yaml_text import parse_yaml
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import lint_recipe, select_rules
+from grporecipe.recipe import LaunchedCode, Recipe
 from grporecipe.setting import TRL
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
@@ -81,6 +82,19 @@ def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:
     assert {name: takes[name].default for name in literal if takes[name].default is not None} == {
         name: value for name, value in literal.items() if takes[name].default is not None
     }
+
+
+def test_the_keys_of_the_asynchronous_trainer_are_those_of_its_real_class() -> None:
+    """With the defaults that it declares itself."""
+    from trl.experimental.async_grpo import AsyncGRPOConfig
+
+    code = LaunchedCode("train.py", trainer="AsyncGRPOTrainer")
+    found = keys.with_async(keys.known(TRL), Recipe("trl", TRL, {}, code=code))
+    declared, groups = set(AsyncGRPOConfig.__annotations__), keys.table()["keys"]
+    others = {name for name in found.keys() - declared if groups[name]["in"] == "config"}
+    real = {field.name: field.default for field in dataclasses.fields(AsyncGRPOConfig) if field.init}
+    assert declared | others == real.keys()
+    assert {name: found[name].default for name in declared} == {name: real[name] for name in declared}
 
 
 def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:

@@ -175,6 +175,16 @@ def test_keys_of_the_asynchronous_trainer_are_known_since_1_0() -> None:
     assert "came with TRL 1.8.0" in findings({**keys, "token_budget": 1}, "1.7")[0].message
 
 
+def test_keys_of_grpo_config_that_the_asynchronous_class_lacks_are_errors() -> None:
+    """By release: AsyncGRPOConfig takes top_p since 1.10, and never a coefficient of KL."""
+    code = LaunchedCode("t.py", trainer="AsyncGRPOTrainer")
+    config = {"beta": 0.04, "top_p": 0.9, "max_staleness": 2}
+    new, old = (findings(config, version, code=code, file="t.py") for version in ("1.16", "1.9"))
+    assert [found.keys for found in new if found.code == "GV101"] == [("beta",)]
+    assert [found.keys for found in old if found.code == "GV101"] == [("beta",), ("top_p",)]
+    assert "AsyncGRPOConfig() raises a TypeError" in new[0].message
+
+
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}
@@ -402,3 +412,25 @@ def test_an_unknown_key_hides_no_choice_that_no_release_has(tmp_path: Path) -> N
     path = tmp_path / "recipe.yaml"
     path.write_text("num_generations: 8\nfoo_bar: 1\ntorch_dtype: bf16\nlr_scheduler_type: cosine_annealing\n")
     assert [found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics].count("GV104") == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "more", "fires"),
+    [
+        ("Qwen/Qwen3-0.6B", 512, {}, True),
+        ("Qwen/Qwen3-0.6B", 1024, {}, False),
+        ("Qwen/Qwen3-0.6B", 512, {"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ("Qwen/Qwen3-0.6B-Base", 512, {}, False),
+        ("Qwen/Qwen3-4B-Instruct-2507", 512, {}, False),
+        ("Qwen/Qwen3-4B-Thinking-2507", 1024, {}, True),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1024, {}, True),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 8192, {}, False),
+    ],
+)
+def test_a_model_that_thinks_has_room_for_its_answer(
+    model: str, length: int, more: dict[str, Any], fires: bool
+) -> None:
+    """GA208 knows it by its name, and offers a length."""
+    config = {"model_name_or_path": model, "max_completion_length": length, **more}
+    found = lint_recipe(Recipe("trl", parse_version("1.16"), config), select_rules(["GA208"])).diagnostics
+    assert [fix.change for one in found for fix in one.fixes] == ([{"max_completion_length": 8192}] if fires else [])

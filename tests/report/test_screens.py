@@ -52,6 +52,20 @@ def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
     assert said["seconds_left"] > 0
 
 
+def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Commands) -> None:
+    """From its first logged steps, which have no gradient."""
+    make_sweep(HERE / "s", Made(trials=20, running=2))
+    number = json.loads(commands("status", "--json").out)["under_way"][0]["number"]
+    (folder,) = HERE.glob(f"s/trials/{number:04}-*")
+    rows = [{"v": 1, "attempt": 0, "step": step, "completions": 8 * step, "kind": "train", "time": step, "grad_norm": 0.0,
+             "loss": 0.0, "learning_rate": 1e-6, "reward": 0.0} for step in range(1, 6)]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    warnings = [trial["warning"] for trial in json.loads(commands("status", "--json").out)["under_way"]]
+    assert warnings == ["no weight can have changed in the 5 logged steps to 5: the gradient was 0", None]
+    for shown in (commands("status", "s").out, commands("show", str(number), "--sweep", "s").out):
+        assert "no weight can have changed" in shown
+
+
 def test_a_point_is_invalid_and_a_trial_stopped_early_in_all_that_users_read(commands: Commands) -> None:
     """The word "pruned" is in files and JSON only, which scripts read."""
     make_sweep(HERE / "s", Made(trials=20))

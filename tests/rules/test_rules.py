@@ -30,6 +30,8 @@ V14, V16, V17, V18, V19, V20, V26 = (
 RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"}), "gradient_accumulation_steps": 3}
 LARGE: dict[str, Any] = {"parameters": 7_000_000_000, "learning_rate": 3e-6}
 VLLM: dict[str, Any] = {"use_vllm": True}
+LONG: dict[str, Any] = VLLM | {"max_completion_length": 4096}
+GSPO: dict[str, Any] = {"importance_sampling_level": "sequence", "loss_type": "grpo", "num_iterations": 2}
 TINY = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}
 BEST: dict[str, Any] = {
     "load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 100,
@@ -44,6 +46,7 @@ SHARED_GPU: dict[str, Any] = ON_GPU | VLLM | {
 SPLIT = SHARED_GPU | {"processes": 4}
 SERVED: dict[str, Any] = VLLM | {"vllm_mode": "server", "server_gpus": 2, "architecture": QWEN}
 LOADED: dict[str, Any] = {"sharding": "fsdp", "processes": 8, "architecture": QWEN, "host_memory_gib": 15}
+LORA: dict[str, Any] = {"lora": True, "learning_rate": 1e-4, "warmup_steps": 0.1}
 HALF: dict[str, Any] = LARGE | {"weights_dtype": "bfloat16"}
 TIMED: dict[str, Any] = {"walltime_min": 240, "checkpoints": 2}  # every 50 steps
 
@@ -129,12 +132,27 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GL113", {"top_p": 1.5}, {"top_p": 1.0, "min_p": 0.0, "top_k": 0, "repetition_penalty": 1.1, "weight_decay": 0.0}),
     ("GL113", {"vllm_gpu_memory_utilization": 30.0}, {"vllm_gpu_memory_utilization": 0.3}),
     ("GL201", {"loss_type": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}),
+    ("GL201", {"loss_type": "cispo", "epsilon_high": 0.28}, {"loss_type": "cispo", "epsilon_high": 1.0}),
     ("GL202", {"delta": 0.5}, {"delta": 0.5, "loss_type": "sapo"}),
     ("GL203", {"delta": 1.1}, {"delta": 1.2}),
     ("GL204", told(loss_type="sapo", epsilon=0.2), told(loss_type="dapo") | {"epsilon": 0.2}),
     ("GL204", told(loss_type="cispo", epsilon_high=5.0, delta=2.0), told(loss_type="cispo", epsilon_high=5.0)),
     ("GL205", told(epsilon=0.1), told(epsilon=0.1, num_iterations=2)),
     ("GL206", {"importance_sampling_level": "sequence"}, {"importance_sampling_level": "sequence", "loss_type": "grpo"}),
+    ("GL208", GSPO, GSPO | {"epsilon": 3e-4, "epsilon_high": 4e-4}),
+    ("GL208", GSPO, GSPO | {"num_iterations": 1}),  # the ratio is always 1
+    ("GL209", {"num_iterations": 2, "epsilon_high": 5.0}, {"num_iterations": 2, "epsilon_high": 0.28}),
+    ("GL209", {"num_iterations": 2, "epsilon": 1.0}, {"epsilon": 1.0}),
+    ("GL209", {"num_iterations": 2, "epsilon_high": 5.0}, {"num_iterations": 2, "epsilon_high": 5.0, "loss_type": "cispo"}),
+    ("GL209", {"num_iterations": 2, "epsilon_high": 5.0}, {"num_iterations": 2, "epsilon_high": 5.0, "delta": 8.0}),
+    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 1.0, "top_k": 0}),
+    ("GL210", VLLM | {"top_k": 50}, VLLM | {"top_k": 50, "vllm_importance_sampling_correction": False}),
+    ("GL210", VLLM | {"min_p": 0.1}, {"min_p": 0.1}),
+    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 0.95, "version": (1, 17, 0)}),
+    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 0.95, "version": (0, 23, 1)}),
+    ("GL211", VLLM | {"max_completion_length": 2200}, VLLM | {"max_completion_length": 2100}),
+    ("GL211", LONG, LONG | {"vllm_importance_sampling_mode": "token_truncate"}),
+    ("GL211", LONG, LONG | {"vllm_importance_sampling_clip_max": None}),
     ("GL207", {"loss_type": "luspo"}, {"loss_type": "luspo", "importance_sampling_level": "sequence"}),
     ("GS101", {"epochs": 1.0}, {"epochs": 1.0, "max_steps": None}),
     ("GS101", {"max_steps": None}, {"max_steps": None, "budget_completions": 6400}),
@@ -200,6 +218,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GM205", {"gpu": "T4", "autocast_dtype": "bfloat16"}, {"gpu": "A100", "autocast_dtype": "bfloat16"}),
     ("GA201", RECIPE | TINY, TINY),
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
+    ("GA202", LARGE | LORA | {"lora_alpha": 128.0}, LARGE | LORA | {"lora_alpha": 32.0, "lora_rank": 1}),
     ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),
     ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
     ("GA205", {"sharding": "fsdp", "processes": 2}, {"sharding": "fsdp", "processes": 2} | VLLM),
@@ -208,6 +227,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GA206", HALF, HALF | {"sharding": "zero2", "processes": 2}),
     ("GA206", HALF, HALF | {"learning_rate": 1e-4, "warmup_steps": 0.1}),
     ("GA206", HALF | told(weights_dtype="bfloat16"), HALF | told(weights_dtype="bfloat16") | {"processes": 2}),
+    ("GA207", {"lora": True, "lora_targets": ("q_proj", "v_proj")}, {"lora": True, "lora_targets": ("q_proj", "down_proj")}),
+    ("GA207", {"lora": True, "lora_targets": (), "launcher": "trl"}, {"lora": True}),
     ("GA204", LARGE | {"learning_rate": 1e-5}, LARGE | {"learning_rate": 1e-5, "warmup_steps": 5.0}),
 ]  # fmt: skip
 

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from grporecipe.files import read_lines
+from grposweep.screening.signal import Share
 from grposweep.screening.summary import Screen, findings, missed_answers, recommend
-from grposweep.screening.text import as_json, print_screen, write_kept
+from grposweep.screening.text import as_json, print_screen, refill_line, write_kept
 from grposweep.storage.screens import ScreenRequest, read_samples
 
 from .made import make_prompt, make_screen, mixed
@@ -104,3 +105,10 @@ def test_it_fits_one_screen_of_80_columns_and_writes_what_it_keeps(tmp_path: Pat
     assert len(kept) == 80
     assert {"prompt", "answer", "pass_rate", "prompt_id"} <= kept[0].keys()
     assert as_json(screen, advice, 8, {8: 4.0}, 4)["advice"]["kept"] == 80
+
+
+def test_dynamic_sampling_is_said_to_need_what_the_groups_without_a_signal_cost() -> None:
+    """A quarter with a signal is four times the prompts, by the interval of the share; nothing if most have one."""
+    assert "4.0 times the prompts of a step (3.3 to 5.0)" in refill_line(Share(0.25, 0.2, 0.3))
+    assert refill_line(Share(0.85, 0.8, 0.9)) == ""
+    assert refill_line(Share(0.0, 0.0, 0.1)) == ""

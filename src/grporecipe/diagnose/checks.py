@@ -285,6 +285,14 @@ def warm_up(evidence: Evidence) -> Said | None:
     )
 
 
+def unmoved(evidence: Evidence) -> Said | None:
+    """Look for a training in which no logged step could change a weight."""
+    log, equal = evidence.log, dict(evidence.signal("zero_std"))
+    rows = ({**log.rows[step], "step": step, "zero_std": equal.get(step)} for step in log.steps)
+    text = guards.unmoved(rows, log.total)
+    return Said(text, (log.steps[0], log.end), {"steps": len(log.steps)}) if text else None
+
+
 def no_update(evidence: Evidence) -> Said | None:
     """Look for steps that have a gradient but changed no weight."""
     rates, norms = (dict(evidence.log.series(name)) for name in ("learning_rate", "grad_norm"))

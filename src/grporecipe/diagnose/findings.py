@@ -122,6 +122,10 @@ CHECKS = (
           "Usually no group has variance in its rewards: see frac_reward_zero_std. Otherwise check which weights are trained."),
     Check("no_update", P, ("update_size", "learning_rate", "grad_norm"), checks.no_update, "Updates round to nothing.",
           "Keep the weights in float32 (bf16 autocast), or raise the learning rate."),
+    Check("nothing_moved", P, ("reward",), checks.unmoved, "Nothing has moved since the start.",
+          "Stop, and look at what the evidence names. Learning rate: check the warm-up and the number of steps. Variance: "
+          "'grposweep screen' shows which prompts carry a signal. Gradient: check which weights are trained (the B of LoRA "
+          "starts at zero and must not stay there). Same weights: keep them in float32."),
     Check("below_start", P, ("start",), checks.below_start, "The evaluation is below its start.",
           "Training makes the model worse on held-out prompts. Lower the learning rate; compare the training reward with the "
           "evaluation's: if the first rises, the reward is being gamed."),
@@ -171,20 +175,22 @@ COLLAPSE = (
     "reward_fallen",
 )
 GROUPS: Mapping[str, tuple[str, ...]] = dict.fromkeys(COLLAPSE, ("collapse",))
+IDLE = ("nothing_moved", "learning_rate_zero", "no_gradient", "no_update")
 EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "no_variance": {"reward_fallen"},  # all rewards are 0; the advice on variance would mislead
-    "flat": {*COLLAPSE, "learning_rate_zero", "no_gradient", "no_update", "below_start", "precision", "few_groups"},
+    "nothing_moved": {*COLLAPSE, "learning_rate_zero", "no_gradient", "no_update"},
+    "flat": {*COLLAPSE, *IDLE, "below_start", "precision", "few_groups"},
     "falling": {*COLLAPSE, "below_start"},
     "below_start": {"reward_fallen"},
     "best_step": {"below_start"},
-    "few_groups": {"no_variance", "reward_fallen"},
+    "few_groups": {"no_variance", "reward_fallen", "nothing_moved"},
     "no_gradient": {"reward_fallen", "no_variance", "few_groups", "learning_rate_zero", "non_finite"},
     "no_update": {"learning_rate_zero"},
     "entropy_fall": {"entropy_collapse"},
     "kl_drift": {"kl_blow_up"},
     "kl_spikes": {"kl_blow_up", "kl_drift"},
     "truncation": {"all_truncated"},
-    "loss_near_zero": {"no_gradient", "no_variance", "few_groups", "non_finite", "learning_rate_zero", "reward_fallen"},
+    "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen"},
 }
 SETTINGS: Mapping[str, tuple[str, ...]] = {  # fields of the setting that the advice of a finding changes
     "kl_blow_up": ("learning_rate", "beta"),

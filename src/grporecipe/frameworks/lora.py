@@ -21,8 +21,8 @@ def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[...
     return (
         row("lora", rank, "int", 0, read=lambda found: found > 0, fixable=False),
         row("lora_rank", rank, "int", 0, fixable=False, judged=False),
-        row("lora_alpha", alpha, "float", usual, fixable=False, judged=False),
-        row("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False, judged=False),
+        row("lora_alpha", alpha, "float", usual, fixable=False),
+        row("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False),
     )
 
 

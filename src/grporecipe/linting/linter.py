@@ -223,7 +223,7 @@ def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, A
     found: dict[str, Any] = dict.fromkeys(PLAN)
     sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
     given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
-    if unknown & SIZES or min(*sizes, *given) < 1:
+    if s.asynchronous or unknown & SIZES or min(*sizes, *given) < 1:
         return found
     rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
     found["completions_per_rollout"] = rollout

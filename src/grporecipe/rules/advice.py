@@ -15,6 +15,7 @@ from grporecipe.setting import EVERY, TRL_FAMILY, Setting
 FEW_PROMPTS = 8  # per step: the batch of the stalled run
 TIMID, TIMID_LORA = 1e-6, 2e-6
 HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
+ALPHA = 32.0  # LoRA's, in the published runs with these rates
 STEEP = 5e-6  # the rate from which the report advises warmup
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
@@ -47,18 +48,24 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     )
 
 
-@rule("GA202", "warning", ("learning_rate", "parameters", "lora"), of=EVERY, blames=("learning_rate",),
-      why="high for {model}: stable GRPO runs are reported up to {most:g}", instead="Try {rate:g}, with warmup.")  # fmt: skip
+@rule("GA202", "warning", ("learning_rate", "parameters", "lora", "lora_alpha"), of=EVERY,
+      blames=("learning_rate", "lora_alpha"),
+      why="{scaled}high for {model}: stable GRPO runs are reported up to {most:g}",
+      instead="Try {rate:g}, with warmup.")  # fmt: skip
 def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
 
     The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
-    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"). Judged only if the model's size is known.
+    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"): published runs take 1e-5 to 1e-4 with an alpha
+    of 32 (TRL's reproduction, verl, Tinker). Updates are scaled by alpha / rank, and the best rate hardly depends on the rank,
+    so another alpha multiplies the rate by alpha / 32. Judged only if the model's size is known.
     """
-    most = HOT_LORA if s.lora else HOT
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= most:
+    most, scale = (HOT_LORA, s.lora_alpha / ALPHA) if s.lora else (HOT, 1.0)
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate * scale <= most:
         return None
-    return {"model": _model(s), "most": most, "rate": 1e-4 if s.lora else 5e-6}
+    alpha = f"{s.key('lora_alpha')}={s.lora_alpha:g}"
+    scaled = "" if scale == 1 else f"with {alpha} it acts as {s.learning_rate * scale:g} with {ALPHA:g}, "
+    return {"model": _model(s), "most": most, "rate": 1e-4 / scale if s.lora else 5e-6, "scaled": scaled}
 
 
 @rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
@@ -132,6 +139,28 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
         return None
     rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
     return {"rate": rate, "moved": MOVED[rate]}
+
+
+ATTENTION = frozenset(
+    ["q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "q_a_proj", "q_b_proj",
+     "kv_a_proj_with_mqa", "kv_b_proj"]
+)  # fmt: skip
+
+
+@rule("GA207", "warning", ("lora", "lora_targets", "launcher"), of=EVERY, blames=("lora_targets",), what="{set}",
+      why="the adapters are in attention alone, which learns less than with the MLP at any rank",
+      instead="Set {lora_targets}=all-linear, as published LoRA runs do.")  # fmt: skip
+def adapters_are_in_the_mlp_too(s: Setting) -> Facts | None:
+    """LoRA on attention alone, without the MLP's modules.
+
+    "LoRA Without Regret" (Thinking Machines, 2025): attention-only LoRA does worse even if a higher rank makes up for its
+    parameters; TRL's guide of the same name and the published LoRA runs of verl and Tinker adapt all linear layers. If ``trl
+    grpo`` names no modules, PEFT adapts q_proj and v_proj of most models (peft 0.21 utils/constants.py).
+    """
+    if not s.lora or not ATTENTION.issuperset(s.lora_targets) or not (s.lora_targets or s.launcher == "trl"):
+        return None
+    listed = ", ".join(s.lora_targets) or "null, for which PEFT takes q_proj and v_proj"
+    return {"set": f"{s.key('lora_targets')}={listed}"}
 
 
 def _model(s: Setting) -> str:

@@ -4,14 +4,16 @@ Sources: trl 0.17-1.16 trainer/grpo_trainer.py (``_compute_loss``, whose branche
 each loss) and trainer/grpo_config.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from math import log, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 from grporecipe import planning
 from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.helpers import each, named, no_field, one_of, unread
-from grporecipe.rules.registry import Violation, rule
+from grporecipe.rules.registry import Change, Violation, rule
 from grporecipe.setting import EVERY, TRL_LIKE, Setting, Version
 
 # Every loss, and the release that added it.
@@ -170,14 +172,20 @@ rule("GL112", "error", ("epsilon", "epsilon_high"), of=EVERY, title="the clip ha
 
 
 @rule("GL201", "warning", ("loss_type", "epsilon", "epsilon_high"), of=TRL_LIKE, blames=("loss_type", "epsilon_high", "epsilon"),
-      why="without {epsilon_high} it clamps every weight at {epsilon=}",
-      instead="Set {epsilon_high}=5.0, the bound itself.")  # fmt: skip
-def cispo_has_its_own_bound(s: Setting) -> bool:
+      why="{unset}it clamps every weight at {bound}, even that of an unchanged policy, which is 1",
+      instead="Set {epsilon_high}=5.0, the bound itself.", to=({"epsilon_high": 5.0},))  # fmt: skip
+def cispo_has_its_own_bound(s: Setting) -> Facts | None:
     """The cispo loss takes ``epsilon_high`` as the bound itself, not as a distance from 1, and falls back to ``epsilon``.
 
-    So with the default every token weighs 0.2. Measured with trl 1.16: gradient norm 0.29 instead of 1.49 with 5.0.
+    So with the default every token weighs 0.2, and with DAPO's value 0.28. Measured with trl 1.16: gradient norm 0.29 instead
+    of 1.49 with 5.0, the value of ScaleRL (arXiv 2510.13786).
     """
-    return s.loss_type == "cispo" and s.epsilon_high is None
+    bound = s.epsilon if s.epsilon_high is None else s.epsilon_high
+    if s.loss_type != "cispo" or bound >= 1:
+        return None
+    name = "epsilon" if s.epsilon_high is None else "epsilon_high"
+    return {"unset": "without {epsilon_high} ".format(epsilon_high=s.key("epsilon_high")) if s.epsilon_high is None else "",
+            "bound": f"{s.key(name)}={bound:g}"}  # fmt: skip
 
 
 @rule("GL202", "warning", ("loss_type", "delta"), of=TRL_LIKE, blames=("delta",),
@@ -273,6 +281,158 @@ def the_loss_has_its_level(s: Setting) -> Facts | None:
     """
     meant = {"luspo": "sequence", "vespo": "token"}.get(s.loss_type)
     return {"meant": meant} if meant is not None and s.importance_sampling_level != meant else None
+
+
+UNCLIPPED = ("cispo", "sapo", "vespo", "real")  # these do not clip at 1 - epsilon and 1 + epsilon_high
+CLIP_READS = (*SIZES, "unsolved", "num_iterations", "prompts_per_rollout", "prompts_per_step", "loss_type", "epsilon",
+              "epsilon_high", "importance_sampling_level")  # fmt: skip
+OF_SEQUENCES, OF_TOKENS = 0.01, 1.0
+
+
+def _steps_per_rollout(s: Setting) -> float:
+    """Return the optimizer steps that use one rollout; 1 if the sizes are unknown."""
+    if s.prompts_per_rollout is not None:
+        return s.num_iterations * s.prompts_per_rollout / s.prompts_per_step if s.prompts_per_step else 1.0
+    is_known = s.generation_batch_size is None or judgeable(s)
+    return float(planning.steps_per_rollout(s)) if is_known and s.gradient_accumulation_steps >= 1 else 1.0
+
+
+@rule("GL208", "warning", CLIP_READS, of=EVERY, blames=("epsilon", "importance_sampling_level"),
+      why="the ratio of a sequence is the geometric mean over its tokens, so all of them would have to move by {part:.0%} the "
+          "same way before anything is clipped, though each rollout is used for {steps:g} steps",
+      instead="Set {epsilon}=3e-4 and {epsilon_high}=4e-4, as the GSPO paper does.",
+      to=({"epsilon": 3e-4, "epsilon_high": 4e-4},))  # fmt: skip
+def the_clip_of_sequences_is_narrow(s: Setting) -> Facts | None:
+    """Sequence-level importance with the clip of tokens (0.2), which a mean over hundreds of tokens never reaches.
+
+    GSPO (arXiv 2507.18071, section 5.1) clips at 3e-4 and 4e-4, as do the examples of TRL, ms-swift and verl (verl#7356).
+    Reported from 0.01 on, and only if a rollout is used for more than one step, because the ratio is 1 otherwise. Measured
+    with trl 1.16 in four passes over a rollout: at 0.2 no sequence is clipped, at 3e-4 and 4e-4 most are.
+    """
+    steps = _steps_per_rollout(s)
+    if s.importance_sampling_level != "sequence" or s.loss_type in UNCLIPPED or steps <= 1 or s.epsilon < OF_SEQUENCES:
+        return None
+    return {"part": s.epsilon, "steps": steps}
+
+
+@rule("GL209", "warning", (*CLIP_READS, "delta"), of=EVERY, blames=("epsilon_high", "epsilon", "loss_type"), what="{set}",
+      why="it clips at {bound:g} times the old probability, so nothing bounds samples that are up to {steps:g} steps old",
+      instead="Set {name}={usual} (DAPO: 0.2 and 0.28), or the cispo loss, whose {epsilon_high} is such a bound.",
+      to=lambda s: ({name: 0.28 if name == "epsilon_high" else 0.2} for name in _wide(s)))  # fmt: skip
+def stale_samples_are_clipped(s: Setting) -> Facts | None:
+    """A clipped loss whose clip is too wide to act, though each rollout is used for several steps.
+
+    ``epsilon_high`` of 1 and above is cispo's. The lower clip never acts if ``epsilon`` is 1 or above. Training on stale
+    samples without a clip collapses (tinker-cookbook#822: a plain importance-weighted loss does at a staleness of 3 steps,
+    one with a clip does not). ``delta`` bounds the ratio in TRL and ms-swift, so it is enough there.
+    """
+    steps, names = _steps_per_rollout(s), _wide(s)
+    if not names or steps <= 1:
+        return None
+    name = names[0]
+    value = s.epsilon if name == "epsilon" else s.epsilon_high
+    assert value is not None
+    return {"set": named(s, names), "bound": 1 + value, "steps": steps, "name": s.key(name),
+            "usual": 0.28 if name == "epsilon_high" else 0.2}  # fmt: skip
+
+
+def _wide(s: Setting) -> list[str]:
+    """Return the clip options of a token-level clipped loss that are too wide to clip."""
+    if s.loss_type not in CLIPPED or s.importance_sampling_level != "token":
+        return []
+    if s.delta is not None and s.prompts_per_rollout is None:
+        return []
+    values = {"epsilon_high": s.epsilon_high, "epsilon": s.epsilon}
+    return [name for name, value in values.items() if value is not None and value >= OF_TOKENS]
+
+
+CORRECTED = ("version", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode")
+TRUNCATING: Mapping[
+    str, tuple[Callable[[float], bool], float | None]
+] = {  # whether it truncates, and a value that does not
+    "top_p": (lambda value: value < 1, 1.0),
+    "top_k": (lambda value: value >= 1, 0),
+    "min_p": (lambda value: value > 0, None),
+}
+PROCESSED, UNBIASED = (0, 24), (1, 17)
+OF_TRL = frozenset({"trl", "open-r1"})  # Unsloth replaces this part of TRL
+
+
+def _truncating(s: Setting) -> list[str]:
+    """Return the sampling options that are set and leave tokens out."""
+    values = {name: getattr(s, name) for name in TRUNCATING}
+    return [name for name, value in values.items() if value is not None and TRUNCATING[name][0](value)]
+
+
+def _untruncate(s: Setting) -> Iterator[Change]:
+    yield {name: TRUNCATING[name][1] for name in _truncating(s)}
+    yield {"vllm_importance_sampling_correction": False}
+
+
+@rule("GL210", "warning", (*CORRECTED, *TRUNCATING, "max_completion_length"), of=OF_TRL, to=_untruncate,
+      blames=(*TRUNCATING, "vllm_importance_sampling_correction"), what="{set}",
+      why="vLLM's log-probabilities are those among the tokens that are left, TRL's those among all, so the importance ratio of "
+          "each token is too small by the probability that is left{product}",
+      instead="Sample from all tokens, or set {vllm_importance_sampling_correction}=false, or use TRL 1.17.")  # fmt: skip
+def the_ratio_is_of_all_tokens(s: Setting) -> Facts | None:
+    """``top_p``, ``top_k`` or ``min_p`` with vLLM and its correction: the importance ratio is biased from TRL 0.24 to 1.16.
+
+    vLLM renormalizes over the tokens that are left (``processed_logprobs``), TRL takes the softmax of all, so the ratio has the
+    probability S that is left as a factor: trl#6789. Measured in trl#7269 with Qwen2.5-1.5B: S = 0.895 on average for top_p 0.8
+    with top_k 1024, 0.965 for top_k 20. The sequence modes multiply it over a completion, so hardly any gradient is left. TRL
+    1.17 corrects it.
+    """
+    names = _truncating(s)
+    is_on = s.use_vllm and s.vllm_importance_sampling_correction and PROCESSED <= s.version < UNBIASED
+    if not names or not is_on:
+        return None
+    length = s.max_completion_length
+    multiplies = s.vllm_importance_sampling_mode.startswith("sequence_")
+    product = f"; {s.key('vllm_importance_sampling_mode')}={s.vllm_importance_sampling_mode} multiplies them: 0.99 per token " \
+              f"is {0.99**max(length, 0):.1g} after {length} tokens" if multiplies else ""  # fmt: skip
+    return {"set": named(s, names), "product": product}
+
+
+# The standard deviation of a token's log-ratio between vLLM and TRL, both in bfloat16 (trl#6789, Qwen2.5-0.5B).
+MISMATCH = 0.05
+FEW_LEFT = 0.25
+
+
+def weight_left(tokens: int, most: float, mismatch: float = MISMATCH) -> float:
+    """Return the mean weight of completions of the same policy after ``sequence_mask``; 1 without masking.
+
+    The log-ratios of tokens have the deviation ``mismatch`` and a mean of minus half their variance. So the ratio of a
+    completion is 1 on average, and its logarithm has the deviation d = mismatch sqrt(tokens). Those above ``most`` get
+    weight 0, which leaves Phi((ln most - d^2 / 2) / d): half at 2 ln most / mismatch^2 tokens.
+    """
+    variance = mismatch**2 * tokens
+    return NormalDist().cdf((log(most) - variance / 2) / sqrt(variance))
+
+
+@rule("GL211", "warning", (*CORRECTED, "vllm_importance_sampling_clip_max", "max_completion_length"), of=OF_TRL,
+      blames=("vllm_importance_sampling_mode", "max_completion_length"), what="{max_completion_length=}",
+      why="{vllm_importance_sampling_mode=} multiplies the ratios of all tokens and masks products above {most:g}: with a usual "
+          "mismatch (0.05 per token) completions of {s.max_completion_length} tokens keep {left:.0%} of their weight, those of "
+          "{half} tokens half",
+      instead="Set {vllm_importance_sampling_mode}=token_truncate, which weighs each token on its own.",
+      to=({"vllm_importance_sampling_mode": "token_truncate"},))  # fmt: skip
+def long_completions_keep_their_weight(s: Setting) -> Facts | None:
+    """``sequence_mask`` (TRL's default with vLLM since 0.26) with completions so long that their weight is masked away.
+
+    TRL sums the log-ratios of a completion's tokens, so their deviation grows with the square root of the length. With a
+    deviation of 0.05 per token half of the weight is left at 879 tokens, a quarter at 2,122. It is 0.050 between vLLM and a
+    bfloat16 trainer, 0.042 with a float32 one (trl#6789, 3,916 tokens of Qwen2.5-0.5B). Observed mean weights: 0.57
+    (trl#5815), 0.06 with 8,000 to 10,000 tokens (NeMo-RL#2269). Reported if less than a quarter is left; trl 1.16 itself
+    agrees with the formula.
+    """
+    most = s.vllm_importance_sampling_clip_max
+    is_on = s.use_vllm and s.vllm_importance_sampling_correction and s.vllm_importance_sampling_mode == "sequence_mask"
+    if not is_on or s.version < CORRECTION_NAMED or most is None or most <= 1 or s.max_completion_length < 1:
+        return None
+    left = weight_left(s.max_completion_length, most)
+    if left >= FEW_LEFT:
+        return None
+    return {"most": most, "left": left, "half": round(2 * log(most) / MISMATCH**2)}
 
 
 class Range(NamedTuple):

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from grporecipe import frameworks
-from grporecipe.check import UNSTATED, check
+from grporecipe.check import UNSTATED, Problem, check
 from grporecipe.errors import UserError
 from grporecipe.fixes import render_problem
 from grporecipe.frameworks.base import text
 from grporecipe.frameworks.memory import describe
 from grporecipe.frameworks.parsing.load import Options, load_recipes
-from grporecipe.linting.linter import build_plan
+from grporecipe.linting.linter import SIZES, build_plan
 from grporecipe.linting.output import place_of
 from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
@@ -29,6 +29,7 @@ from grporecipe.terminal import say
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.report.plan import (
     SYMBOLS,
+    asynchronous_table,
     fit_table,
     gpu_table,
     host_line,
@@ -60,7 +61,9 @@ def show_plan(
         for (name, setting), cost in zip(named, hours, strict=True):
             shown = build_plan(setting)
             shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
-            shown |= {"memory_gib": memory_gib(setting), "gpu_hours": cost}
+            shown |= {"memory_gib": None if setting.asynchronous else memory_gib(setting), "gpu_hours": cost}
+            if setting.asynchronous:
+                shown["asynchronous"] = {name: value for name, value, _ in setting.asynchronous}
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         console = build_console()
@@ -71,13 +74,18 @@ def show_plan(
                 console.print(
                     f"{head}about {cost:.3g} GPU hours, estimated from {rates.trials} finished trials of {measured}"
                 )
-    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
+    return int(any(problem.severity == "error" for _, setting in named for problem in _problems(setting)))
+
+
+def _problems(s: Setting) -> list[Problem]:
+    """Return the problems of a setting. No rule on the sizes of a rollout holds for an asynchronous trainer."""
+    return [problem for problem in check(s) if not (s.asynchronous and problem.rule.reads & SIZES)]
 
 
 def _timed(s: Setting, hours: float | None) -> Setting:
     """Return a setting with the seconds per optimizer step, including evaluations, if its GPU hours are known."""
     steps = total_steps(s)
-    if hours is None or not steps:
+    if hours is None or not steps or s.asynchronous:
         return s
     return s.replace({"step_seconds": hours * HOUR / steps / max((s.processes or 1) + s.server_gpus, 1)})
 
@@ -250,8 +258,16 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
 
 
 def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
-    console.print(plan_table(named))
+    if synchronous := [pair for pair in named if not pair[1].asynchronous]:
+        console.print(plan_table(synchronous))
+    for name, setting in named:
+        if setting.asynchronous:
+            console.print(
+                f"{name}: asynchronous. Completions are generated while the policy trains, so it has no rollouts."
+            )
+            console.print(asynchronous_table(setting))
     console.print(SYMBOLS, style="dim")
+    named = synchronous
     for name, setting in named:
         memory = estimate(setting)
         if memory is not None:
@@ -262,7 +278,7 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
             _print_assumptions(console, setting, head)
         for note in notes(setting):
             console.print(f"{head}{note}", markup=False)
-        for problem in check(setting):
+        for problem in _problems(setting):
             style = "red" if problem.severity == "error" else "yellow"
             console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)
 

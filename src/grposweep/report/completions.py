@@ -121,8 +121,8 @@ def measures(trial: TrialView) -> str:
 
 
 def warning(trial: TrialView) -> str:
-    """Return one sentence about a degenerate policy; empty without a sign of one."""
-    return "; ".join(signs(trial).found)
+    """Return one sentence about a degenerate policy, or one that has not changed; empty without a sign of either."""
+    return "; ".join((*filter(None, [trial.unmoved]), *signs(trial).found))
 
 
 def winner_warning(trial: TrialView | None) -> list[str]:
@@ -144,7 +144,7 @@ def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
         return
     step = found[0][1].step
     yield Text(f"\nheld-out completions at step {step}", "bold")
-    if text := warning(trial):
+    if text := "; ".join(signs(trial).found):  # the rest of `warning` is above it on the screen
         yield Text(text, "yellow")
     if text := measures(trial):
         yield Text(f"{text} (before training in brackets)", "dim")

@@ -172,6 +172,14 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     return table
 
 
+def asynchronous_table(s: Setting) -> Table:
+    """Return the numbers of a trainer that generates while it trains, with their formulas."""
+    table = build_table("", ("value", {**RIGHT, **FOLD}), ("formula", FOLD))
+    for row in s.asynchronous:
+        table.add_row(*row)
+    return table
+
+
 def notes(s: Setting) -> list[str]:
     """Return notes next to the table: a misleading shortcut formula, and what is unknown."""
     said = []

@@ -129,6 +129,7 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
     return {
         **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
         "silent_ranks": (hang_sentence(trial.path) or None) if trial.silent > WORRYING_SECONDS else None,
+        "warning": trial.unmoved or None,
     }  # fmt: skip
 
 
@@ -181,14 +182,14 @@ def _running(view: SweepView) -> RenderableType | None:
     if not running:
         return None
     head = Text(f"{'running':8} {'step':>13} {'reward':>7} {'GPU h':>7} {'time':>9}", "dim")
-    lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_silent_ranks(trial)))
+    lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_doubts(trial)))
     return Group(head, *lines, *_more(len(running) - MOST))
 
 
-def _silent_ranks(trial: TrialView) -> list[Text]:
-    """Return where the ranks of a trial are that has shown no sign of life for long."""
-    found = hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else ""
-    return [Text(f"    {found}", "yellow")] if found else []
+def _doubts(trial: TrialView) -> list[Text]:
+    """Return where the ranks of a trial are that has shown no sign of life for long, and why no step has changed a weight."""
+    found = (hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else "", trial.unmoved)
+    return [Text(f"    {text}", "yellow") for text in found if text]
 
 
 def _running_line(trial: TrialView) -> Text:

@@ -109,7 +109,7 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
             yield Text(f"when it was ended: {found}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
-    for warning in _warnings(view, trial):
+    for warning in (*filter(None, [trial.unmoved]), *_warnings(view, trial)):
         yield Text(f"\n{warning}", "yellow")
 
 

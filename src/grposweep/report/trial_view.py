@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from grporecipe.diagnose.log import translate
 from grporecipe.files import (
     finite_or_none,
     objects,
@@ -19,6 +20,7 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
+from grporecipe.guards import unmoved
 from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start, share_error
 from grposweep.storage import paths
@@ -211,6 +213,13 @@ class TrialView:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
         values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
         return next((value for value in values if value is not None), None)
+
+    @cached_property
+    def unmoved(self) -> str:
+        """Why no step has changed a weight so far; empty if one has. Reads metrics.jsonl until the first step that has."""
+        lines = read_lines(self.path / paths.METRICS, step=int)
+        rows = ({**translate(line), "step": line["step"]} for line in lines if line.get("kind") == "train")
+        return unmoved(rows, self.total)
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

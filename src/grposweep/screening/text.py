@@ -11,7 +11,7 @@ from rich.table import Table
 from grporecipe.files import write_text
 from grposweep.report.tables import NUMBER, build_table
 from grposweep.screening.signal import Share
-from grposweep.screening.summary import Advice, Screen, findings, missed_answers
+from grposweep.screening.summary import ENOUGH, Advice, Screen, findings, missed_answers
 from grposweep.storage import paths
 
 BINS = ((0.0, 0.02, "almost never"), (0.02, 0.2, "0.02 to 0.2"), (0.2, 0.8, "0.2 to 0.8"), (0.8, 0.98, "0.8 to 0.98"),
@@ -32,6 +32,8 @@ def print_screen(
     )
     console.print(_rates(screen))
     console.print(_groups(screen, group, prompts))
+    if line := refill_line(screen.share(group)):
+        console.print(line)
     for finding in findings(screen, limit):
         console.print(f"! {finding.text} {finding.advice}", style="yellow", markup=False)
     for prompt in missed_answers(screen)[1]:
@@ -91,6 +93,19 @@ def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
     table.caption = f"G is batch.num_generations, * as set; completions are those of groups with a signal{lower}"
     table.caption_justify = "left"
     return table
+
+
+def refill_line(share: Share) -> str:
+    """Return how much dynamic sampling would generate with this share of groups with a signal; empty if most have one.
+
+    Sources: verl recipe/dapo/dapo_ray_trainer.py, EasyR1 ray_trainer.py (both raise "Generated too many"); DAPO#22, verl#953.
+    """
+    if share.mean >= ENOUGH or share.low <= 0:
+        return ""
+    return (
+        f"dynamic sampling would generate {1 / share.mean:.1f} times the prompts of a step ({1 / share.high:.1f} to "
+        f"{1 / share.low:.1f}): verl's max_num_gen_batches x gen_batch_size and EasyR1's max_try_make_batch must allow it"
+    )
 
 
 def _shown(share: Share) -> str:

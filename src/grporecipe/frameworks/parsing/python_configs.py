@@ -34,6 +34,7 @@ from grporecipe.frameworks.parsing.version_source import Judged
 from grporecipe.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 
 CONFIG = "GRPOConfig"
+CONFIGS = (CONFIG, "AsyncGRPOConfig")
 LORA = {
     "r": "lora_r",
     "lora_alpha": "lora_alpha",
@@ -161,8 +162,8 @@ def _is_config(names: Names, node: ast.expr, steps: int = 0) -> bool:
     if name in names.classes:
         return steps < MOST_BASES and any(_is_config(names, base, steps + 1) for base in names.classes[name].bases)
     if not origin:  # part of a file, without its imports
-        return name == CONFIG
-    return origin.partition(".")[0] in LIBRARY_TRAINERS and origin.rpartition(".")[2] == CONFIG
+        return name in CONFIGS
+    return origin.partition(".")[0] in LIBRARY_TRAINERS and origin.rpartition(".")[2] in CONFIGS
 
 
 def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: Scope, is_only: bool) -> PythonConfig:

@@ -15,8 +15,6 @@ from grporecipe.frameworks.base import KeyTable, key_span, keys_at_release, load
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Version
 
-ASYNC = "async"  # marks keys of AsyncGRPOConfig in the table
-
 
 def table() -> dict[str, Any]:
     """Return the committed table."""
@@ -48,32 +46,44 @@ def parse_version(text: str) -> Version:
 @lru_cache(maxsize=128)
 def known(version: Version) -> KeyTable:
     """Return every key that a recipe may set, for the newest release that is not newer than ``version``."""
-    return keys_at_release(
-        {name: known["history"] for name, known in table()["keys"].items() if known["in"] != ASYNC}, version
-    )
+    return keys_at_release({name: known["history"] for name, known in table()["keys"].items()}, version)
 
 
 @cache
-def _async_keys() -> Mapping[str, list[Any]]:
-    return {name: known["history"] for name, known in table()["keys"].items() if known["in"] == ASYNC}
+def _only_async() -> frozenset[str]:
+    """Return the keys that only AsyncGRPOConfig has."""
+    return frozenset(table()["async"].keys() - table()["keys"].keys())
 
 
 def is_async(recipe: Recipe) -> bool:
     """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it has."""
-    if recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer":
-        return True
-    return not _async_keys().keys().isdisjoint(recipe.config)
+    return _builds_async(recipe) or not _only_async().isdisjoint(recipe.config)
+
+
+def _builds_async(recipe: Recipe) -> bool:
+    return recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer"
 
 
 def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
-    """Return the keys of a release, with those of AsyncGRPOConfig if the recipe is for it."""
-    return KeyTable({**takes, **keys_at_release(_async_keys(), recipe.version)}) if is_async(recipe) else takes
+    """Return the keys of a release. For an asynchronous recipe, these are those of AsyncGRPOConfig, with its defaults.
+
+    A recipe that only its keys show to be asynchronous has a script of its own, which may read keys of GRPOConfig as well.
+    """
+    if not is_async(recipe):
+        return takes
+    own = table()["async"]
+    declared = keys_at_release(own, recipe.version)
+    if not _builds_async(recipe):
+        return KeyTable({**takes, **declared})
+    if not declared:
+        return declared  # this release has no AsyncGRPOConfig
+    return KeyTable({**{name: spec for name, spec in takes.items() if name not in own}, **declared})
 
 
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
     """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
-    return key_span(table()["keys"].get(name, {}).get("history"))
+    return key_span(table()["keys"].get(name, {}).get("history") or table()["async"].get(name))
 
 
 def transformers(version: Version) -> str:

@@ -72,7 +72,7 @@ def fate(recipe: Recipe, key: str) -> Fate:
     """Return what happens to a key of a recipe that its launch does not take."""
     launch, version = recipe.launch, recipe.version
     if recipe.in_python:
-        return Fate("GRPOConfig() raises a TypeError")
+        return Fate(f"{'Async' * keys.is_async(recipe)}GRPOConfig() raises a TypeError")
     is_flag = launch is not None and key in recipe.lines  # keys of a YAML that a script names have no lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
@@ -355,10 +355,12 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
 
     Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
     counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
+    ``grposweep plan`` has its numbers.
     """
     if has_own_batches(recipe):
         name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
-        why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
+        plan = "'grposweep plan' has its own numbers" if keys.is_async(recipe) else "there is no plan"
+        why = f"it makes batches in its own way, so TRL's rules on their sizes were not applied, and {plan}"
         yield Violation(
             f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
         )
@@ -444,6 +446,8 @@ def _when(key: str, recipe: Recipe) -> str:
     first, last = seen
     if recipe.version < first:
         return f"it came with TRL {text(first)}, after {now}"
+    if keys.is_async(recipe) and (last is None or recipe.version < last):
+        return f"AsyncGRPOConfig has no such key in {now}"
     return f"{now} (transformers {keys.transformers(recipe.version)}) has no such key" + (
         f"; TRL {text(last)} removed it" if last and last < recipe.version else ""
     )

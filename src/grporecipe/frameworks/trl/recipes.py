@@ -29,7 +29,7 @@ from grporecipe.frameworks.base import (
 from grporecipe.frameworks.lora import as_count, as_modules
 from grporecipe.frameworks.parsing.yaml_text import Value, convert
 from grporecipe.frameworks.reading import Values, collect_converted, release_defaults
-from grporecipe.frameworks.trl.keys import is_async, known, span
+from grporecipe.frameworks.trl.keys import is_async, known, span, with_async
 from grporecipe.frameworks.writing import in_completions, write_release
 from grporecipe.planning import save_every, total_steps
 from grporecipe.recipe import KeySpec, Recipe
@@ -120,9 +120,9 @@ DERIVED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
-    *(Field(name, key, RELEASE, fixable=False, judged=False, plain=False)
+    *(Field(name, key, RELEASE, fixable=False, judged=name == "lora_alpha", plain=False)
       for name, key in (("lora_rank", "lora_r"), ("lora_alpha", "lora_alpha"), ("lora_dropout", "lora_dropout"))),
-    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, judged=False, plain=False),
+    Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
           derive=lambda found: model_size(str(found.said.get("model_name_or_path") or "")) or UNSAID),
@@ -159,7 +159,7 @@ NEVER_NATIVE = frozenset(  # fields of this project, or of the command that star
     ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
      "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
      "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
-     "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu",
+     "server_command", "walltime_min", "host_memory_gib", "loads_on_every_rank", "gpu", "asynchronous",
      # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
      "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",
      "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
@@ -168,7 +168,7 @@ NEVER_NATIVE = frozenset(  # fields of this project, or of the command that star
 UNJUDGED = frozenset(
     ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
      "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
-     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "min_p", "repetition_penalty"]
+     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "repetition_penalty"]
 )  # fmt: skip
 SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
 FIELDS = (
@@ -228,10 +228,54 @@ def keys_of(found: Values) -> dict[str, str]:
 def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
     launch = found.recipe.launch
+    processes = found.said.get("num_processes") if fields["processes"] is None else fields["processes"]
     return {
-        "processes": found.said.get("num_processes") if fields["processes"] is None else fields["processes"],
+        "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
+        "asynchronous": _plan_asynchronous(found.recipe, processes),
     }
+
+
+def _plan_asynchronous(recipe: Recipe, processes: int | None) -> tuple[tuple[str, str, str], ...]:
+    """Return the numbers of a recipe for AsyncGRPOTrainer; empty for another trainer, and without one that is not known.
+
+    Versions are counted in weight syncs, so a sample of the oldest version that is allowed may be used until the next sync.
+    Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (__init__, get_train_dataloader, RolloutQueueDataset,
+    select_adapter_sync).
+    """
+    if not is_async(recipe):
+        return ()
+    takes = with_async(known(recipe.version), recipe)
+
+    def value(key: str) -> Any:
+        if key in recipe.unresolved or key not in takes:
+            return None
+        return convert(recipe.config.get(key, takes[key].default), takes[key].type).value
+
+    b, a, w = value("per_device_train_batch_size"), value("gradient_accumulation_steps"), processes
+    step = b * a * w if b and a and w else None
+    stale, every, flying = value("max_staleness"), value("weight_sync_steps"), value("max_inflight_tasks")
+    if flying is not None and flying < 0:
+        flying = None if step is None or stale is None else max(stale, 1) * step
+    budget, most = value("token_budget"), value("max_steps")
+    fills = "token_budget" in takes and (budget is None or budget > 0)
+    length = f"{budget:,}" if budget else "the server's max_model_len"
+    is_peft = recipe.config.get("use_peft")
+    rows = (
+        ("training processes", w, "a GPU each; the vLLM server has its own GPUs"),
+        ("completions per optimizer step", None if fills else step, "B W A"),
+        ("tokens per process and micro-step", length if fills else None, "at most token_budget; the completions vary"),
+        ("micro-steps per optimizer step", a, "A"),
+        ("completions in flight", flying, "max_inflight_tasks, or max(max_staleness, 1) B W A"),
+        ("completions that wait", value("queue_maxsize"), "at most queue_maxsize; then generation stops"),
+        ("optimizer steps between weight syncs", every, "weight_sync_steps"),
+        ("oldest sample in optimizer steps", None if stale is None or not every else (stale + 1) * every - 1,
+         "(max_staleness + 1) weight_sync_steps - 1; older ones are dropped"),
+        ("adapters on the server", stale + 2 if is_peft and stale is not None else None, "--max-loras: max_staleness + 2"),
+        ("total optimizer steps", most if most and most > 0 else None, "max_steps"),
+    )  # fmt: skip
+    return tuple((name, f"{number:,}" if isinstance(number, int) else number, formula) for name, number, formula in rows
+                 if number is not None)  # fmt: skip
 
 
 def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:
