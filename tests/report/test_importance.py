@@ -103,13 +103,25 @@ def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
     assert "No parameter has a significant effect with 4 trials, so fix none of them yet." in printed(view, capsys)
 
 
-def test_a_paused_trial_counts_with_the_value_that_it_has_reached(
+def test_with_a_paused_trial_all_count_as_they_were_after_its_share_of_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The title says how many have not finished."""
+    """After half of it the difference of 0.38 at the end was half as large."""
     view = make(tmp_path, *CLEAR, paused=1)
-    assert (view.importance.trials, view.importance.unfinished) == (6, 1)
-    assert "6 trials, 1 of them paused or stopped early" in " ".join(printed(view, capsys).split())
+    assert (view.importance.trials, view.importance.unfinished, view.importance.share) == (6, 1, 0.5)
+    said = " ".join(printed(view, capsys).split())
+    assert "6 trials, 1 of them paused or stopped early; all as they were after 50% of the training" in said
+    assert "batch small 3 of 6 +0.1900 ± 0.0253" in said
+
+
+def test_a_parameter_without_any_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trials that differ in nothing else have the same log; one other digit in it is an effect."""
+    alike = [(lr, batch, 0.8 if lr == 1e-4 else 0.5) for lr in (1e-4, 1e-3) for batch in ("small", "medium")]
+    said = printed(make(tmp_path / "a", *alike), capsys)
+    assert "batch changed nothing: trials 0, 1 have the same values of everything at every step" in said
+    assert "lr changed nothing" not in said
+    alike[0] = (1e-4, "small", 0.8001)
+    assert "changed nothing" not in printed(make(tmp_path / "b", *alike), capsys)
 
 
 def test_a_comparison_of_one_factor_has_no_second_table_of_effects(

@@ -311,7 +311,7 @@ class SweepView:
     @cached_property
     def importance(self) -> Importance:
         """What decides about the objective, as far as the trials of the search tell."""
-        return find_importance(self.searched, self.space, self.direction)
+        return find_importance(self.searched, self.space, self.direction, self.metric)
 
     @cached_property
     def _states(self) -> Counter[State]:
