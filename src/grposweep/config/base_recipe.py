@@ -53,16 +53,6 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
         raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
 
 
-def recipe_processes(path: Path) -> int | None:
-    """Return the training processes that a recipe states itself; None if it states none or cannot be read."""
-    try:
-        recipe = load_recipe(path, Options())
-        setting = frameworks.read(recipe).setting
-    except UserError:
-        return None
-    return setting.processes if recipe.processes or "processes" in setting.given else None
-
-
 @lru_cache(maxsize=16)
 def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
     """Read a recipe under the program's keys; a recipe of another framework is translated."""

@@ -11,7 +11,6 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load
-from grposweep.config.base_recipe import recipe_processes
 from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
@@ -497,8 +496,9 @@ def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[
     is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
     if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen:
         return
-    stated = recipe_processes(Path(recipe))
-    if stated not in (None, processes):
+    from grporecipe.frameworks.parsing.load import stated_processes  # only a program's recipe needs it
+
+    if stated := stated_processes(Path(recipe)):
         yield (
             f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a trial would train on one, with other "
             f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node), or "
