@@ -356,8 +356,9 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
         more = str(max(5, 2 * len(best.values)))
         yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
     prompts = as_number(as_mapping(view.baseline.get("task")).get("eval_prompts"))
+    there = [number for entry in view.prepared.values() if (number := as_number(as_mapping(entry).get("eval_prompts")))]
     if find_no_winner(view):
-        if prompts and prompts < ENOUGH_PROMPTS:
+        if prompts and prompts < ENOUGH_PROMPTS and prompts <= min(there, default=prompts):
             more = f"{ENOUGH_PROMPTS:g}"
             yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
         yield from _longer(view)
