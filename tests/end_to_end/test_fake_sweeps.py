@@ -1,6 +1,7 @@
 """Whole sweeps from the command line, with the fake trainer: search, resume, failure, interruption, in seconds."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -255,6 +256,16 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
     points = [trial.params for trial in study(ended.sweep).trials]
     assert len(points) == 10
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
+
+
+def test_a_sweep_of_a_file_has_the_name_of_the_file(run: Run) -> None:
+    """A folder that an earlier version named by model, task and parameters is found again."""
+    words = ("sweeps=kl_grid", "trainer=fake", "cluster=dry_run")
+    folder = run(*words).sweep
+    assert re.fullmatch(r"kl_grid-[0-9a-f]{6}", folder.name)
+    folder.rename(older := folder.with_name(f"tiny-arithmetic-lr-kl-beta-{folder.name[-6:]}"))
+    assert run(*words).code == 0
+    assert [path.name for path in older.parent.iterdir()] == [older.name]
 
 
 def test_the_controller_never_imports_torch(here: Path) -> None:

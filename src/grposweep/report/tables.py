@@ -97,7 +97,7 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     finished = [trial for trial in view.ranked if not trial.is_replicate]
     places = _places(view)
     finished.sort(key=lambda trial: places.get(trial.number, len(places)))
-    others = [trial for trial in view.searched if trial.objective is None]
+    others = view.unfinished
     starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
     title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
     columns = list(_columns(view, finished))
