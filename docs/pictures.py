@@ -1,18 +1,17 @@
-"""Make the pictures: docs/lint.svg, a terminal recording, and screenshots of the demo's report (its sweep takes minutes).
+"""Make the pictures: docs/lint.svg, a terminal, and screenshots of the demo's report (its sweep takes minutes).
 
-docs/report.png is the README's; docs/guides/report-*.png show a wide screen and a phone, light and dark.
+docs/report.png is the README's, without the leaderboard, so that it shows the curves. docs/guides/report-*.png show a wide
+screen and a phone, light and dark.
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures; with the Python that ran the sweep)
 python docs/pictures.py --recording         (only docs/lint.svg: seconds, without Chromium)
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from io import StringIO
 from pathlib import Path
 
@@ -25,9 +24,9 @@ RECIPE = CHECKOUT / "docs" / "recipe.yaml"
 COLUMNS = 88
 LINT = "grposweep lint recipe.yaml --processes 7 --framework-version 1.16"
 RECORDED = (LINT, f"{LINT} --fix --unsafe-fixes", LINT)
-READING = 4.0  # seconds before the next command
 SIZES = {"1400": (1400, 820), "420": (420, 900)}  # pixels: a wide screen and a phone
-PICTURES = {CHECKOUT / "docs" / "report.png": (960, 890, "light")} | {
+README = CHECKOUT / "docs" / "report.png"
+PICTURES = {README: (960, 1180, "light")} | {
     CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
     for name, size in SIZES.items()
     for scheme in ("light", "dark")
@@ -36,39 +35,17 @@ MOST_BYTES = 150_000
 
 
 def record(here: Path) -> str:
-    """Run the recorded commands on a copy of the example recipe, and return the recording as an SVG.
-
-    Each line appears when it was printed. A viewer without animations shows the last picture.
-    """
+    """Run the recorded commands on a copy of the example recipe, and return the terminal as an SVG."""
     shutil.copy(RECIPE, here / "recipe.yaml")
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     environment.pop("NO_COLOR", None)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    times: list[float] = []  # of each line, in seconds from the start
-    now = 0.0
     for line in RECORDED:
         arguments = [sys.executable, "-m", *line.split()]
-        begun = time.monotonic()
         done = subprocess.run(arguments, cwd=here, env=environment, capture_output=True, text=True, check=False)
-        took = time.monotonic() - begun
         console.print(f"[bold]$[/] {line}", highlight=False)
         console.print(Text.from_ansi(done.stdout))
-        lines = console.export_text(clear=False).count("\n")  # so far
-        times += [now, *[now + took] * (lines - len(times) - 1)]
-        now += took + READING
-    return animated(console.export_svg(title="grposweep lint"), times)
-
-
-def animated(svg: str, times: list[float]) -> str:
-    """Return a terminal's SVG whose lines appear at these times, once."""
-    style = """
-    @keyframes appear { from { opacity: 0 } to { opacity: 1 } }
-    text[clip-path*="-line-"] { animation: appear 1ms both }
-    @media (prefers-reduced-motion: reduce) { text[clip-path*="-line-"] { animation: none } }
-    """
-    svg = svg.replace("</style>", f"{style}</style>", 1)
-    line = re.compile(r'(clip-path="url\(#[\w-]+-line-(\d+)\)")')
-    return line.sub(lambda found: f'{found[1]} style="animation-delay: {times[int(found[2])]:.1f}s"', svg)
+    return console.export_svg(title="grposweep lint")
 
 
 def sweep(here: Path) -> Path:
@@ -103,6 +80,8 @@ def take(file: Path) -> None:
             page.set_default_timeout(180_000)  # WebGL in software, on a busy machine
             page.goto(file.as_uri())
             page.wait_for_selector("#plot-slices :is(.main-svg, p)", state="attached")
+            if picture == README:
+                page.add_style_tag(content="#leaderboard, nav { display: none }")
             page.screenshot(path=picture)
             page.close()
         browser.close()

@@ -85,7 +85,7 @@ def test_the_recording_shows_what_its_commands_print(tmp_path: Path) -> None:
     """Today; make it again with: python docs/pictures.py --recording."""
     now = load_script("pictures").record(tmp_path)
     assert printed(now) == printed((DOCS / "lint.svg").read_text())
-    assert len(set(re.findall(r"animation-delay: ([\d.]+)s", now))) == 6  # three commands, and when each was answered
+    assert "animation" not in now  # a preview shows it as it is
 
 
 def test_the_example_recipe_is_the_one_that_the_guide_lints() -> None:

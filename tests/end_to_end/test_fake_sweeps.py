@@ -1,6 +1,7 @@
 """Whole sweeps from the command line, with the fake trainer: search, resume, failure, interruption, in seconds."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -243,6 +244,16 @@ def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str
                   if (config := yaml.safe_load((trial / "config.yaml").read_text()))}  # fmt: skip
         clips = {(loss["loss_type"], loss["epsilon"], loss["epsilon_high"]) for loss in map(yaml.safe_load, losses)}
         assert clips == {("grpo", 3e-4, 4e-4), ("dapo", 0.2, 0.2), ("dapo", 0.2, 0.28), ("cispo", 0.2, 5.0)}
+
+
+def test_a_sweep_of_a_file_has_the_name_of_the_file(run: Run) -> None:
+    """A folder that an earlier version named by model, task and parameters is found again."""
+    words = ("sweeps=kl_grid", "trainer=fake", "cluster=dry_run")
+    folder = run(*words).sweep
+    assert re.fullmatch(r"kl_grid-[0-9a-f]{6}", folder.name)
+    folder.rename(older := folder.with_name(f"tiny-arithmetic-lr-kl-beta-{folder.name[-6:]}"))
+    assert run(*words).code == 0
+    assert [path.name for path in older.parent.iterdir()] == [older.name]
 
 
 def test_the_controller_never_imports_torch(here: Path) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.config.native_keys import check_read
+from grposweep.schema import Trainer
 from support import run_in
 
 ARGPARSE = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n{}\nargs = p.{}()\n"
@@ -17,6 +19,12 @@ HF += "HfArgumentParser(GRPOConfig).parse_args_into_dataclasses()\n"
         (HF, "config", "train.py reads its arguments with HfArgumentParser, which takes no --config"),
         (ARGPARSE.format("", "parse_args"), "config", "train.py declares no --config"),
         (ARGPARSE.format("", "parse_args"), "flags", "train.py declares no --output_dir"),
+        (ARGPARSE.format("p.add_argument('--output_dir')", "parse_args"), "flags", "declares no --learning_rate"),
+        (
+            ARGPARSE.format("p.add_argument('--output_dir', '--learning-rate')", "parse_args"),
+            "flags",
+            "no --learning_rate",
+        ),
     ],
 )
 def test_a_parser_that_would_refuse_its_arguments_is_named(tmp_path: Path, script: str, takes: str, said: str) -> None:
@@ -46,3 +54,54 @@ def test_a_parser_that_may_take_its_arguments_is_not(tmp_path: Path, more: str, 
         tmp_path, "trainer=script", "trainer.script=train.py", f"trainer.takes={takes}", "trainer.args.lr=1e-4"
     )
     assert "declares no" not in ended.err
+
+
+TRAINS = """from dataclasses import dataclass
+from trl import GRPOConfig, GRPOTrainer, TrlParser
+@dataclass
+class Mine:
+    penalty: float = 0.1
+def main(mine, args):
+    {}
+    GRPOTrainer(model="x", args=args).train()
+main(*TrlParser((Mine, GRPOConfig)).parse_args_and_config())
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "said"),
+    [
+        ("args.learning_rate = 1e-6", "lr", "line 7 of train.py sets learning_rate itself"),
+        ("args = GRPOConfig(beta=0.1, seed=mine.seed)", "kl.beta", "line 7 of train.py sets beta itself"),
+        ("print(mine)", "trainer.args.penalty", "declares penalty and never reads it"),
+        ("args.learning_rate = args.learning_rate * 2", "lr", ""),
+        ("if args.learning_rate is None: args.learning_rate = 1e-6", "lr", ""),
+        ("use(mine)", "trainer.args.penalty", ""),
+        ("print(mine.penalty)", "trainer.args.penalty", ""),
+    ],
+)
+def test_a_value_that_the_script_sets_or_never_reads_is_refused(
+    tmp_path: Path, line: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All trials would train the same. What it may read passes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINS.format(line))
+    problems = [*check_read(Trainer(kind="script", script="train.py"), [key, "search.trials"])]
+    assert len(problems) == bool(said)
+    assert all(said in problem and "all values would train the same" in problem for problem in problems)
+
+
+def test_a_recipe_for_more_processes_is_refused_until_the_command_chooses(tmp_path: Path) -> None:
+    """The trials would train on one, with other batches."""
+    (tmp_path / "run.sh").write_text("accelerate launch --num_processes 8 train.py --num_generations 8 --max_steps 2\n")
+    (tmp_path / "train.py").write_text("import trl\nfrom transformers import HfArgumentParser\nHfArgumentParser(Own)\n")
+    sweep = (
+        "trainer=script",
+        "trainer.script=train.py",
+        "trainer.recipe=run.sh",
+        "trainer.takes=flags",
+        "cluster=dry_run",
+    )
+    refused = run_in(tmp_path, *sweep, "-m", "lr=1e-4,1e-3")
+    assert (refused.code, "run.sh is for 8 processes, and cluster.processes=1" in refused.err) == (2, True)
+    assert "is for 8" not in run_in(tmp_path, *sweep, "cluster.processes=1", "-m", "lr=1e-4,1e-3").err

@@ -211,7 +211,8 @@ GRPOTrainer(model=m, args=c, reward_funcs=[f])
 
 @pytest.mark.parametrize(("text", "line"), [
     ("c = GRPOConfig(seed=1)", 2), ("import sys\nc = GRPOConfig(seed=int(sys.argv[1]))", None),
-    ("c = GRPOConfig(seed=load())", None), ("import os\nc = GRPOConfig(seed=1)\nx = os.environ['X']", None),
+    ("c = GRPOConfig(seed=load())", None),
+    ("from trl import TrlParser\nc = GRPOConfig(seed=1)", 3), ("import os\nc = GRPOConfig(seed=1)\nx = os.environ['X']", None),
 ])  # fmt: skip
 def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_path: Path) -> None:
     """Each trial would train the same; one that reads anything may take the swept values."""

@@ -29,6 +29,13 @@ def test_a_valid_recipe_is_one_quiet_line(lint: Lint, recipe: Write) -> None:
     assert ended.out == "1 file: 0 errors, 0 warnings\n"
 
 
+def test_a_number_of_processes_that_replaces_the_file_s_own_is_printed(lint: Lint, here: Path) -> None:
+    """Not if both are the same."""
+    (here / "run.sh").write_text("accelerate launch --num_processes 8 -m trl.scripts.grpo --num_generations 8\n")
+    assert "run.sh: it is for 8 processes, and judged for 4" in lint("run.sh", "--processes", "4").err
+    assert lint("run.sh", "--processes", "8").err == ""
+
+
 def test_the_version_that_valid_files_were_judged_by_is_stated_with_their_names(
     lint: Lint, recipe: Write, here: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """What decides in a sweep of few trials, on the page and at the end of a run, and what to change next."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from grposweep.report.tables import build_console
 from grposweep.report.view import SweepView, read_sweep
 from grposweep.search.analysis import part_of
 from grposweep.search.space import Interval
+from grposweep.storage.results import start_run
 from made import Made, make_comparison, make_sweep
 
 Trial = tuple[float, str, float]  # learning rate, batch, objective
@@ -103,13 +106,47 @@ def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
     assert "No parameter has a significant effect with 4 trials, so fix none of them yet." in printed(view, capsys)
 
 
-def test_a_paused_trial_counts_with_the_value_that_it_has_reached(
+def test_with_a_paused_trial_all_count_as_they_were_after_its_share_of_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The title says how many have not finished."""
+    """After half of it the difference of 0.38 at the end was half as large."""
     view = make(tmp_path, *CLEAR, paused=1)
-    assert (view.importance.trials, view.importance.unfinished) == (6, 1)
-    assert "6 trials, 1 of them paused or stopped early" in " ".join(printed(view, capsys).split())
+    assert (view.importance.trials, view.importance.unfinished, view.importance.share) == (6, 1, 0.5)
+    said = " ".join(printed(view, capsys).split())
+    assert "6 trials, 1 of them paused or stopped early; all as they were after 50% of the training" in said
+    assert "batch small 3 of 6 +0.1900 ± 0.0253" in said
+
+
+def test_paused_trials_follow_the_finished_ones_by_their_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the terminal and on the page; 0.40, 0.42 and 0.41 were reached."""
+    view = make(tmp_path, *CLEAR, paused=3)
+    said = printed(view, capsys)
+    assert re.findall(r"paused at (\d\.\d+)", said) == ["0.4200", "0.4100", "0.4000"]
+    assert re.findall(r'class="quiet">(0\.\d+)</td>', render_report(view)) == ["0.4200", "0.4100", "0.4000"]
+
+
+@pytest.mark.parametrize(("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")])
+def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
+    """As the run noted; an older run has no note. A budget is in GPU hours always."""
+    view = make(tmp_path, *CLEAR)
+    assert view.progress.budget_gpu_hours is not None
+    start_run(view.trials[0].path, 0, 1, gpu=gpu)
+    runs = view.trials[0].path / "runs.jsonl"
+    runs.write_text(runs.read_text().splitlines()[-1] + "\n")
+    assert view.spent_text.endswith("GPU hours")
+    assert replace(view, progress=replace(view.progress, budget_gpu_hours=None)).hours_unit == unit
+
+
+def test_a_parameter_without_any_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trials that differ in nothing else have the same log; one other digit in it is an effect."""
+    alike = [(lr, batch, 0.8 if lr == 1e-4 else 0.5) for lr in (1e-4, 1e-3) for batch in ("small", "medium")]
+    said = printed(make(tmp_path / "a", *alike), capsys)
+    assert "batch changed nothing: trials 0, 1 have the same values of everything at every step" in said
+    assert "lr changed nothing" not in said
+    alike[0] = (1e-4, "small", 0.8001)
+    assert "changed nothing" not in printed(make(tmp_path / "b", *alike), capsys)
 
 
 def test_a_comparison_of_one_factor_has_no_second_table_of_effects(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.space_summary import InvalidRow, disk_report, invalid_table
+from grposweep.report.space_summary import InvalidRow, SpaceSummary, disk_report, invalid_table, print_space_summary
 from grposweep.report.tables import build_console, build_table, effects_table
 from grposweep.report.view import read_sweep
+from grposweep.schema import Experiment
 from made import make_comparison
 
 LONG = InvalidRow("GB101", 8, "batch=small", "it does not divide the 32 completions of a rollout " * 3, ["a_key=1"])
@@ -63,3 +64,15 @@ def test_the_disk_line_counts_checkpoints_of_paused_trials(tmp_path: Path) -> No
     """If they alone are too large, it says how to do without them."""
     assert "needed (up to 4 KiB for checkpoints of paused trials), " in disk_report(1024, tmp_path, 4096)
     assert "not enough: set search.effort=1 (no trial is paused)" in disk_report(1024, tmp_path, 2**60)
+
+
+@pytest.mark.parametrize("there", [20, 256])
+def test_the_start_says_if_fewer_prompts_are_held_out_than_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: int
+) -> None:
+    """The default asks for 256."""
+    summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
+    prepared = {"one": {"train_prompts": 21, "eval_prompts": there}}
+    print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
+    said = "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 prompts to train on"
+    assert (said in capsys.readouterr().out) == (there == 20)

@@ -32,13 +32,14 @@ class Pauses(NoStopping):
 class Sweep:
     """Two trials of two learning rates, both running; ``come_back`` is the next controller."""
 
-    def __init__(self, path: Path, stopping: StoppingPolicy) -> None:
+    def __init__(self, path: Path, stopping: StoppingPolicy, *words: str) -> None:
         self.folder, self.place, self.stopping = SweepFolder(path), Place(), stopping
+        self.words = words or ("lr=1e-3,2e-3",)
         self.come_back()
 
     def come_back(self) -> None:
         """A controller that knows nothing but the folder."""
-        self.controller = open_controller(self.folder, self.place, self.stopping, "lr=1e-3,2e-3")
+        self.controller = open_controller(self.folder, self.place, self.stopping, *self.words)
         self.controller.tick()
 
     def evaluate(self, name: str, *values: float) -> dict[str, Any]:
@@ -108,6 +109,13 @@ def test_a_guard_ends_a_collapsed_trial_without_any_early_stopping(tmp_path: Pat
     asked = sweep.evaluate("1", 0.1)
     assert (asked["action"], asked["guard"]) == ("prune", "reward_fallen")
     assert "from 0.5 before training to 0.1" in asked["reason"]
+
+
+def test_no_guard_ends_what_all_others_are_compared_with(tmp_path: Path) -> None:
+    """Without the control of a fork, or the base of one factor at a time, no effect is known."""
+    sweep = Sweep(tmp_path, NoStopping(), "search=one_factor", "search.seeds=2")
+    MetricsFile(sweep.place.jobs[0].folder, 0).write("eval", 0, 0, {"eval_reward": 0.5})
+    assert sweep.evaluate("0", 0.1, 0.1, 0.1)["action"] == "run"
 
 
 @pytest.mark.parametrize(("value", "told"), [(0.05, 0.05), (0.4, 0.1)])

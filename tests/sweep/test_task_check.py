@@ -31,7 +31,6 @@ def start(here: Path, *arguments: str) -> str:
         (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
         (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
         (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
-        (["task.eval_prompts=90"], ["sums.jsonl has 90 rows", "Set task.eval_prompts below 90"]),
         (
             ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],
             ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
@@ -95,3 +94,17 @@ def test_files_of_prompts_can_be_searched(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 9)
     searched = ("trainer=fake", "schedule.budget_completions=320", "task=jsonl", "-m")
     assert run_in(tmp_path, *searched, "task.path=a.jsonl,b.jsonl").code == 0
+
+
+def test_wrong_rows_of_both_files_are_named_together(tmp_path: Path) -> None:
+    """No JSON, no prompt, no answer, mixed types: with their numbers, before anything starts."""
+    (tmp_path / "odd.jsonl").write_text('{"prompt": "1", "answer": "1"}\nno\n[1]\n{"prompt": "2", "answer": 2}\n')
+    rows = [{"prompt": " "}, {"prompt": "1", "answer": " "}, {"prompt": "2", "answer": "2", "level": 1}]
+    rows += [{"answer": "3", "level": "hard"}, {"answer": "4"}]
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = start(tmp_path, "task=jsonl", "task.path=odd.jsonl", "task.eval_split=held.jsonl")
+    for part in (
+        "line 2 is not JSON", "and so are line 3", "rows 4, 5 of held.jsonl have no prompt", "row 1 of held.jsonl has no answer",
+        "1 of 5 rows of held.jsonl have an empty prompt", "Remove row 2, or fill in", "level (int, str)",
+    ):  # fmt: skip
+        assert part in said, part

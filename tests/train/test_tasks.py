@@ -166,6 +166,14 @@ def test_a_prompt_that_is_written_several_times_is_on_one_side(tmp_path: Path) -
     assert (len(held_out), data.counts()) == (4, {"train_prompts": 15, "eval_prompts": 4})
 
 
+@pytest.mark.parametrize(("rows", "counts"), [(21, (11, 10)), (2, (1, 1)), (200, (136, 64))])
+def test_few_prompts_are_divided_in_halves(tmp_path: Path, rows: int, counts: tuple[int, int]) -> None:
+    """With the default number of held-out prompts; no prompt is on both sides."""
+    data = load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", sums(*range(rows))), eval_prompts=64))
+    assert (len(data.train), len(data.held_out)) == counts
+    assert not set(data.train["prompt"]) & set(data.held_out["prompt"])
+
+
 def test_a_second_file_that_repeats_training_prompts_is_refused(tmp_path: Path) -> None:
     """With their number and what to set."""
     train, other = (write_jsonl(tmp_path / f"{n}.jsonl", sums(*range(n, n + 9))) for n in (0, 6))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -141,6 +142,7 @@ def lint(
 
     if not files:
         raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
+    _say_processes(files, processes)
     no_color = "NO_COLOR" in os.environ
     asked = LintOptions(options, chosen, str(format), fix, unsafe_fixes, diff, statistics, no_color)
     return lint_files(files, asked, sys.stdout)
@@ -187,6 +189,7 @@ def plan(
 
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
+    _say_processes(map(Path, items), ranks)
     return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured, config_dir)
 
 
@@ -274,6 +277,7 @@ def fit(
     from grposweep.cli.plan import show_fit
 
     options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
+    _say_processes(map(Path, items), processes)
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
 
 
@@ -312,7 +316,18 @@ def translate(
 
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
+    _say_processes([file], ranks)
     return translate_file(file, str(to), options, output, translator)
+
+
+def _say_processes(files: Iterable[Path], processes: int | None) -> None:
+    """Say that an option takes the place of the number of processes in a recipe."""
+    from grporecipe.frameworks.parsing.load import stated_processes
+
+    for file in files if processes else ():
+        stated = stated_processes(file) if file.is_file() else None
+        if stated not in (None, processes):
+            say(f"{file}: it is for {stated} processes, and judged for {processes} as the command says", sys.stderr)
 
 
 def _gpu(name: str | None, gib: float | None) -> float | None:

@@ -117,7 +117,8 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     trainer = points.base.trainer
     if is_external(trainer.kind):  # model and task are the program's
         hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
-    return run_sweep(space, points, overrides, hint or "sweep")
+    study = Path(str(choices.get("sweeps") or "")).name
+    return run_sweep(space, points, overrides, hint or "sweep", study=study)
 
 
 def _own_conf(tokens: list[str]) -> list[str]:

@@ -47,7 +47,7 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
         return Recipe(framework, version, dict(trainer.args), processes)
     path = Path(trainer.recipe)
     try:
-        found = _loaded(path, _stamp(path), Options(framework, version, processes))
+        found = _loaded(path, file_stamp(path), Options(framework, version, processes))
         return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
     except UserError as error:
         raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
@@ -65,7 +65,7 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
     return parse_recipe(Path(written.file_name), written.recipe, options)
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def file_stamp(path: Path) -> tuple[int, int]:
     """Return time and size of a file; zeros if it is missing, which its reader reports."""
     try:
         found = path.stat()

@@ -75,5 +75,5 @@ SOURCES: dict[str, tuple[str, ...]] = {
     **DERIVED,
     **dict.fromkeys(ARGS, ("trainer.args",)),
 }
-PLAIN = Setting(keys={**KEYS, **ARGS})
+PLAIN = Setting(keys={**KEYS, **ARGS, "rewards": "task.rewards", "reward_weights": "task.reward_weights"})
 OF_TASKS = PLAIN.replace({"keys": {**PLAIN.keys, "processes": "cluster.tasks_per_node"}})

@@ -25,7 +25,7 @@ from grporecipe.planning import micro_steps_per_generation
 from grporecipe.recipe import KeySpec, LaunchedCode, Recipe
 from grporecipe.rules.helpers import show
 from grporecipe.setting import TRL, Setting
-from grposweep.config.base_recipe import base_of, framework_of, load_base
+from grposweep.config.base_recipe import base_of, file_stamp, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.to_setting import own_values, read_setting
@@ -159,6 +159,36 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         yield f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
 
 
+def check_read(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
+    """Name keys of a command that its script sets itself, or declares and never reads: their values change nothing."""
+    if trainer.script is None or not framework_of(trainer).traits.follows_trl:
+        return
+    path = (Path(trainer.workdir or ".") / trainer.script).resolve()
+    fixed, unread = _read_by(path, file_stamp(path))
+    for name in names:
+        own = name.removeprefix("trainer.args.")
+        native = next((key for key in (*(k for k, home in homes().items() if home == name), own) if key in fixed), "")
+        if native:
+            yield (
+                f"{name}: line {fixed[native]} of {trainer.script} sets {native} itself, so all values would train the same. "
+                f"Take that line out, or leave {name} out."
+            )
+        elif own != name and own in unread:
+            yield (
+                f"{name}: {trainer.script} declares {own} and never reads it, so all values would train the same. Use it in the "
+                f"script, or leave {name} out."
+            )
+
+
+@lru_cache(maxsize=16)
+def _read_by(path: Path, stamp: tuple[int, int]) -> tuple[Mapping[str, int], frozenset[str]]:  # noqa: ARG001 - of the cache
+    """Return the keys that a script sets itself with their lines, and the options that it never reads."""
+    from grporecipe.frameworks.parsing.python_configs import overridden  # only a script needs it
+    from grporecipe.frameworks.parsing.python_launched import never_read
+
+    return (overridden(path), never_read(path)) if path.is_file() else ({}, frozenset())
+
+
 # Beginnings of keys, the key that switches them on, and its value then.
 SWITCHES: dict[str, tuple[str, Any]] = {
     "model.lora.": ("model.lora.enabled", True),
@@ -280,6 +310,14 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
         return framework.native_keys(framework, named, base.version)
     written = frameworks.write(named, framework.name)
     return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
+
+
+def passed_keys(experiment: Experiment) -> set[str]:
+    """Return the keys that a program would be given for this experiment, of those with a value."""
+    base = load_base(experiment.trainer, experiment.cluster.processes)
+    output = EXTERNAL[experiment.trainer.kind].output
+    recipe, _ = point_recipe(base, unchanged(experiment), read_setting(experiment), output, Path())
+    return {name for name, value in recipe.items() if value is not None and value != []}
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:

@@ -11,7 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load
-from grposweep.config.native_keys import check_args, check_reach
+from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
@@ -69,6 +69,8 @@ def validate(experiment: Experiment, names: Collection[str] = (), trains: bool =
     problems = [*wrong.values(), *(message for check in checks for message in collect(check, experiment))]
     if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
         problems += check_reach(experiment.trainer, names)
+        problems += check_read(experiment.trainer, names)
+        problems += collect(check_processes, experiment, names)
         problems += check_place(experiment.cluster, names)
         problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
     return problems
@@ -433,17 +435,37 @@ def check_program(experiment: Experiment) -> Iterator[str]:
             yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
     if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
         yield from check_script(trainer.script, folder / trainer.script)
-        yield from check_options(trainer, folder / trainer.script)
+        yield from check_options(experiment, folder / trainer.script)
 
 
-def check_options(trainer: Trainer, path: Path) -> Iterator[str]:
+SHAPE = frozenset({f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")})
+
+
+def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
+    """Say if a recipe is for several processes, and trials would have one that the command does not ask for."""
+    recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
+    is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
+    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen:
+        return
+    from grporecipe.frameworks.parsing.load import stated_processes  # only a program's recipe needs it
+
+    if stated := stated_processes(Path(recipe)):
+        yield (
+            f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a trial would train on one, with other "
+            f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node), or "
+            "cluster.processes=1 if one is meant."
+        )
+
+
+def check_options(experiment: Experiment, path: Path) -> Iterator[str]:
     """Say if a script's parser would refuse what the sweep passes: ``--config``, or a flag for each key."""
+    trainer = experiment.trainer
     from grporecipe.frameworks.parsing.python_launched import read_program  # only a script needs it
 
     code = read_program(path) if path.is_file() else None
     if code is None or code.other_keys != "stop" or "TrlParser" in code.parsers or not code.parsers:
         return
-    names = ", ".join(f"--{name}" for name in code.declares) or "no options"
+    names = _flags(code.declares) or "no options"
     is_whole = not code.declares_more and "HfArgumentParser" not in code.parsers
     if trainer.takes == "config" and "config" not in code.declares:
         if "HfArgumentParser" in code.parsers:
@@ -461,6 +483,23 @@ def check_options(trainer: Trainer, path: Path) -> Iterator[str]:
             f"trainer.takes=flags: {trainer.script} declares no --output_dir, where a trial's model and log go (it has {names}). "
             "Add it to the script."
         )
+    elif trainer.takes == "flags" and is_whole and "HfArgumentParser" not in code.parsers:
+        yield from _refused_flags(experiment, path)
+
+
+def _refused_flags(experiment: Experiment, path: Path) -> Iterator[str]:
+    """Name keys whose flag argparse would not know, as it is written or as the beginning of another."""
+    written = re.findall(r"""["']--([\w-]+)["']""", path.read_text(encoding="utf-8-sig"))
+    lacking = sorted(key for key in passed_keys(experiment) if not any(option.startswith(key) for option in written))
+    if lacking:
+        yield (
+            f"trainer.takes=flags: {experiment.trainer.script} declares no {_flags(lacking)}, and its parser stops at unknown "
+            f"options (it has {_flags(written)}). Add what is missing to the script, or take it out of the recipe and the search."
+        )
+
+
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)
 
 
 def check_script(name: str, path: Path) -> Iterator[str]:

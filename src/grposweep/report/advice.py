@@ -54,7 +54,12 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [*_measured_differently(view), *_uncertainty(view, tied), *(text for text, _ in edges)]
+    limits = [
+        *_changed_nothing(view),
+        *_measured_differently(view),
+        *_uncertainty(view, tied),
+        *(text for text, _ in edges),
+    ]
     limits += [*_collapses(view)] or _none_significant(view)
     steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
@@ -83,7 +88,8 @@ def tie_sentences(view: SweepView) -> list[str]:
     best = view.best_point
     if best is None or view.compares:
         return []
-    tied, verdict, measured = _tied(view), find_no_winner(view), _measured_differently(view)
+    tied, verdict = _tied(view), find_no_winner(view)
+    measured = [*_changed_nothing(view), *_measured_differently(view)]
     if not verdict and (best.source == "seeds" or best.fate or not tied):
         return measured
     steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
@@ -92,6 +98,42 @@ def tie_sentences(view: SweepView) -> list[str]:
         *([verdict] if verdict else _uncertainty(view, tied)),
         *(f"{step.text}: {step.command}" for step in steps),
     ]
+
+
+def _changed_nothing(view: SweepView) -> list[str]:
+    """Name parameters without any effect: trials that differ in nothing else have the same log, to the last digit."""
+    said = []
+    for name in view.parameters if len(view.ranked) > 1 else ():
+        alike: dict[str, list[TrialView]] = {}
+        for trial in view.ranked:
+            others = {key: label for key, label in trial.point.items() if key != name}
+            alike.setdefault(repr((sorted(others.items()), trial.seed, trial.files)), []).append(trial)
+        groups = [group for group in alike.values() if len({repr(trial.point.get(name)) for trial in group}) > 1]
+        if name != "seed" and groups and all(map(_is_one_log, groups)):
+            numbers = ", ".join(str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number))
+            said.append(
+                f"{name} changed nothing: trials {numbers} have the same values of everything at every step, to the last digit. "
+                "Check that the training reads it."
+            )
+    return said
+
+
+def _is_one_log(group: Sequence[TrialView]) -> bool:
+    """Return whether trials have logged the same, apart from times."""
+    first, *rest = group
+    if any(trial.objective != first.objective for trial in rest) or not first.lines:
+        return False
+    wanted = [_logged(line) for line in first.lines]
+    return all([_logged(line) for line in trial.lines] == wanted for trial in rest)
+
+
+def _logged(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a training did in a line of its log: rewards, losses and norms, and not times, rates and speeds."""
+    return {
+        name: value
+        for name, value in line.items()
+        if any(part in name for part in ("reward", "loss", "grad_norm", "kl"))
+    }
 
 
 def _measured_differently(view: SweepView) -> list[str]:
@@ -315,8 +357,9 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
         more = str(max(5, 2 * len(best.values)))
         yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
     prompts = as_number(as_mapping(view.baseline.get("task")).get("eval_prompts"))
+    there = [number for entry in view.prepared.values() if (number := as_number(as_mapping(entry).get("eval_prompts")))]
     if find_no_winner(view):
-        if prompts and prompts < ENOUGH_PROMPTS:
+        if prompts and prompts < ENOUGH_PROMPTS and prompts <= min(there, default=prompts):
             more = f"{ENOUGH_PROMPTS:g}"
             yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
         yield from _longer(view)

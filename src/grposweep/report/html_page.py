@@ -115,7 +115,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "parameters": list(short_names(view.parameters).values()),
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
-        "stopped": [trial for trial in view.trials if trial.state is State.PRUNED],
+        "stopped": [trial for trial in view.unfinished if trial.state is State.PRUNED],
         "failures": list(_failures(view)),
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
@@ -139,7 +139,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     more = f", about {format_duration(remaining)}" if remaining else ""
     yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
     budget = view.progress.budget_gpu_hours
-    yield "GPU hours", f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
+    yield view.hours_unit, f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:
         yield "invalid points", f"{view.invalid_count:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"
 
@@ -155,11 +155,11 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
             "source": place.source, "seeds": len(place.values), "key": place.value,
             "note": "; ".join(filter(None, (place.fate or verdict, warning(place.first)))),
         }  # fmt: skip
-    for trial in view.trials:
-        if trial.objective is None:
-            worth = "" if trial.reached is None else f"{trial.reached:.4f}"
-            none = {"rank": "", "worth": worth or "-", "half": "", "source": "", "seeds": "", "key": ""}
-            yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
+    fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
+    for trial in (*view.unfinished, *fresh):
+        worth = "" if trial.reached is None else f"{trial.reached:.4f}"
+        none = {"rank": "", "worth": worth or "-", "half": "", "source": "", "seeds": "", "key": ""}
+        yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
@@ -229,6 +229,7 @@ def page_data(view: SweepView) -> dict[str, Any]:
     ]
     return {
         "name": view.name,
+        "hours": view.hours_unit,
         "metric": view.metric,
         "maximize": view.direction == "maximize",
         "effects": [_effect(effect) for effect in view.comparison.effects] if view.comparison else [],

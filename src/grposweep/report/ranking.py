@@ -1,7 +1,7 @@
 """Rank the points of a sweep: first those confirmed on fresh seeds, then the others by value.
 
 And rank its parameters by what they decide: PED-ANOVA's shares, or contrasts of single parameters while there are few
-trials. A trial that is paused or was stopped early counts with the value that it has reached.
+trials. If some trials are paused or were stopped early, all count as they were after the training that all have had.
 """
 
 import math
@@ -17,6 +17,7 @@ from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
 from grposweep.search.sampling import Sampling, average, student_quantile
 from grposweep.search.space import read_space
+from grposweep.storage.completions import read_prompt_rewards
 
 FEWEST = 4  # trials with a value
 NORMAL = student_quantile(0, 1 - CHANCE / 2)  # standard errors of a 95 % interval
@@ -203,17 +204,19 @@ def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]]
 class Importance:
     """Each parameter's share in what decides, the largest first; without shares the contrasts, the clearest first.
 
-    ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not finished.
+    ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not finished. With some, all count as
+    they were after ``share`` of their training.
     """
 
     shares: Mapping[str, float] = field(default_factory=dict)
     contrasts: Sequence[Contrast] = ()
     trials: int = 0
     unfinished: int = 0
+    share: float | None = None
 
 
 def find_importance(
-    trials: Sequence[TrialView], space: Sequence[Mapping[str, Any]], direction: Direction
+    trials: Sequence[TrialView], space: Sequence[Mapping[str, Any]], direction: Direction, metric: str
 ) -> Importance:
     """Return what decides about the objective, by the trials of a search (without replicates)."""
     try:
@@ -222,11 +225,32 @@ def find_importance(
         return Importance()
     inside = [trial for trial in trials if set(trial.point) <= set(parameters)]
     finished = [trial for trial in inside if trial.objective is not None]
-    known = [Measured(dict(t.point), t.objective or 0.0, t.sampling) for t in finished]
-    known += [Measured(dict(t.point), t.reached, t.sampling) for t in inside if t.reached is not None]
+    unfinished = [trial for trial in inside if trial.reached is not None]
+    # a collapsed training has ended as it is; a paused one had less training than the others
+    shares_reached = [_share_reached(trial, metric) for trial in unfinished if trial.result.failure is None]
+    share = min((one for one in shares_reached if one is not None), default=None)
+    known = [_measured(trial, metric, share) for trial in (*finished, *unfinished)]
     maximize = direction == "maximize"
     shares: dict[str, float] = {}
     if len(finished) >= ENOUGH:
         shares = find_importances(parameters, [m.point for m in known], [m.value for m in known], maximize)
     contrasts = find_contrasts(parameters, known, maximize) if not shares and len(known) >= FEWEST else []
-    return Importance(shares, contrasts, len(known), len(known) - len(finished))
+    return Importance(shares, contrasts, len(known), len(unfinished), share)
+
+
+def _share_reached(trial: TrialView, metric: str) -> float | None:
+    """Return the share of its training after which a trial was evaluated last; None if its length is unknown."""
+    curve = trial.curve(metric) if trial.total else []
+    return min(curve[-1].step / trial.total, 1.0) if curve else None
+
+
+def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
+    """Return a trial's value after a share of its training, or the one that it has ended with."""
+    value = trial.reached if trial.objective is None else trial.objective
+    if share is not None and trial.result.failure is None:
+        curve = trial.curve(metric)
+        before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
+        if before:
+            found = read_prompt_rewards(trial.path, [before[-1].step])
+            return Measured(dict(trial.point), before[-1].value, Sampling(before[-1].error, found.means, found.prompts))
+    return Measured(dict(trial.point), value or 0.0, trial.sampling)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from grporecipe.files import as_number, write_json
 from grporecipe.terminal import count, label_text, short, short_names
-from grposweep.report.advice import parameter_sentences, tie_sentences
+from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import contrasts_table, effects_table, format_duration, leaderboard, outcome
@@ -148,7 +148,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     elif view.searched:
         console.print(leaderboard(view))
     for line in _winner(view):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
     for line in tie_sentences(view):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in winner_warning(view.best):
@@ -187,7 +187,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     if point is None:
         return
     best = point.first
-    yield f"best: trial {best.number}, {point.gain.text if point.gain else point.brief}"
+    name = "best" if not find_no_winner(view) else "first in rank" if len(view.leaderboard) > 1 else "result"
+    yield f"{name}: trial {best.number}, {point.gain.text if point.gain else point.brief}"
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
     if not view.compares:
@@ -230,7 +231,7 @@ def continue_note(view: SweepView) -> str:
     if not (resting := view.resting):
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
-    cost = f"about {sum(hours):.2g} GPU hours finish" if hours else "to finish"
+    cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
     return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with search.effort=1"
 
 

@@ -105,6 +105,8 @@ def print_space_summary(
     console.print(_size(summary, base), highlight=False)
     if length := _length(summary.settings):
         console.print(f"each trial: {length}", highlight=False)
+    if fewer := _held_out(base, prepared):
+        console.print(fewer, highlight=False, markup=False, soft_wrap=True)
     if summary.budget:
         console.print(summary.budget, highlight=False)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
@@ -136,6 +138,17 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
     return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each"
+
+
+def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
+    """Return how many prompts are held out if the data have fewer than the task wants; empty otherwise."""
+    wanted = base.task.eval_prompts
+    counts = [(entry["train_prompts"], entry["eval_prompts"]) for entry in prepared.values() if "eval_prompts" in entry]
+    trained, held_out = min(counts, key=lambda pair: pair[1], default=(0, wanted))
+    if held_out >= wanted:
+        return ""
+    why = "at most half of the data" if base.task.eval_split is None else f"all of {base.task.eval_split}"
+    return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {count(trained, 'prompt')} to train on"
 
 
 def _length(settings: Sequence[Setting]) -> str:

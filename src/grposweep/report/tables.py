@@ -1,6 +1,5 @@
 """Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -98,7 +97,7 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     finished = [trial for trial in view.ranked if not trial.is_replicate]
     places = _places(view)
     finished.sort(key=lambda trial: places.get(trial.number, len(places)))
-    others = [trial for trial in view.searched if trial.objective is None]
+    others = view.unfinished
     starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
     title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
     columns = list(_columns(view, finished))
@@ -229,6 +228,8 @@ def contrasts_table(found: Importance, metric: str) -> Table:
 def basis_text(found: Importance) -> str:
     """Return the number of trials that count, and how many of them have not finished."""
     unfinished = f", {found.unfinished} of them paused or stopped early" if found.unfinished else ""
+    if found.share is not None:
+        unfinished += f"; all as they were after {found.share:.0%} of the training"
     return f"{count(found.trials, 'trial')}{unfinished}"
 
 
@@ -240,10 +241,10 @@ def format_part(part: Choice | Interval) -> str:
 
 
 def format_contrast(contrast: Contrast) -> tuple[str, str]:
-    """Return the difference with half of its interval, and what that means."""
+    """Return the difference with half of its interval, and what that means; no interval that spans most of what is possible."""
     difference = contrast.difference
-    if not math.isfinite(difference.margin):
-        return f"{difference.mean:+.4f}", "one trial: no interval"
+    if not contrast.is_known:
+        return f"{difference.mean:+.4f}", "unknown: too few trials"
     verdict = "" if contrast.is_significant else "not significant"
     return f"{difference.mean:+.4f} ± {difference.margin:.4f}", verdict
 

@@ -22,7 +22,7 @@ from grporecipe.files import (
 )
 from grporecipe.guards import unmoved
 from grposweep.search.replication import CONFIRM
-from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start, share_error
+from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat
@@ -121,7 +121,7 @@ class TrialView:
     def error(self) -> float | None:
         """The objective's standard error over the evaluation prompts."""
         error = None if self.objective is None else finite_or_none(self.result.objective_se)
-        return share_error(self.objective, error, self._samples) if error == 0 else error
+        return self.sampling.error if error == 0 else error
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -130,7 +130,7 @@ class TrialView:
 
     @cached_property
     def _samples(self) -> int | None:
-        """The number of held-out prompts. Searched as text, because a table of thousands of trials may ask each."""
+        """The number of held-out prompts asked for. Searched as text, because a table of thousands of trials may ask each."""
         try:
             found = EVAL_PROMPTS.search(read_text(self.path / paths.CONFIG))
         except (OSError, ValueError):

@@ -232,7 +232,21 @@ class SweepView:
     def spent_text(self) -> str:
         """GPU hours so far, and of how many."""
         budget = self.progress.budget_gpu_hours
-        return f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} GPU hours"
+        return f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} {self.hours_unit}"
+
+    @cached_property
+    def hours_unit(self) -> str:
+        """What the hours are of. Processes on CPUs count as GPUs do; a budget is always in GPU hours."""
+        runs = (read_lines(trial.path / paths.RUNS, attempt=int) for trial in self.trials)
+        first = next((line for lines in runs for line in lines), {})
+        is_cpu = first.get("gpu") is False and self.progress.budget_gpu_hours is None
+        return "CPU hours" if is_cpu else "GPU hours"
+
+    @property
+    def unfinished(self) -> list[TrialView]:
+        """The trials of the search without an objective: those with the best value so far first, then the others."""
+        rest = [trial for trial in self.searched if trial.objective is None]
+        return sorted(rest, key=lambda t: (t.reached is None, self.sign * (t.reached or 0.0), t.number))
 
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""
@@ -295,7 +309,7 @@ class SweepView:
     @cached_property
     def importance(self) -> Importance:
         """What decides about the objective, as far as the trials of the search tell."""
-        return find_importance(self.searched, self.space, self.direction)
+        return find_importance(self.searched, self.space, self.direction, self.metric)
 
     @cached_property
     def _states(self) -> Counter[State]:

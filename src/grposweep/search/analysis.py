@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from grporecipe.files import as_number
-from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, margin_of, step_down
+from grposweep.search.replication import CHANCE, Candidate, Estimate, difference, estimate, margin_of, step_down
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
@@ -68,6 +68,12 @@ class Contrast:
     trials: int
     others: int
     difference: Estimate  # of the metric; larger is better only if it is maximized
+    spread: float = math.inf  # of all results: no difference is larger
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the interval is narrower than half of all differences that are possible."""
+        return math.isfinite(self.difference.margin) and self.difference.margin <= self.spread / 2
 
     @property
     def is_significant(self) -> bool:
@@ -85,23 +91,45 @@ class Contrast:
 def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measured], maximize: bool) -> list[Contrast]:
     """Return each parameter's contrast, the clearest first: for few trials, which ``find_importances`` cannot judge.
 
-    A choice's best value is compared with its other values. A range is divided in the middle of its scale. Nothing is adjusted
-    for the other parameters, so a search that moved two parameters together shows the effect of one in both. All together are
-    significant by chance in at most 5 % of sweeps (`step_down`), also for the best of more than two values (Bonferroni).
+    A choice's best value is compared with its other values. A range is divided in the middle of its scale. In a full grid the
+    values are compared at each combination of the other parameters. Elsewhere nothing is adjusted for them, so a search that
+    moved two parameters together shows the effect of one in both. All together are significant by chance in at most 5 % of
+    sweeps (`step_down`), also for the best of more than two values (Bonferroni).
     """
     split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
     sides = {name: found for name, found in split.items() if found is not None}
-    gains = step_down([partial(_gain, ours, rest, values) for _, ours, rest, values in sides.values()])
+    gains = step_down([partial(_gain, name, ours, rest, values) for name, (_, ours, rest, values) in sides.items()])
     found = [
-        Contrast(name, better, len(ours), len(rest), gain)
+        Contrast(name, better, len(ours), len(rest), gain, _spread(ours, rest))
         for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True)
     ]
     return sorted(found, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
 
 
-def _gain(ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float) -> Estimate:
-    """Return the difference of the best of so many values from the others."""
-    return mean_difference(ours, rest, chance / (values if values > 2 else 1))
+def _gain(name: str, ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float) -> Estimate:
+    """Return the difference of the best of so many values from the others, in a grid at each point of the other parameters."""
+    chance /= values if values > 2 else 1
+    blocks: dict[str, tuple[list[float], list[float]]] = {}
+    for side, trials in enumerate((ours, rest)):
+        for trial in trials:
+            others = repr(sorted((key, label) for key, label in trial.point.items() if key != name))
+            blocks.setdefault(others, ([], []))[side].append(trial.value)
+    if len(blocks) < 2 or not all(one and other for one, other in blocks.values()):
+        return mean_difference(ours, rest, chance)
+    gains = [math.fsum(one) / len(one) - math.fsum(other) / len(other) for one, other in blocks.values()]
+    return estimate(gains, chance, _sampled(ours, rest))
+
+
+def _spread(ours: Sequence[Measured], rest: Sequence[Measured]) -> float:
+    """Return the range of all results, or what the choice of prompts alone does to two of them if that is more."""
+    values = [trial.value for trial in (*ours, *rest)]
+    return max(max(values) - min(values), 2 * (_sampled(ours, rest).margin(CHANCE) or 0.0))
+
+
+def _sampled(one: Sequence[Measured], other: Sequence[Measured]) -> Sampling:
+    """Return the sampling of the difference of two means."""
+    ours, theirs = (average([trial.sampling for trial in side]) for side in (one, other))
+    return ours.minus(theirs)
 
 
 def _split(
@@ -145,9 +173,8 @@ def mean_difference(one: Sequence[Measured], other: Sequence[Measured], chance: 
     freedom = min(len(one), len(other)) - 1
     if freedom < 1:
         return Estimate(mean, math.inf, count)
-    sampled = [average([trial.sampling for trial in side]) for side in (one, other)]
     squared = _squared_error(one) + _squared_error(other)
-    return Estimate(mean, margin_of(squared, freedom, sampled[0].minus(sampled[1]), chance), count)
+    return Estimate(mean, margin_of(squared, freedom, _sampled(one, other), chance), count)
 
 
 def _squared_error(trials: Sequence[Measured]) -> float:

@@ -87,9 +87,9 @@ def share_error(value: float | None, error: float | None, samples: int | None) -
 
 
 def read_sampling(trial: Path, result: TrialResult, samples: int | None) -> Sampling:
-    """Return the sampling of a trial's objective, which has so many prompts."""
-    error = share_error(result.objective, finite_or_none(result.objective_se), samples)
+    """Return the sampling of a trial's objective, which has so many prompts if they are not recorded."""
     found = read_prompt_rewards(trial, result.evaluated)
+    error = share_error(result.objective, finite_or_none(result.objective_se), len(found.means) or samples)
     return Sampling(error, found.means, found.prompts)
 
 

@@ -34,7 +34,7 @@ COUNTED = {*REALISED, *RESIZED, "prompts_per_rollout", "prompts_per_step"}
 COUNTED_FROM = (*REALISED_FROM, "steps_per_generation")
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-_RANKS = "${ranks:"  # our own resolver: it depends on what it is given and on nothing else
+_OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
 
 DISK = "disk"  # in rules.ignore: start although the disk is too small
 
@@ -143,7 +143,7 @@ def _referred(value: Any) -> set[str]:
     if not isinstance(value, str) or "${" not in value:
         return set()
     plain = set(_PLAIN.findall(value))
-    return plain if len(_PLAIN.findall(value)) == value.replace(_RANKS, "").count("${") else plain | {"*"}
+    return plain if len(_PLAIN.findall(value)) == _OURS.sub("", value).count("${") else plain | {"*"}
 
 
 def _is_one_reference(found: list[Any]) -> bool:

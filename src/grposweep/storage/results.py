@@ -237,15 +237,18 @@ class RunRecord:
     end: float | None = None
 
 
-def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0) -> None:
-    """Note that a run begins now. An earlier run without an end is closed at its last sign of life."""
+def start_run(folder: Path, attempt: int, devices: float, restarts: int = 0, gpu: bool | None = None) -> None:
+    """Note that a run begins now, and whether it has a GPU if that is known.
+
+    An earlier run without an end is closed at its last sign of life.
+    """
     before = read_runs(folder)
     if before and before[-1].end is None:
         append_line(
             folder / paths.RUNS, {"event": "end", "attempt": before[-1].attempt, "time": _last_sign(folder, before[-1])}
         )
     line = {"event": "start", "attempt": attempt, "time": time.time(), "devices": devices, "restarts": restarts}
-    append_line(folder / paths.RUNS, line)
+    append_line(folder / paths.RUNS, line | ({} if gpu is None else {"gpu": gpu}))
 
 
 def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:

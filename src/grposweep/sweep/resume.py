@@ -44,10 +44,14 @@ WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, s
 OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
-def default_name(hint: str, space: Space, identity: str) -> str:
-    """A short readable identity: model, task, parameters, and the head of the identity's hash."""
+def default_name(hint: str, space: Space, identity: str, study: str = "", outputs: Path = Path()) -> str:
+    """Return a short readable name: the sweep's file, or model, task and parameters, and the head of the identity's hash.
+
+    A folder that an earlier version named without the file keeps its name.
+    """
     parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
-    return "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
+    name = "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
+    return f"{study}-{identity[:6]}" if study and not (outputs / name).exists() else name
 
 
 def open_folder(

@@ -189,11 +189,12 @@ def run_sweep(
     hint: str,
     origin: Mapping[str, Any] | None = None,
     keep: Callable[[Path], object] | None = None,
+    study: str = "",
 ) -> int:
     """Run, resume or extend the sweep of a space; returns the exit code.
 
-    ``overrides`` are shared by all points; ``hint`` opens the default name; ``origin`` goes into the provenance.
-    ``keep`` puts what the trials start from into the sweep's folder.
+    ``overrides`` are shared by all points; ``hint`` opens the default name, or the sweep's file (``study``) does; ``origin``
+    goes into the provenance. ``keep`` puts what the trials start from into the sweep's folder.
     Raises UserError before anything starts.
     """
     console, base = build_console(), points.base
@@ -210,7 +211,8 @@ def run_sweep(
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
     if base.task.screen is not None:
         provenance["screen"] = base.task.screen
-    path = Path(base.outputs) / (base.name or default_name(hint, space, identity))
+    outputs = Path(base.outputs)
+    path = outputs / (base.name or default_name(hint, space, identity, study, outputs))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
     if not path.exists():  # a resume waits for a scheduler that does not answer

@@ -100,6 +100,11 @@ def devices(experiment: Experiment) -> float:
     return held if share == 1 else held / share
 
 
+def has_gpu() -> bool:
+    """Return whether the launcher or the scheduler has given this attempt GPUs."""
+    return any(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
+
+
 def gpu_trials() -> int:
     """Return how many trials share this one's GPU."""
     return int(os.environ.get(GPU_TRIALS, 1))

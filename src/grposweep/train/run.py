@@ -66,7 +66,7 @@ def _train(attempt: Attempt) -> int:
     before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # take_rank_place() has blocked it
     if attempt.is_main:
-        start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts())
+        start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts(), watchdog.has_gpu())
     try:
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)

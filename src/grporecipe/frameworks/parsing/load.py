@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS, recognise
+from grporecipe.frameworks import FRAMEWORKS, read, recognise
 from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launcher_files import read_keys
 from grporecipe.frameworks.parsing.project import settings_for
@@ -13,7 +13,16 @@ from grporecipe.frameworks.signs import refuse_toml
 from grporecipe.recipe import Recipe
 
 # Also what callers need with these functions.
-__all__ = ["LARGEST_NOTEBOOK", "Options", "build_recipe", "load_recipe", "load_recipes", "load_text", "parse_recipe"]
+__all__ = [
+    "LARGEST_NOTEBOOK",
+    "Options",
+    "build_recipe",
+    "load_recipe",
+    "load_recipes",
+    "load_text",
+    "parse_recipe",
+    "stated_processes",
+]
 PYTHON = (".py", ".ipynb")
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 
@@ -32,6 +41,17 @@ def load_recipe(path: Path, options: Options) -> Recipe:
             f"--config {named}: no such file from here or from the script's folders. Name the recipe itself."
         )
     return recipe
+
+
+def stated_processes(path: Path) -> int | None:
+    """Return the training processes that a recipe states itself if these are several; None if it cannot be read."""
+    try:
+        recipe = load_recipe(path, Options())
+        setting = read(recipe).setting
+    except UserError:
+        return None
+    is_stated = bool(recipe.processes) or "processes" in setting.given
+    return setting.processes if is_stated and (setting.processes or 1) > 1 else None
 
 
 def load_recipes(path: Path, options: Options) -> list[Recipe]:

@@ -17,6 +17,7 @@ from grporecipe.frameworks.parsing.python_source import (
     last_name,
     name_of,
     option_names,
+    parse_python,
     read_file,
     text_of,
 )
@@ -261,3 +262,62 @@ def _calls_super(function: ast.FunctionDef) -> bool:
     calls = (node.func.value for node in ast.walk(function) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__")  # fmt: skip
     return any(isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls)
+
+
+# What may read all fields of an object by no name.
+READS_ALL = frozenset({"vars", "asdict", "getattr", "__dict__", "to_dict", "fields", "setattr"})
+
+
+def never_read(path: Path) -> frozenset[str]:
+    """Return the options that a Python file declares and certainly does not read.
+
+    Not those of a class that is derived from one of another file. None if parsed options leave the file.
+    """
+    names = read_file(path)
+    if names is None:
+        return frozenset()
+    tree = parse_python(path.read_text(encoding="utf-8-sig")) or ast.Module([], [])
+    nodes = list(ast.walk(tree))
+    functions = {node.name: [one.arg for one in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)}
+    inside = {*functions, *names.classes, "print"}
+    own = {name for name, node in names.classes.items() if all(name_of(base) in names.classes for base in node.bases)}
+    calls = [call for call, _ in names.calls]
+    parsers = [call.args[0] for call in calls if "Parser" in last_name(call.func) and call.args]
+    kinds = [
+        name_of(node) for one in parsers for node in (one.elts if isinstance(one, ast.Tuple | ast.List) else [one])
+    ]
+    holders = set[str]()  # names of parsed options of this file
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _parses(node.value):
+            first = node.targets[0]
+            holders |= _of_file(
+                [name_of(one) for one in (first.elts if isinstance(first, ast.Tuple) else [first])], kinds, own
+            )
+    for call in calls:
+        taken = functions.get(last_name(call.func), [])
+        holders |= {name for name, word in zip(taken, call.args, strict=False) if name_of(word) in holders}
+        if len(call.args) == 1 and isinstance(call.args[0], ast.Starred) and _parses(call.args[0].value):
+            holders |= _of_file(taken, kinds, own)
+    given = [word for call in calls if last_name(call.func) not in inside
+             for word in (*call.args, *(one.value for one in call.keywords))]  # fmt: skip
+    if any(
+        isinstance(node, ast.Name | ast.Starred) and name_of(getattr(node, "value", node)) in holders for node in given
+    ):
+        return frozenset()
+    loads = [node for node in nodes if not isinstance(getattr(node, "ctx", None), ast.Store)]
+    read = {node.attr for node in loads if isinstance(node, ast.Attribute)}
+    read |= {node.id for node in loads if isinstance(node, ast.Name)}
+    read |= {node.value for node in loads if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    declares = {key for name in own & set(kinds) for key in fields_of(names, name)}
+    declares |= {key for call in calls if last_name(call.func) == "add_argument" for key in _read_option(call)}
+    return frozenset() if read & READS_ALL else frozenset(declares - read)
+
+
+def _parses(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and "parse" in last_name(node.func)
+
+
+def _of_file(targets: list[str], kinds: list[str], own: set[str]) -> set[str]:
+    """Return the names that get options of classes of this file, or of classes that are not known."""
+    known = kinds if len(kinds) == len(targets) else [""] * len(targets)
+    return {name for name, kind in zip(targets, known, strict=True) if not kind or kind in own}

@@ -119,8 +119,8 @@ function drawProgress() {
   line.x.push(spent); line.y.push(best);
   draw("plot-progress", [
     { ...dots, mode: "markers", marker: { color: color("quiet"), size: 6, opacity: 0.6 }, hovertemplate: "%{text}<br>%{y:.4f}<extra></extra>" },
-    { ...line, mode: "lines", line: { shape: "hv", color: color("c1"), width: 2.5 }, hovertemplate: "best %{y:.4f} after %{x:.3g} GPU hours<extra></extra>" },
-  ], { xaxis: { title: { text: "GPU hours" }, rangemode: "tozero" }, yaxis: { title: { text: plain(DATA.metric) } } });
+    { ...line, mode: "lines", line: { shape: "hv", color: color("c1"), width: 2.5 }, hovertemplate: `best %{y:.4f} after %{x:.3g} ${DATA.hours}<extra></extra>` },
+  ], { xaxis: { title: { text: DATA.hours }, rangemode: "tozero" }, yaxis: { title: { text: plain(DATA.metric) } } });
 }
 
 // How an axis shows a parameter.

@@ -30,12 +30,15 @@ function layout(more) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: color("ink"), family: "system-ui, sans-serif", size: 12 },
     margin: { l: 56, r: 16, t: 34, b: 48 }, hovermode: "closest", showlegend: false, xaxis: axis, yaxis: axis,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: color("quiet"), activecolor: color("ink") },
     hoverlabel: { bgcolor: color("panel"), bordercolor: color("line"), font: { color: color("ink") }, align: "left" },
     ...more, ...given,
   };
 }
 
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+// Buttons of a figure only under the pointer: on a touch screen they would stay, over a title.
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
 // Draw into an element; a click on a point of a trial tells it.
 function draw(id, traces, own) {

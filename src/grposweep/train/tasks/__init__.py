@@ -7,7 +7,7 @@ gives a task its name on the command line. Readers of files are here too, with e
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
+MOST_NAMED = 5  # wrong rows of a file
+ONE_TYPE = "Write all values of a column as numbers, or all as text."
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,8 @@ def _build(task: Task, rows: list[Row]) -> "Dataset":
     try:
         return Dataset.from_list(built)
     except (ValueError, TypeError) as error:  # arrow's own errors are these
-        kinds: dict[str, set[str]] = {}
-        for row in rows:
-            for name, value in row.items():
-                kinds.setdefault(name, set()).update([type(value).__name__] if value is not None else [])
-        mixed = [f"{name} ({', '.join(sorted(found))})" for name, found in kinds.items() if len(found) > 1]
         raise UserError(
-            f"task.path={task.path}: a column needs one type. Mixed are: {', '.join(mixed) or error}. Write all values of a "
-            "column as numbers, or all as text."
+            f"task.path={task.path}: a column needs one type. Mixed are: {mixed_columns(rows) or error}. {ONE_TYPE}"
         ) from error
 
 
@@ -125,7 +121,7 @@ def load_rows(path: Path, key: str = "task.path") -> list[Row]:
 
 
 def _load_json_lines(path: Path, key: str) -> list[Row]:
-    rows = []
+    rows, wrong = [], dict[int, str]()
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -140,13 +136,23 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
         try:
             row = parse_json(line)
         except ValueError as error:
-            raise UserError(
-                f"{key}={path}: line {number} is not JSON ({error}). Write one JSON object per line."
-            ) from error
-        if not isinstance(row, dict):
-            raise UserError(f"{key}={path}: line {number} is not a JSON object. Write one JSON object per line.")
-        rows.append(row)
+            wrong[number] = f"is not JSON ({error})"
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            wrong[number] = "is not a JSON object"
+    if wrong:
+        first, *others = wrong
+        more = f", and so are {_numbered('line', others)}" if others else ""
+        raise UserError(f"{key}={path}: line {first} {wrong[first]}{more}. Write one JSON object per line.")
     return rows
+
+
+def _numbered(what: str, numbers: Sequence[int]) -> str:
+    """Return the first of these lines or rows by number, and how many more there are."""
+    shown, more = ", ".join(map(str, numbers[:MOST_NAMED])), len(numbers) - MOST_NAMED
+    return f"{what}{'s' * (len(numbers) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def _load_parquet(path: Path, key: str) -> list[Row]:
@@ -167,38 +173,61 @@ def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any
 
 
 def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[str]:
-    """Name the first row that lacks a column."""
-    for number, row in enumerate(rows, start=1):
-        if row.get(column) is None:
-            yield (
-                f"{key}={column}, but row {number} of {source} has no {column}: its columns are "
-                f"{', '.join(sorted(map(str, row)))}. Set {key} to one that every row has."
-            )
-            return
+    """Name the rows that lack a column."""
+    if numbers := [number for number, row in enumerate(rows, start=1) if row.get(column) is None]:
+        known = ", ".join(sorted(map(str, rows[numbers[0] - 1])))
+        if len(numbers) == 1:
+            what = f"{_numbered('row', numbers)} of {source} has no {column}: its columns are"
+        elif len(numbers) == len(rows):
+            what = f"{source} has no {column}: its columns are"
+        else:
+            what = f"{_numbered('row', numbers)} of {source} have no {column}: the columns of row {numbers[0]} are"
+        yield f"{key}={column}, but {what} {known}. Set {key} to one that every row has."
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
-    """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards."""
-    keys = {"task.prompt_column": prompt_column, "task.answer_column": answer_column}
-    refuse(said for key, column in keys.items() for said in _lacking(rows, column, source, key))
-    prompts, answers = ([row[column] for row in rows] for column in keys.values())
-    blank = [number for number, prompt in enumerate(prompts, start=1) if isinstance(prompt, str) and not prompt.strip()]
-    if blank:
-        raise UserError(
+    """Return the rows with prompt and answer columns renamed, and all other columns kept for rewards.
+
+    Raises UserError with all that is wrong with the rows.
+    """
+    refuse(_wrong_rows(rows, prompt_column, answer_column, source))
+    return [{**row, "prompt": row[prompt_column], "answer": str(row[answer_column])} for row in rows]
+
+
+def _wrong_rows(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> Iterator[str]:
+    """Name rows without a prompt or an answer, and columns of several types."""
+    yield from _lacking(rows, prompt_column, source, "task.prompt_column")
+    yield from _lacking(rows, answer_column, source, "task.answer_column")
+    numbered = list(enumerate(rows, start=1))
+    prompts = [(number, row[prompt_column]) for number, row in numbered if row.get(prompt_column) is not None]
+    if blank := [number for number, prompt in prompts if isinstance(prompt, str) and not prompt.strip()]:
+        yield (
             f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} have an empty prompt, first row "
-            f"{blank[0]}. Remove these rows."
+            f"{blank[0]}. Remove {_numbered('row', blank)}."
         )
+    answers = [(number, row[answer_column]) for number, row in numbered if row.get(answer_column) is not None]
     # NaN is what pandas writes for a missing value, and the only value that differs from itself.
-    empty = [number for number, answer in enumerate(answers, start=1) if answer != answer or not str(answer).strip()]
-    if empty:
-        raise UserError(
+    if empty := [number for number, answer in answers if answer != answer or not str(answer).strip()]:
+        yield (
             f"task.answer_column={answer_column}: {len(empty)} of {len(rows)} rows of {source} have NaN or nothing there, "
-            f"first row {empty[0]}. No completion could match. Remove these rows, or fill in their answers."
+            f"first row {empty[0]}. No completion could match. Remove {_numbered('row', empty)}, or fill in their answers."
         )
-    return [
-        {**row, "prompt": prompt, "answer": str(answer)}
-        for row, prompt, answer in zip(rows, prompts, answers, strict=True)
-    ]
+    mixed = mixed_columns({name: value for name, value in row.items() if name != answer_column} for row in rows)
+    if mixed:
+        yield f"{source}: a column needs one type. Mixed are: {mixed}. {ONE_TYPE}"
+
+
+def mixed_columns(rows: Iterable[Row]) -> str:
+    """Return the columns with text and something else, and their types; numbers of two kinds are one type."""
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            kinds.setdefault(name, set()).update([type(value).__name__] if value is not None else [])
+    return ", ".join(
+        f"{name} ({', '.join(sorted(found))})"
+        for name, found in kinds.items()
+        if len(found) > 1 and found != {"int", "float"}
+    )
 
 
 def shuffled(rows: list[Row]) -> list[Row]:
@@ -208,8 +237,8 @@ def shuffled(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def hold_out(rows: list[Row], count: int, source: str) -> tuple[list[Row], list[Row]]:
-    """Training rows, and one row of each of the last ``count`` prompts of a shuffle, held out."""
+def hold_out(rows: list[Row], wanted: int, source: str) -> tuple[list[Row], list[Row]]:
+    """Return training rows, and one row of each of the last prompts of a shuffle, held out: at most half of the prompts."""
     last = {prompt_key(row): row for row in shuffled(rows)[::-1]}
     repeated = f", {len(last)} of them with different prompts" if len(last) < len(rows) else ""
     if len(last) < 2:
@@ -217,12 +246,7 @@ def hold_out(rows: list[Row], count: int, source: str) -> tuple[list[Row], list[
             f"{source} has {count_text(len(rows), 'row')}{repeated}: with one prompt held out, nothing would be left to "
             "train on. Add prompts, or set task.eval_split to a second file."
         )
-    if len(last) <= count:
-        raise UserError(
-            f"task.eval_prompts={count}, but {source} has {len(rows)} rows{repeated}: nothing would be left to train on. "
-            f"Set task.eval_prompts below {len(last)}, or task.eval_split to a second file."
-        )
-    held_out = dict(list(last.items())[:count])
+    held_out = dict(list(last.items())[: min(wanted, len(last) // 2)])
     return [row for row in shuffled(rows) if prompt_key(row) not in held_out], list(held_out.values())[::-1]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
+from grposweep.config.validate import refuse
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
 from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, prompt_key, shuffled, take_column
@@ -22,16 +23,17 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
         raise UserError(
             "task.path is not set, and task=jsonl reads its prompts from there. Set task.path=prompts.jsonl."
         )
-    rows = _read(task, Path(task.path), "task.path")
+    files = {"task.path": task.path} | ({} if task.eval_split is None else {"task.eval_split": task.eval_split})
+    read, problems = [], list[str]()
+    for key, path in files.items():
+        try:
+            read.append(_read(task, Path(path), key))
+        except UserError as error:
+            problems += error.problems or [str(error)]
+    refuse(problems)
     if task.eval_split is None:
-        return hold_out(rows, task.eval_prompts, task.path)
-    held_out = shuffled(_read(task, Path(task.eval_split), "task.eval_split"))
-    if len(held_out) < task.eval_prompts:
-        raise UserError(
-            f"task.eval_prompts={task.eval_prompts}, but {task.eval_split} has {len(held_out)} rows. "
-            f"Set task.eval_prompts={len(held_out)}."
-        )
-    return shuffled(rows), held_out[: task.eval_prompts]
+        return hold_out(read[0], task.eval_prompts, task.path)
+    return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts]
 
 
 def _read(task: Task, path: Path, key: str) -> list[Row]:
