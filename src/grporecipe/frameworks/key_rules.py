@@ -157,6 +157,20 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
     return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
 
 
+def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violation | None:
+    """Describe an option that is a prefix of several, at which argparse stops in any release; None for other keys."""
+    if recipe.launch is None or key not in recipe.lines:
+        return None
+    dashed = frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl  # HfArgumentParser has both spellings
+    options = dict.fromkeys([*takes, *(name.replace("_", "-") for name in takes if dashed)])
+    meant = [name for name in options if name.startswith(key)]
+    if len(meant) < 2:
+        return None
+    more = " and others" if len(meant) > 3 else ""
+    why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
+    return Violation(f"{cut(key)}={show(recipe.config[key])}", why, "Write the whole name.", (key,), certain=True)
+
+
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.

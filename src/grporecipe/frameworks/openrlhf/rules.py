@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.frameworks import known_keys
 from grporecipe.frameworks.base import closest_keys, text
-from grporecipe.frameworks.key_rules import find_mistyped, find_unknown_words, unknown
+from grporecipe.frameworks.key_rules import ambiguous, find_mistyped, find_unknown_words, unknown
 from grporecipe.frameworks.openrlhf import DOTTED, FLAT, Options, at, span
 from grporecipe.frameworks.openrlhf.renamed import RENAMED
 from grporecipe.frameworks.reading import values_of
@@ -264,6 +264,9 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
     for key in recipe.config:
         if key in takes or key in declared or (recipe.code and recipe.code.declares_more):
+            continue
+        if (short := ambiguous(recipe, key, {**takes, **declared})) is not None:
+            yield short
             continue
         other = RENAMED.get(key) if recipe.version >= DOTTED else FLAT.get(key)
         lived = span(key)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.frameworks import FRAMEWORKS, open_r1
 from grporecipe.frameworks.base import closest_keys, text
+from grporecipe.frameworks.key_rules import ambiguous
 from grporecipe.frameworks.parsing.repository import find_repository
 from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl import keys
@@ -53,7 +54,8 @@ def is_own_script(recipe: Recipe) -> bool:
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return False
-    if recipe.code is not None and (recipe.code.declares_more or (recipe.code.declares and recipe.code.other_keys)):
+    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers)
+    if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
         return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
@@ -327,9 +329,13 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
     if not is_own_script(recipe):
+        takes = taken(recipe)
         for key, near in _strangers(recipe):
+            if (short := ambiguous(recipe, key, takes)) is not None:
+                yield short
+                continue
             end = fate(recipe, str(key))
-            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], taken(recipe))
+            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], takes)
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
