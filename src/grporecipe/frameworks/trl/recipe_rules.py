@@ -339,23 +339,28 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
-@recipe_rule("GV108", "warning")
+@recipe_rule("GV108", "note")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL does not take, in the launch of a script that may declare its own arguments."""
     launch = recipe.launch
     if launch is None or not is_own_script(recipe):
         return
     strangers = list(_strangers(recipe))
+    # A script with many keys of its own may also have those that resemble TRL's.
+    typos = (
+        [key for key, near in strangers if near and not recipe.config.keys() & {*near}] if len(strangers) < 3 else []
+    )
     for key, near in strangers:
-        if near:
-            yield _stranger(recipe, key, near, f"TRL has no such key; fine if {launch.program} takes it")
-    others = tuple(str(key) for key, near in strangers if not near)
+        if key in typos:
+            why = f"TRL has no such key; fine if {launch.program} takes it"
+            yield _stranger(recipe, key, near, why, severity="warning")
+    others = tuple(str(key) for key, _ in strangers if key not in typos)
     if others:
         shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
         yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
 
 
-@recipe_rule("GV112", "warning")
+@recipe_rule("GV112", "note")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
 
