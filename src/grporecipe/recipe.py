@@ -63,11 +63,12 @@ class LaunchedCode:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A key that a file sets twice; the last one counts."""
+    """A key that a file sets twice, to different values; the last one counts."""
 
     key: str
     first_line: int
     line: int
+    first_value: Any
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,13 @@ class Linted:
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """Return all other problems."""
-        return tuple(found for found in self.problems if found.severity != "error")
+        """Return the problems that do not stop the training."""
+        return tuple(found for found in self.problems if found.severity == "warning")
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """Return what was not checked, and what is without effect by choice."""
+        return tuple(found for found in self.problems if found.severity == "note")
 
     @property
     def ok(self) -> bool:

@@ -97,13 +97,24 @@ def test_sizes_are_refused_if_openrlhf_or_deepspeed_asserts() -> None:
     ("--micro_rollout_batch_size 16", "--micro_rollout_batch_size 256", "GB602"),
     ("--n_samples_per_prompt 8", "--n_samples_per_prompt 1", "GB302"),
     ("--kl_estimator k3", "--kl_estimator k4", "GV602"),
-    ("--packing_samples", "--packing_sample", "GV601"),
+    ("--packing_samples", "--packing_sampels", "GV601"),
+    ("--n_samples_per_prompt 8", "--n_samples_per_prompt 8 --actor 1", "GV601"),  # argparse: ambiguous option
     ("--num_episodes 2", "--num_episodes two", "GV602"),
 ])  # fmt: skip
 def test_a_stop_at_start_is_an_error(old: str, new: str, code: str, tmp_path: Path) -> None:
     """And nothing else is."""
     assert errors(linted(tmp_path, FLAT.replace(old, new))) == {code}
     assert errors(linted(tmp_path, dotted(FLAT.replace(old, new)))) == {code}
+
+
+def test_a_prefix_of_one_option_is_that_option(tmp_path: Path) -> None:
+    """argparse accepts it, in either spelling of the releases."""
+    for text in (FLAT, dotted(FLAT)):
+        result = linted(
+            tmp_path, text.replace("packing_samples", "packing_sample").replace("n_samples_per_prompt", "n_sam")
+        )
+        assert errors(result) == set()
+        assert result.setting.num_generations == 8
 
 
 @pytest.mark.parametrize(("old", "new", "release", "code"), [

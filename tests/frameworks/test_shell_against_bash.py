@@ -21,6 +21,7 @@ SCRIPTS = {
     "tests joined": 'A=1; B=\nif [[ -n "$A" && ( -z $B || $A -gt 3 ) ]]; then a both; fi',
     "negation": "if ! [ 1 -eq 2 ]; then a x; fi\n[ 1 -eq 2 ] || a y\n[ a = a ] && a z",
     "arithmetic conditions": "N=3\nif (( N > 2 )); then a more; fi\n((N++))\na $N $((N > 3 ? 1 : 0))",
+    "arithmetic as it was spelled before": "N=3\nM=$[N * 2]\na $M $[128] \"x$[$N+1]y\" '$[1]'",
     "a case": "M=grpo\ncase $M in\n  ppo|gae) a 1;;\n  g*) a 2 ;;\n  *) a 3;;\nesac",
     "a loop over words": "for lr in 1e-5 '1 e'; do a --lr $lr --x \"$lr\"; done",
     "a loop over a range": "for i in {1..3} {a,b}; do a $i; done",

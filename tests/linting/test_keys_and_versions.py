@@ -297,9 +297,9 @@ def test_a_bare_no_is_fixed_with_quotes() -> None:
 
 def test_duplicates_name_both_lines() -> None:
     """The last one counts."""
-    (found,) = findings({"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9),), lines={"beta": 9})
+    (found,) = findings({"beta": 0.1}, duplicates=(Duplicate("beta", 3, 9, 0.0),), lines={"beta": 9})
     assert (found.code, found.severity, found.line) == ("GV105", "warning", 9)
-    assert "lines 3 and 9" in found.message
+    assert "beta is 0 on line 3 and 0.1 on line 9" in found.message
 
 
 def test_rules_that_depend_on_an_unknown_value_report_nothing() -> None:

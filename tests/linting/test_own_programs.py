@@ -91,3 +91,24 @@ def test_an_added_key_that_nothing_reads_is_no_error(tmp_path: Path) -> None:
         load_recipe(write(tmp_path, run_sh=VERL.format("trainer.main_ppo", added)), Options(own_version="0.4.0"))
     )
     assert {d.severity for d in found.diagnostics if d.code == "GV401"} <= {"warning"}
+
+
+TRAIN = (
+    "from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser\nargs, _ = TrlParser((GRPOConfig, ModelConfig))"
+)
+TRAIN += ".parse_args_and_config()\nGRPOTrainer(reward_funcs=[len], args=args, train_dataset=1)\n"
+
+
+@pytest.mark.parametrize(("option", "stops"), [
+    ("--num_train_epoch 6", False),
+    ("--per_device_train_b 8", False),
+    ("--num_gen 8", True),
+    ("--lr_sch cosine", True),
+    ("--learning 1e-5", True),  # each key is also an option with dashes
+])  # fmt: skip
+def test_a_prefix_of_one_option_is_that_option(option: str, stops: bool, tmp_path: Path) -> None:
+    """As argparse reads it (checked with TRL's own parser): it stops at a prefix of several."""
+    run = write(tmp_path, run_sh=f"torchrun train.py --beta 0.1 {option}\n", train_py=TRAIN)
+    found = lint_recipe(load_recipe(run, Options()))
+    assert ("GV102" in {d.code for d in found.diagnostics if d.severity == "error"}) is stops
+    assert found.setting.epochs == (6 if "epoch" in option else 3)

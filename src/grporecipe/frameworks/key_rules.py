@@ -21,7 +21,7 @@ from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.memory.catalog import find_model
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.rules.helpers import NO_COUNT, cut, show
-from grporecipe.rules.registry import Change, RecipeRule, Rule, Violation, choose_for_recipes, recipe_rule
+from grporecipe.rules.registry import Change, RecipeRule, Rule, Severity, Violation, choose_for_recipes, recipe_rule
 from grporecipe.setting import DOTTED, EVERY, Version
 
 CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a script's own call
@@ -29,14 +29,15 @@ CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a scrip
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
-    """A key that a file sets twice: the YAML reader silently takes the last one."""
+    """A key that a file sets twice, to different values: the last one is used silently."""
     for twice in recipe.duplicates:
-        what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
+        value = show(twice.first_value) if isinstance(twice.first_value, (str, int, float, bool)) else "another value"
+        what = f"{twice.key} is {value} on line {twice.first_line} and {show(recipe.config.get(twice.key))} on line {twice.line}"
         yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
                         (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
 
-@recipe_rule("GV106", "warning", of=EVERY)
+@recipe_rule("GV106", "note", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
 
@@ -190,6 +191,20 @@ def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = F
     return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
 
 
+def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violation | None:
+    """Describe an option that is a prefix of several, at which argparse stops in any release; None for other keys."""
+    if recipe.launch is None or key not in recipe.lines:
+        return None
+    dashed = frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl  # HfArgumentParser has both spellings
+    options = dict.fromkeys([*takes, *(name.replace("_", "-") for name in takes if dashed)])
+    meant = [name for name in options if name.startswith(key)]
+    if len(meant) < 2:
+        return None
+    more = " and others" if len(meant) > 3 else ""
+    why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
+    return Violation(f"{cut(key)}={show(recipe.config[key])}", why, "Write the whole name.", (key,), certain=True)
+
+
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)
 def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.
@@ -248,24 +263,30 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
                         ({written: (near or list(allowed))[0]},), certain=is_typo)  # fmt: skip
 
 
-@recipe_rule("GK310", "warning", of=DOTTED)
+@recipe_rule("GK310", "note", of=DOTTED)
 def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
     """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
 
     verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
     EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
-    and ``disable_kl`` switches all KL off.
+    and ``disable_kl`` switches all KL off. It is a warning if the recipe says the opposite of what happens: a coefficient of 0
+    while KL is on, or one above 0 without KL and without a switch. Otherwise the framework's own examples have such keys.
     """
     return ()  # only variants have lists of KL keys
 
 
-def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
-    """Find keys that are set but have no effect."""
+def find_dead_keys(
+    recipe: Recipe, dead: tuple[str, ...], why: str, is_on: bool, is_chosen: bool
+) -> Iterator[Violation]:
+    """Find keys that are set but have no effect, while KL ``is_on``, or is off because the recipe names a switch."""
     named = [key for key in dead if key in recipe.config]
+    amounts = [recipe.config[key] for key in named if key.endswith("coef")]
+    misleads = 0 in amounts if is_on else any(amounts) and not is_chosen
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
-                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
+                        "Remove the keys without effect, or switch on their KL term.", tuple(named),
+                        severity="warning" if misleads else None)  # fmt: skip
 
 
 MOST_NAMED = 6  # keys in a message
@@ -304,7 +325,7 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
     return None
 
 
-@recipe_rule("GV110", "warning", of=EVERY)
+@recipe_rule("GV110", "note", of=EVERY)
 def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     """The assumed release does not take some keys of the recipe, and nothing states the version that trains it.
 
@@ -327,7 +348,9 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
             why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
-        yield Violation(_named(keys, near) or found[0].what, why, instead, keys)
+        # A single key that resembles one of the framework may be misspelt; several may be those of a fork.
+        severity: Severity | None = "warning" if near and len(keys) == 1 else None
+        yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
 
 
 @recipe_rule("GV111", "warning", of=EVERY)

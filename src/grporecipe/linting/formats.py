@@ -47,7 +47,8 @@ class GithubReport:
         for result in fixed.judged.results:
             for found in result.diagnostics:
                 place = place_of(result.recipe, found.line)
-                self._say(found.severity, path, place, found.code, _in_words(found, result.recipe))
+                level = "notice" if found.severity == "note" else found.severity
+                self._say(level, path, place, found.code, _in_words(found, result.recipe))
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)

@@ -53,11 +53,16 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for change in fixed.changes:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {one_line(change)}")
     for result in fixed.judged.results:
-        for diagnostic in result.diagnostics:
+        for diagnostic in (found for found in result.diagnostics if found.severity != "note"):
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
             _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
+    for result in fixed.judged.results:
+        for note in (found for found in result.diagnostics if found.severity == "note"):
+            screen.wrap(
+                one_line(f"{name}{place_of(result.recipe, note.line)}: {note.code} note: {note.message}"), "", DIM
+            )
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
     for version in dict.fromkeys(map(describe_version, troubled)):
         screen.wrap(f"judged by {one_line(version)}", INDENT, DIM)
@@ -146,8 +151,10 @@ class Total:
 def show_total(screen: Screen, total: Total) -> None:
     """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
     errors = sum(found.severity == "error" for found in total.diagnostics)
-    warnings = len(total.diagnostics) - errors
+    warnings = sum(found.severity == "warning" for found in total.diagnostics)
     parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    if notes := len(total.diagnostics) - errors - warnings:
+        parts.append(_count(notes, "note"))
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:

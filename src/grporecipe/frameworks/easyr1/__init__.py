@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from grporecipe.frameworks.base import Field, Framework, NativeChange, ReleaseTable, TranslatedRecipe, model_size, text
+from grporecipe.frameworks.base import (
+    Field,
+    Framework,
+    NativeChange,
+    ReleaseTable,
+    TranslatedRecipe,
+    Vendor,
+    model_size,
+    text,
+)
 from grporecipe.frameworks.dotted import (
     ESTIMATORS,
     PROMPT_TOKENS,
@@ -324,5 +333,6 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     base_config=base_config,
+    vendor=Vendor("verl/trainer/config.py", Lazy("grporecipe.frameworks.own_source:read_easyr1")),
     memory=Lazy("grporecipe.frameworks.memory:read_easyr1"),
 )

@@ -5,7 +5,7 @@ Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES 
 
 import re
 
-from grporecipe.frameworks.base import Command, Framework
+from grporecipe.frameworks.base import Command, Framework, Vendor
 from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.recipes import (
     DERIVED,
@@ -43,6 +43,7 @@ FRAMEWORK = Framework(
     native_keys=native_keys,
     special=SPECIAL,
     packages=("ms-swift",),
+    vendor=Vendor("swift/version.py", Lazy("grporecipe.frameworks.own_source:read_ms_swift")),
     environment_key=keys.ENVIRONMENT,
     memory=Lazy("grporecipe.frameworks.memory:read_ms_swift"),
 )

@@ -11,7 +11,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grporecipe.frameworks.base import Field, Framework, NativeChange, ReleaseTable, TranslatedRecipe, model_size
+from grporecipe.frameworks.base import (
+    Field,
+    Framework,
+    NativeChange,
+    ReleaseTable,
+    TranslatedRecipe,
+    Vendor,
+    model_size,
+)
 from grporecipe.frameworks.dotted import every, nodes
 from grporecipe.frameworks.lora import lora_losses, lora_rows, write_lora
 from grporecipe.frameworks.openrlhf.renamed import RENAMED
@@ -19,6 +27,7 @@ from grporecipe.frameworks.reading import Values
 from grporecipe.frameworks.writing import in_prompts, overlay, unwritten
 from grporecipe.planning import total_steps
 from grporecipe.recipe import Recipe
+from grporecipe.registries import Lazy
 from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
@@ -364,4 +373,5 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     counts_itself=True,
     packages=("openrlhf",),
+    vendor=Vendor("openrlhf/cli/train_ppo_ray.py", Lazy("grporecipe.frameworks.own_source:read_openrlhf")),
 )  # fmt: skip

@@ -8,9 +8,10 @@ openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from grporecipe.frameworks import known_keys
 from grporecipe.frameworks.base import closest_keys, text
-from grporecipe.frameworks.key_rules import find_mistyped, find_unknown_words, unknown
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, Options, at, known, span
+from grporecipe.frameworks.key_rules import ambiguous, find_mistyped, find_unknown_words, unknown
+from grporecipe.frameworks.openrlhf import DOTTED, FLAT, Options, at, span
 from grporecipe.frameworks.openrlhf.renamed import RENAMED
 from grporecipe.frameworks.reading import values_of
 from grporecipe.recipe import Recipe
@@ -260,9 +261,12 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``.
     """
-    takes, declared = known(recipe.version), recipe.code.declares if recipe.code else {}
+    takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
     for key in recipe.config:
         if key in takes or key in declared or (recipe.code and recipe.code.declares_more):
+            continue
+        if (short := ambiguous(recipe, key, {**takes, **declared})) is not None:
+            yield short
             continue
         other = RENAMED.get(key) if recipe.version >= DOTTED else FLAT.get(key)
         lived = span(key)
@@ -274,6 +278,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 @recipe_rule("GV602", "error", of=OPENRLHF, by_release=True)
 def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at a value that does not have the option's type or choices: "invalid int value", "invalid choice"."""
-    yield from find_mistyped(recipe, known(recipe.version))
-    words = {at(key, recipe.version): choices for key, choices in WORDS.items()}
-    yield from find_unknown_words(recipe, words)
+    yield from find_mistyped(recipe, known_keys(recipe))
+    if recipe.vendored is None:  # the source in a repository may have other estimators
+        words = {at(key, recipe.version): choices for key, choices in WORDS.items()}
+        yield from find_unknown_words(recipe, words)

@@ -8,7 +8,7 @@ refuses ``+key`` for a key that exists.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -279,6 +279,24 @@ def build_config(start: LaunchCommand, takes: Mapping[str, KeySpec]) -> dict[str
     return config
 
 
+def spell_out(start: LaunchCommand, tables: Sequence[Collection[str]], has_dashes: bool) -> None:
+    """Replace options that are a prefix of one key by that key, as argparse does. A prefix of several options stays.
+
+    ``tables`` hold the keys of the releases; the first one with such a key decides. With ``has_dashes`` each key is also an
+    option with dashes (HfArgumentParser), so ``--learning`` is a prefix of two options and ``--learning_r`` of one.
+    """
+    for name in [name for name in start.options if name != "config" and not any(name in table for table in tables)]:
+        found = ([key for key in table if key.startswith(name)] for table in tables)
+        meant = next((keys for keys in found if keys), [])
+        is_one = len(meant) == 1 and not (has_dashes and "_" in meant[0] and "_" not in name)
+        if is_one and meant[0] not in start.options:
+            start.options[meant[0]] = start.options.pop(name)
+            if name in start.lines:
+                start.lines[meant[0]] = start.lines.pop(name)
+            if name in start.unresolved:
+                start.unresolved[meant[0]] = start.unresolved.pop(name)
+
+
 def _value(values: list[str], kind: str) -> Any:
     if kind.startswith("list"):
         return values
@@ -397,7 +415,8 @@ def _take(said: Overrides, word: Word) -> None:
         return
     key = ("~" if override.sign == "~" else override.sign) + override.key
     for before in [known for known in said.config if known.lstrip("+") == override.key]:
-        said.duplicates += (Duplicate(override.key, said.lines[before], word.line),)
+        if said.config[before] != override.value:
+            said.duplicates += (Duplicate(override.key, said.lines[before], word.line, said.config[before]),)
         del said.config[before], said.lines[before]
     said.config[key], said.lines[key] = override.value, word.line
     said.raw[key] = word.text.partition("=")[2]

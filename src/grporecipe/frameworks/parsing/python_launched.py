@@ -149,6 +149,11 @@ def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:
     return found, is_whole
 
 
+def options_of(names: Names) -> dict[str, KeySpec]:
+    """Return the options that a file declares for its parsers."""
+    return _read_options(names)[0]
+
+
 def _is_library(names: Names, node: ast.expr) -> bool:
     return names.origin(node).partition(".")[0] in (*LIBRARY_TRAINERS, "transformers")
 

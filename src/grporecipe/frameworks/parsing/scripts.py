@@ -20,13 +20,15 @@ from grporecipe.frameworks.parsing.launch import (
     count_visible_gpus,
     has_sign_of_grpo,
     read_overrides,
+    spell_out,
 )
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
 from grporecipe.frameworks.parsing.python_launched import read_launched, uses_trl
 from grporecipe.frameworks.parsing.repository import find_root
+from grporecipe.frameworks.parsing.version_source import releases_of
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grporecipe.frameworks.signs import refuse_launch
-from grporecipe.recipe import Recipe
+from grporecipe.recipe import LaunchedCode, Recipe
 
 MOST_LAUNCHES = 64  # of one script
 
@@ -102,6 +104,8 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         recognise({**base, **start.options}, [str(path)], [start.launch.program])  # it may be a profile of its own
     if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file)) is False:
         raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
+    if start.own is None:
+        _spell_out(start, framework, code)
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
     config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
@@ -136,6 +140,13 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         ),
         code=code,
     )
+
+
+def _spell_out(start: LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
+    table = FRAMEWORKS[framework]
+    own = code.declares if code is not None else {}
+    releases = (table.version, *reversed(releases_of(table)))
+    spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
 
 
 def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:

@@ -130,10 +130,19 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
         where = (root / name).relative_to(repository.root).as_posix() + "/"
         source = VersionSource("vendored", where, "its own source")
         if found.keys is not None:
-            return Judged(found.version or framework.version, source, found.keys)
+            judged = Judged(found.version or framework.version, source, found.keys)
+            is_above = folder.is_relative_to(root)
+            return judged if is_above or _runs(framework, probe, judged) else None
         if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
             stated = Judged(found.version, source)  # its configuration is missing, but its version is known
     return stated
+
+
+def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
+    """Return whether a source beside the recipe may be what runs: not if it refuses keys that one release takes all of."""
+    if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
+        return True
+    return all(_misfits_by_release(probe, releases_of(framework)).values())
 
 
 def _own_source(framework: Framework, repository: Repository, file: Path) -> Path | None:

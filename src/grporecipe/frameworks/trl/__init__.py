@@ -35,6 +35,6 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),
-    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.trl.source:read_source")),
+    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.own_source:read_trl")),
     memory=Lazy("grporecipe.frameworks.memory:read_trl"),
 )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.frameworks import FRAMEWORKS, open_r1
 from grporecipe.frameworks.base import closest_keys, text
+from grporecipe.frameworks.key_rules import ambiguous
 from grporecipe.frameworks.parsing.repository import find_repository
 from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl import keys
@@ -53,7 +54,8 @@ def is_own_script(recipe: Recipe) -> bool:
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return False
-    if recipe.code is not None and (recipe.code.declares_more or (recipe.code.declares and recipe.code.other_keys)):
+    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers)
+    if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
         return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
     return not own or _is_missing(recipe, PurePosixPath(own))
@@ -327,29 +329,38 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
     if not is_own_script(recipe):
+        takes = taken(recipe)
         for key, near in _strangers(recipe):
+            if (short := ambiguous(recipe, key, takes)) is not None:
+                yield short
+                continue
             end = fate(recipe, str(key))
-            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], taken(recipe))
+            is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], takes)
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 
 
-@recipe_rule("GV108", "warning")
+@recipe_rule("GV108", "note")
 def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
     """A key that TRL does not take, in the launch of a script that may declare its own arguments."""
     launch = recipe.launch
     if launch is None or not is_own_script(recipe):
         return
     strangers = list(_strangers(recipe))
+    # A script with many keys of its own may also have those that resemble TRL's.
+    typos = (
+        [key for key, near in strangers if near and not recipe.config.keys() & {*near}] if len(strangers) < 3 else []
+    )
     for key, near in strangers:
-        if near:
-            yield _stranger(recipe, key, near, f"TRL has no such key; fine if {launch.program} takes it")
-    others = tuple(str(key) for key, near in strangers if not near)
+        if key in typos:
+            why = f"TRL has no such key; fine if {launch.program} takes it"
+            yield _stranger(recipe, key, near, why, severity="warning")
+    others = tuple(str(key) for key, _ in strangers if key not in typos)
     if others:
         shown = ", ".join(cut(key) for key in others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
         yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
 
 
-@recipe_rule("GV112", "warning")
+@recipe_rule("GV112", "note")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
 

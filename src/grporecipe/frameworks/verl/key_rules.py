@@ -223,6 +223,7 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
 REWARD_KL = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
+SWITCHES_OF_KL = frozenset([f"{verl.ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward"])
 # By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient that is used.
 DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
     (True, False): (REWARD_KL, "KL is in the loss, with ", LOSS_KL[0]),
@@ -240,7 +241,9 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
-        yield from find_dead_keys(recipe, dead, switch + why + amount)
+        is_chosen = recipe.launch is None or not SWITCHES_OF_KL.isdisjoint(key.lstrip("+") for key in recipe.config)
+        is_on = bool(coefficient) and found.number(coefficient) > 0
+        yield from find_dead_keys(recipe, dead, switch + why + amount, is_on, is_chosen)
 
 
 recipe_variant("GV303", VERL, _mistyped)

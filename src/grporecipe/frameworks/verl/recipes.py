@@ -60,6 +60,9 @@ TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
 COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
 
 
+CHECKED_AT_START = (0, 2, 0)  # before, a size is refused only where it is used
+
+
 def keys_of(found: Values) -> dict[str, str]:
     """Return the native keys that depend on the recipe's other keys."""
     keys = key_of_gpus(found)
@@ -101,8 +104,11 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         step = fields["prompts_per_step"] * fields["num_generations"] // ranks
         most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
+    prompts = {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+    if found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START:
+        prompts = {"prompts_per_rollout": None}  # nothing is trained, and nothing checks the sizes
     return {
-        **({"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}),
+        **prompts,
         "per_device_train_batch_size": 1 if size is None else size,
         "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
     }

@@ -210,12 +210,21 @@ def kl_counts_once(s: Setting) -> bool:
     return s.kl_placement == "both"
 
 
-@rule("GL303", "warning", ("advantage_estimator",), of=VERL, blames=("advantage_estimator",),
-      why="this is PPO with a critic, which is verl's default",
-      instead="Set {advantage_estimator}=grpo.")  # fmt: skip
-def grpo_is_the_estimator(s: Setting) -> bool:
-    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly."""
-    return s.advantage_estimator == "gae"
+@recipe_rule("GL303", "warning", of=VERL)
+def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly.
+
+    Judged for a recipe that samples several completions of a prompt, as GRPO does, and sets neither an estimator nor a key of
+    the critic: PPO was not chosen.
+    """
+    group, estimator = f"{verl.ROLLOUT}.n", "algorithm.adv_estimator"
+    found, named = values_of(recipe), {key.lstrip("+") for key in recipe.config}
+    chooses = estimator in named or any(key.startswith("critic.") for key in named)
+    if not chooses and found.whole(group, 1) > 1 and found.word(estimator) == "gae":
+        why = "without an estimator this is PPO with a critic, which is verl's default"
+        yield Violation(
+            f"{group}={found.whole(group)}", why, f"Set {estimator}=grpo.", (group,), ({estimator: "grpo"},)
+        )
 
 
 FILTERS = "algorithm.filter_groups.enable"

@@ -104,7 +104,7 @@ BLANKS, ENDS = " \t\r", frozenset(" \t\r\n;&|()<>")
 def closing(text: str, at: int) -> int:
     """Return the position after the bracket that closes the one at ``at``. Quotes and brackets inside are skipped."""
     opening = text[at]
-    wanted = {"(": ")", "{": "}"}[opening]
+    wanted = {"(": ")", "{": "}", "[": "]"}[opening]
     at += 1
     while at < len(text):
         char = text[at]
@@ -127,7 +127,7 @@ def skip(text: str, at: int) -> int:
         while at < len(text) and text[at] != '"':
             at = at + 1 if text[at] == "'" else skip(text, at)
         return min(at + 1, len(text))
-    if char == "$" and text[at + 1 : at + 2] in ("(", "{"):
+    if char == "$" and text[at + 1 : at + 2] in ("(", "{", "["):
         return closing(text, at + 1)
     if char == "$" and text[at + 1 : at + 2] == "'":
         end = at + 2

@@ -238,11 +238,13 @@ class Fields:
             self._end()
 
     def _value(self, text: str, at: int) -> "tuple[str | list[Word], int]":
-        if text[at] == "`" or text.startswith("$(", at) or text.startswith("${", at):
+        if text[at] == "`" or text.startswith(("$(", "${", "$["), at):
             end = skip(text, at)
             raw = text[at:end]
             if raw.startswith("$((") and raw.endswith("))"):
-                return self._arithmetic(raw), end
+                return self._arithmetic(raw, raw[3:-2]), end
+            if raw.startswith("$["):  # the older spelling of $(( ))
+                return self._arithmetic(raw, raw[2:-1]), end
             if raw.startswith("${"):
                 return self._braced(raw), end
             inside = raw[1:-1] if raw[0] == "`" else raw[2:-1]
@@ -257,8 +259,8 @@ class Fields:
             value = value[0].marked if value else ""
         return (unknown(f"${name}") if value is None else value), match.end()
 
-    def _arithmetic(self, raw: str) -> str:
-        value = calculate_in(self.scope, raw[3:-2])
+    def _arithmetic(self, raw: str, inside: str) -> str:
+        value = calculate_in(self.scope, inside)
         return unknown(raw) if value is None else str(value)
 
     def _braced(self, raw: str) -> "str | list[Word]":
