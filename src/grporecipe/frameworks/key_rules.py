@@ -168,7 +168,9 @@ def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violati
         return None
     more = " and others" if len(meant) > 3 else ""
     why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
-    return Violation(f"{cut(key)}={show(recipe.config[key])}", why, "Write the whole name.", (key,), certain=True)
+    value = recipe.config[key]
+    changes = tuple({key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes)
+    return Violation(f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True)
 
 
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)

@@ -59,6 +59,35 @@ def read_program(path: Path) -> LaunchedCode | None:
     )
 
 
+def read_nearest(recipe: Path) -> LaunchedCode | None:
+    """Return what the nearest programs above a recipe parse with GRPOConfig: their options, and the fate of other keys.
+
+    They are in the folder of the recipe or in one above it, up to the repository's root. None if there are none.
+    """
+    root = find_root(recipe)
+    for folder in recipe.absolute().parents if root is not None else ():
+        found = [code for file in sorted(folder.glob("*.py")) if _parses(file) and (code := read_program(file))]
+        codes = [code for code in found if code.parsers & {"TrlParser", "HfArgumentParser"}]
+        if codes:
+            fates = {code.other_keys for code in codes}
+            return LaunchedCode(
+                codes[0].file,
+                {key: spec for code in codes for key, spec in code.declares.items()},
+                other_keys=codes[0].other_keys if len(fates) == 1 else "",
+                declares_more=any(code.declares_more for code in codes),
+            )
+        if folder == root:
+            break
+    return None
+
+
+def _parses(file: Path) -> bool:
+    try:
+        return b"GRPOConfig" in file.read_bytes()[:LARGEST]
+    except OSError:
+        return False
+
+
 TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
 COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
 STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one

@@ -53,7 +53,7 @@ def is_own_script(recipe: Recipe) -> bool:
     """Return whether a script may read own keys that are unknown here."""
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
-        return False
+        return launch is None and recipe.code is not None and recipe.code.declares_more
     is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers)
     if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
         return recipe.code.declares_more

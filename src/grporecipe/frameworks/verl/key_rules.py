@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from grporecipe.frameworks.base import KeyTable
 from grporecipe.frameworks.dotted import nearest
 from grporecipe.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
+from grporecipe.frameworks.parsing.yaml_text import IN_BRACES
 from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
@@ -118,6 +119,10 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
     hydra 1.3 grammar/OverrideLexer.g4.
     """
     for key, value in (recipe.launch.raw if recipe.launch else {}).items():
+        if IN_BRACES.fullmatch(value):
+            why = "Hydra's grammar has only key: value in braces, so it stops"
+            yield Violation(f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,))
+            continue
         found = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
         if found:
             advice = f"Write \"{key}='{cut(value)}'\"."

@@ -104,7 +104,9 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         step = fields["prompts_per_step"] * fields["num_generations"] // ranks
         most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
-    prompts = {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+    prompts: dict[str, int | None] = (
+        {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+    )
     if found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START:
         prompts = {"prompts_per_rollout": None}  # nothing is trained, and nothing checks the sizes
     return {

@@ -13,7 +13,7 @@ from math import ceil
 from grporecipe import planning
 from grporecipe.frameworks.reading import Values, values_of
 from grporecipe.frameworks.verl import keys as verl
-from grporecipe.frameworks.verl.recipes import kl_places, refills
+from grporecipe.frameworks.verl.recipes import CHECKED_AT_START, kl_places, refills
 from grporecipe.recipe import Recipe
 from grporecipe.rules.batch import judgeable
 from grporecipe.rules.helpers import each, near, other_sizes
@@ -284,8 +284,10 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
 def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
     """A micro-batch is sized per GPU or for all GPUs (deprecated), not both.
 
-    verl at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
+    verl since 0.2 at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
     """
+    if recipe.version < CHECKED_AT_START:
+        return
     for name, whole, own in _micro_batches(values_of(recipe)):
         if whole is not None and own is not None:
             why = "both size the same micro-batch, and verl refuses the two together"
