@@ -63,7 +63,7 @@ class LaunchedCode:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A key that a file sets twice; the last one counts."""
+    """A key that a file sets to two values; the last one counts."""
 
     key: str
     first_line: int

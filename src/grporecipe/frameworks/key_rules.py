@@ -28,9 +28,9 @@ CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a scrip
 
 @recipe_rule("GV105", "warning", of=EVERY)
 def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
-    """A key that a file sets twice: the YAML reader silently takes the last one."""
+    """A key that a file sets to two values: the last one is taken silently."""
     for twice in recipe.duplicates:
-        what = f"{twice.key} is set on lines {twice.first_line} and {twice.line}"
+        what = f"{twice.key} is set to different values on lines {twice.first_line} and {twice.line}"
         yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
                         (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
@@ -243,8 +243,10 @@ def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
 
 
 def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
-    """Find keys that are set but have no effect."""
-    named = [key for key in dead if key in recipe.config]
+    """Find keys that have no effect and are set to another value than the default, which says nothing."""
+    takes = frameworks.known_keys(recipe)
+    named = [key for key in dead if key in recipe.config
+             and (key not in takes or recipe.config[key] != takes[key].default)]  # fmt: skip
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",

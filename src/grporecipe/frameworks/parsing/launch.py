@@ -415,7 +415,8 @@ def _take(said: Overrides, word: Word) -> None:
         return
     key = ("~" if override.sign == "~" else override.sign) + override.key
     for before in [known for known in said.config if known.lstrip("+") == override.key]:
-        said.duplicates += (Duplicate(override.key, said.lines[before], word.line),)
+        if said.config[before] != override.value:
+            said.duplicates += (Duplicate(override.key, said.lines[before], word.line),)
         del said.config[before], said.lines[before]
     said.config[key], said.lines[key] = override.value, word.line
     said.raw[key] = word.text.partition("=")[2]

@@ -62,14 +62,14 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> 
 
 def _top_level(loader: Any, node: Any) -> FlatConfig:
     """Return the keys of the top-level mapping."""
-    keys = [(_name(key), key.start_mark.line + 1) for key, _ in node.value]
+    keys = [(_name(key), key.start_mark.line + 1, _name(value) or value) for key, value in node.value]
     config = loader.construct_document(node)
     lines: dict[str, int] = {}
-    duplicates = []
-    for name, line in keys:
-        if name in lines and name != "<<":
+    duplicates, values = [], dict[str, Any]()
+    for name, line, value in keys:
+        if name in lines and name != "<<" and values[name] != value:
             duplicates.append(Duplicate(name, lines[name], line))
-        lines[name] = line
+        lines[name], values[name] = line, value
     return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
 
 
@@ -175,7 +175,7 @@ def flatten_node(loader: Any, node: Any) -> FlatConfig:
     lines: dict[str, int] = {}
     twice: list[Duplicate] = []
     for key, line, value in _leaves(loader, node, ""):
-        if key in lines:
+        if key in lines and config[key] != value:
             twice.append(Duplicate(key, lines[key], line))
         config[key], lines[key] = value, line
     return FlatConfig(config, lines, tuple(twice))

@@ -54,7 +54,7 @@ def is_own_script(recipe: Recipe) -> bool:
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
         return launch is None and recipe.code is not None and recipe.code.declares_more
-    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers)
+    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers - {"ArgumentParser"})
     if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
         return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
@@ -335,6 +335,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
                 yield short
                 continue
             end = fate(recipe, str(key))
+            if recipe.launch is None and recipe.code is not None and end.severity and not near:
+                continue  # the program lets other keys pass, so other code may read them
             is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], takes)
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 

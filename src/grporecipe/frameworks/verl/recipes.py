@@ -172,7 +172,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
     in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
-    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
+    loads = (in_loss or in_reward) and is_own_trainer(found.recipe)
+    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = found.word(f"{ACTOR}.kl_loss_type")
         fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": ESTIMATORS.get(word, word)}

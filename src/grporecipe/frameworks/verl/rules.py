@@ -17,6 +17,7 @@ from grporecipe.frameworks.verl.recipes import CHECKED_AT_START, kl_places, refi
 from grporecipe.recipe import Recipe
 from grporecipe.rules.batch import judgeable
 from grporecipe.rules.helpers import each, near, other_sizes
+from grporecipe.rules.kl import find_idle_reference
 from grporecipe.rules.registry import Change, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
@@ -40,6 +41,10 @@ Facts = dict[str, object]
 # batches by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
+# Before 0.4 KL that is not in the loss is in the reward, so the advice would only move it.
+variant(
+    "GK306", VERL, lambda s: find_idle_reference(s, f"{s.key('kl_placement')}=false") if s.version >= (0, 4) else None
+)
 variant("GB302", VERL, lambda s: find_lone_completion(s, "verl silently uses the reward itself as the advantage"))
 
 
@@ -210,12 +215,17 @@ def kl_counts_once(s: Setting) -> bool:
     return s.kl_placement == "both"
 
 
-@rule("GL303", "warning", ("advantage_estimator",), of=VERL, blames=("advantage_estimator",),
-      why="this is PPO with a critic, which is verl's default",
-      instead="Set {advantage_estimator}=grpo.")  # fmt: skip
-def grpo_is_the_estimator(s: Setting) -> bool:
-    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly."""
-    return s.advantage_estimator == "gae"
+@recipe_rule("GL303", "warning", of=VERL)
+def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
+    """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly.
+
+    Reported if nothing says that PPO is meant: several completions per prompt, no estimator and no key of the critic.
+    """
+    found, key = values_of(recipe), "algorithm.adv_estimator"
+    says_ppo = key in found.given or any(name.lstrip("+~").startswith("critic.") for name in recipe.config)
+    if not says_ppo and found.word(key) == "gae" and found.whole(f"{verl.ROLLOUT}.n", 1) > 1:
+        yield Violation(f"{key} is not set", "verl's default is gae: this is PPO with a critic", f"Set {key}=grpo.",
+                        (key,), ({key: "grpo"},))  # fmt: skip
 
 
 FILTERS = "algorithm.filter_groups.enable"
