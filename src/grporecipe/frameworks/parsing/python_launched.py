@@ -100,10 +100,10 @@ def uses_trl(path: Path) -> bool | None:
     """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
 
     None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
-    runs.
+    runs. Files that import by name and do not mention GRPO are taken to load something else.
     """
     root = find_root(path) or path.absolute().parent
-    waiting, seen, computes = [path], set[Path](), False
+    waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
     while waiting:
         file = waiting.pop()
         if file in seen:
@@ -114,7 +114,8 @@ def uses_trl(path: Path) -> bool | None:
             tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        if BY_NAME.search(text) or (file == path and STARTS.search(text)) or len(seen) > MOST_FOLLOWED:
+        is_open, mentions = is_open or BY_NAME.search(text) is not None, mentions or "grpo" in text.lower()
+        if (file == path and (is_open or STARTS.search(text))) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
             top = module.partition(".")[0]
@@ -125,7 +126,7 @@ def uses_trl(path: Path) -> bool | None:
             if found is None:
                 return None
             waiting += found
-    return False if computes else None
+    return False if computes and not (is_open and mentions) else None
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
