@@ -69,12 +69,12 @@ def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
 UNSTATED = "GT201"
 
 
-@rule(UNSTATED, "warning", {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
+@rule(UNSTATED, "note", {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
       of=EVERY)  # fmt: skip
 def the_processes_are_stated(s: Setting) -> Violation | None:
     """Whether a batch fits depends on the number of training processes, which the recipe does not state.
 
-    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this warning names them. If none
+    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this note names them. If none
     works, it is an error of the broken rule, with its fixes. GPUs of a vLLM server are not training processes: 8 GPUs with one
     for the server are 7.
     """

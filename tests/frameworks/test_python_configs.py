@@ -85,7 +85,7 @@ def test_unknown_words_may_set_any_key(tmp_path: Path) -> None:
     """So nothing that rests on a default is an error, and they are named once."""
     recipe = read(tmp_path, HEAD + "GRPOConfig(**load(), num_generations=7, per_device_train_batch_size=8)")
     found = lint_recipe(recipe).diagnostics
-    assert [problem.severity for problem in found] == ["warning"] * len(found)
+    assert {problem.severity for problem in found} <= {"warning", "note"}
     assert sum(problem.code == "GV106" and "load()" in problem.message for problem in found) == 1
 
 

@@ -35,7 +35,7 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
                         (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
 
 
-@recipe_rule("GV106", "warning", of=EVERY)
+@recipe_rule("GV106", "note", of=EVERY)
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
 
@@ -295,7 +295,8 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 
     Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
-    releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
+    releases that have all keys. If none of these gives a version, one finding names all such keys, and there is no fix: a
+    note, or a warning if one of them may be misspelled.
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
     version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
@@ -312,7 +313,7 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
             why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
-        yield Violation(_named(keys, near) or found[0].what, why, instead, keys)
+        yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=None if near else "note")
 
 
 @recipe_rule("GV111", "warning", of=EVERY)

@@ -58,7 +58,8 @@ class GithubReport:
         name, line = _relative(path), place.removeprefix(":")
         where = f",line={line}" if line.isdigit() else ""  # GitHub knows no cells
         properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
-        command = f"::{severity} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
+        level = "notice" if severity == "note" else severity
+        command = f"::{level} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
         self._out.write(writable(command, self._out) + "\n")
 
 

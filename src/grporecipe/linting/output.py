@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,9 @@ def place_of(recipe: Recipe, line: int | None) -> str:
 
 def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
     """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
+    if diagnostic.severity == "note":
+        screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
+        return
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
@@ -145,9 +149,10 @@ class Total:
 
 def show_total(screen: Screen, total: Total) -> None:
     """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
-    errors = sum(found.severity == "error" for found in total.diagnostics)
-    warnings = len(total.diagnostics) - errors
-    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
+    counts = Counter(found.severity for found in total.diagnostics)
+    errors, warnings = counts["error"], counts["warning"]
+    notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
+    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:

@@ -357,7 +357,7 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(shown, "TRL has none of these keys", f"Fine if {launch.program} takes them.", others)
 
 
-@recipe_rule("GV112", "warning")
+@recipe_rule("GV112", "note")
 def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
 

@@ -176,7 +176,7 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
         )
 
 
-@recipe_rule("GV405", "warning", of=VERL)
+@recipe_rule("GV405", "note", of=VERL)
 def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
     """A configuration of your own (``--config-name``) that was not found, or whose name only a running shell knows.
 
