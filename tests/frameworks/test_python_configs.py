@@ -85,7 +85,7 @@ def test_unknown_words_may_set_any_key(tmp_path: Path) -> None:
     """So nothing that rests on a default is an error, and they are named once."""
     recipe = read(tmp_path, HEAD + "GRPOConfig(**load(), num_generations=7, per_device_train_batch_size=8)")
     found = lint_recipe(recipe).diagnostics
-    assert "error" not in {problem.severity for problem in found}
+    assert {problem.severity for problem in found} <= {"warning", "note"}
     assert sum(problem.code == "GV106" and "load()" in problem.message for problem in found) == 1
 
 
@@ -211,8 +211,7 @@ GRPOTrainer(model=m, args=c, reward_funcs=[f])
 
 @pytest.mark.parametrize(("text", "line"), [
     ("c = GRPOConfig(seed=1)", 2), ("import sys\nc = GRPOConfig(seed=int(sys.argv[1]))", None),
-    ("c = GRPOConfig(seed=load())", None),
-    ("from trl import TrlParser\nc = GRPOConfig(seed=1)", 3), ("import os\nc = GRPOConfig(seed=1)\nx = os.environ['X']", None),
+    ("c = GRPOConfig(seed=load())", None), ("import os\nc = GRPOConfig(seed=1)\nx = os.environ['X']", None),
 ])  # fmt: skip
 def test_a_script_of_constants_cannot_be_swept(text: str, line: int | None, tmp_path: Path) -> None:
     """Each trial would train the same; one that reads anything may take the swept values."""

@@ -36,6 +36,20 @@ def test_github_gets_an_annotation_a_problem(
     assert "Fix: " in line
 
 
+def test_a_note_is_one_line_and_neither_a_warning_nor_a_failure(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what was not checked: in GitHub's words a notice."""
+    monkeypatch.chdir(here)
+    path = here / "run.sh"
+    path.write_text("accelerate launch -m trl.scripts.grpo --model_name_or_path m --num_generations $N\n")
+    code, out = output(capsys, path, format=LintFormat.github, select=["GV106"])
+    assert (code, out.startswith("::notice title=grposweep (GV106),file=run.sh,line=1::")) == (0, True)
+    code, out = output(capsys, path, select=["GV106"])
+    assert (code, "0 errors, 0 warnings, 1 note" in out) == (0, True)
+    assert "run.sh:1: GV106 note: num_generations: $N" in out
+
+
 def test_github_gets_an_annotation_for_a_file_that_cannot_be_judged(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,13 +35,15 @@ def test_a_number_that_is_not_finite_is_called_that(value: str) -> None:
     assert any("not a finite number" in found.message for found in result.diagnostics)
 
 
-def test_a_placeholder_is_to_be_replaced_and_not_quoted() -> None:
-    """Quoted, Hydra would take it for the path itself."""
-    found = next(
-        found for found in judge(VERL.format("'data.train_files=<path>'")).diagnostics if found.code == "GV407"
-    )
-    assert "Replace the placeholder" in found.message
-    assert "'<path>'" not in found.message
+@pytest.mark.parametrize("value", ["<path>", "{YOUR_PATH}"])
+def test_a_placeholder_is_to_be_replaced_and_not_quoted(value: str) -> None:
+    """Quoted, Hydra would take it for the path itself. It is no key either."""
+    wrong = [
+        found for found in judge(VERL.format(f"'data.train_files={value}'")).diagnostics if found.severity == "error"
+    ]
+    assert [found.code for found in wrong] == ["GV407"]
+    assert "Replace the placeholder" in wrong[0].message
+    assert f"'{value}'" not in wrong[0].message
 
 
 def test_no_step_at_all_is_an_evaluation_of_verl() -> None:
@@ -102,7 +104,7 @@ def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> No
     [
         ("trl grpo --num_generations 7 --gradient_accumulation_steps 1", "--per_device_train_batch_size 7"),
         ("trl grpo --num_generation 16", "num_generation removed, --num_generations 16"),
-        ("trl grpo --output_di 'a b'", "output_di removed, --output_dir 'a b'"),
+        ("trl grpo --output_dri 'a b'", "output_dri removed, --output_dir 'a b'"),
         (VERL.format("").replace("rollout.n=8", "rollout.n=1"), "actor_rollout_ref.rollout.n=8"),
     ],
 )

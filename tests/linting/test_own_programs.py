@@ -112,3 +112,49 @@ def test_a_prefix_of_one_option_is_that_option(option: str, stops: bool, tmp_pat
     found = lint_recipe(load_recipe(run, Options()))
     assert ("GV102" in {d.code for d in found.diagnostics if d.severity == "error"}) is stops
     assert found.setting.epochs == (6 if "epoch" in option else 3)
+
+
+def test_a_recipe_in_a_variable_is_judged_with_the_program_next_to_it(tmp_path: Path) -> None:
+    """Its own keys are known, and its parser decides what happens to others."""
+    own = "from dataclasses import dataclass\n@dataclass\nclass Own:\n    data_id: str = ''\n" + TRAIN.replace(
+        "(GRPOConfig, ModelConfig)", "(Own, GRPOConfig)"
+    )
+    yaml = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\ndata_id: a\nlab_project: b\n"
+    write(tmp_path, run_sh="", train__script__r_yaml=yaml, train__main_py=own)
+    recipe = tmp_path / "train/script/r.yaml"
+    assert [d.keys for d in errors(recipe, "1.16")] == [("lab_project",)]
+    (tmp_path / "train/main.py").write_text(own.replace("config()", "config(fail_with_unknown_args=False)"))
+    assert errors(recipe, "1.16") == []
+
+
+def test_a_verl_next_to_the_script_is_not_what_runs_if_it_refuses_a_release_s_keys(tmp_path: Path) -> None:
+    """A copy for evaluation; one above the script is what Python imports."""
+    line = VERL.format("trainer.main_ppo", "+actor_rollout_ref.rollout.n_val=4")
+    config = (
+        "data: {train_batch_size: 1}\nactor_rollout_ref: {rollout: {n: 1, n_val: 8}, actor: {ppo_mini_batch_size: 1}}\n"
+    )
+    for place, refuses in (("copy/", False), ("", True)):
+        folder = tmp_path / f"repository{refuses}"
+        (folder / f"{place}verl/trainer/config").mkdir(parents=True)
+        (folder / f"{place}verl/trainer/config/ppo_trainer.yaml").write_text(config)
+        write(folder, scripts__run_sh=line)
+        assert ("GV402" in {d.code for d in errors(folder / "scripts/run.sh")}) is refuses
+
+
+def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_path: Path) -> None:
+    """verl 0.1 looks at a size only when it is used; since 0.2 it stops at start."""
+    sizes = "data.train_batch_size=16 trainer.n_gpus_per_node=5 actor_rollout_ref.actor.ppo_micro_batch_size=15"
+    run = write(tmp_path, run_sh=VERL.format("trainer.main_ppo", f"{sizes} +trainer.val_only=true"))
+    assert not {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.1.0")}
+    assert {"GB401", "GB402", "GB403"} & {d.code for d in errors(run, "0.4.0")}
+    run.write_text(run.read_text().replace(" +trainer.val_only=true", ""))
+    assert "GB401" in {d.code for d in errors(run, "0.1.0")}
+
+
+def test_another_program_of_openrlhf_s_options_may_form_groups_itself(tmp_path: Path) -> None:
+    """Such as by a tree of completions."""
+    options = "--advantage_estimator group_norm --n_samples_per_prompt 1 --rollout_batch_size 32 --init_kl_coef 0\n"
+    run = write(tmp_path, run_sh=f"python3 -m trees.train_ppo {options}")
+    assert "GB302" not in {d.code for d in errors(run)}
+    run.write_text(f"python3 -m openrlhf.cli.train_ppo_ray {options}")
+    assert "GB302" in {d.code for d in errors(run)}

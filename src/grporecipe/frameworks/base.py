@@ -181,6 +181,7 @@ class Framework:
         vendor: how its own source is found and read in a repository that contains it.
         memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
         counts_itself: its recipes state the number of training GPUs, and its command does not.
+        own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
 
     """
 
@@ -213,6 +214,7 @@ class Framework:
     vendor: "Vendor | None" = None
     memory: "Callable[..., dict[str, Any] | None] | None" = None
     counts_itself: bool = False
+    own_configs: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         spell(self.traits)

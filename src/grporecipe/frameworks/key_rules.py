@@ -202,7 +202,9 @@ def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violati
         return None
     more = " and others" if len(meant) > 3 else ""
     why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
-    return Violation(f"{cut(key)}={show(recipe.config[key])}", why, "Write the whole name.", (key,), certain=True)
+    value = recipe.config[key]
+    changes = tuple({key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes)
+    return Violation(f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True)
 
 
 @recipe_rule("GV303", "error", of=DOTTED, by_release=True)
@@ -263,30 +265,26 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
                         ({written: (near or list(allowed))[0]},), certain=is_typo)  # fmt: skip
 
 
-@recipe_rule("GK310", "note", of=DOTTED)
+@recipe_rule("GK310", "warning", of=DOTTED)
 def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
     """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
 
     verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
     EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
-    and ``disable_kl`` switches all KL off. It is a warning if the recipe says the opposite of what happens: a coefficient of 0
-    while KL is on, or one above 0 without KL and without a switch. Otherwise the framework's own examples have such keys.
+    and ``disable_kl`` switches all KL off.
     """
     return ()  # only variants have lists of KL keys
 
 
-def find_dead_keys(
-    recipe: Recipe, dead: tuple[str, ...], why: str, is_on: bool, is_chosen: bool
-) -> Iterator[Violation]:
-    """Find keys that are set but have no effect, while KL ``is_on``, or is off because the recipe names a switch."""
-    named = [key for key in dead if key in recipe.config]
-    amounts = [recipe.config[key] for key in named if key.endswith("coef")]
-    misleads = 0 in amounts if is_on else any(amounts) and not is_chosen
+def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
+    """Find keys that have no effect and are set to another value than the default, which says nothing."""
+    takes = frameworks.known_keys(recipe)
+    named = [key for key in dead if key in recipe.config
+             and (key not in takes or recipe.config[key] != takes[key].default)]  # fmt: skip
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
-                        "Remove the keys without effect, or switch on their KL term.", tuple(named),
-                        severity="warning" if misleads else None)  # fmt: skip
+                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
 
 
 MOST_NAMED = 6  # keys in a message
@@ -331,7 +329,8 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
 
     Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
-    releases that have all keys. If none of these gives a version, one warning names all such keys, and there is no fix.
+    releases that have all keys. If none of these gives a version, one finding names all such keys, and there is no fix: a
+    note, or a warning if one of them may be misspelled.
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
     version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """

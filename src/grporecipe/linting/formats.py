@@ -47,8 +47,7 @@ class GithubReport:
         for result in fixed.judged.results:
             for found in result.diagnostics:
                 place = place_of(result.recipe, found.line)
-                level = "notice" if found.severity == "note" else found.severity
-                self._say(level, path, place, found.code, _in_words(found, result.recipe))
+                self._say(found.severity, path, place, found.code, _in_words(found, result.recipe))
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
@@ -59,7 +58,8 @@ class GithubReport:
         name, line = _relative(path), place.removeprefix(":")
         where = f",line={line}" if line.isdigit() else ""  # GitHub knows no cells
         properties = f"title={_escape(f'grposweep ({title})')},file={_escape(name)}{where}"
-        command = f"::{severity} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
+        level = "notice" if severity == "note" else severity
+        command = f"::{level} {properties}::{_escape(f'{name}{place}: {title} {message}', '')}"
         self._out.write(writable(command, self._out) + "\n")
 
 

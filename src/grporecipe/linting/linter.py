@@ -118,6 +118,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
         if selection.has(rule.code):
             diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)
                             if not _is_of_unset(broken, recipe)]  # fmt: skip
+    if _holds_defaults(recipe):
+        diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 
@@ -184,6 +186,14 @@ def _is_part(recipe: Recipe) -> bool:
     """Return whether it is a partial Hydra file, which its defaults and the command line complete."""
     in_file = recipe.launch is None and recipe.file is not None
     return in_file and bool(frameworks.FRAMEWORKS[recipe.framework].config_defaults)
+
+
+def _holds_defaults(recipe: Recipe) -> bool:
+    """Return whether it is a program's own default configuration. Only its keys are judged: launches set the values."""
+    pattern = frameworks.FRAMEWORKS[recipe.framework].own_configs
+    if pattern is None or recipe.launch is not None or recipe.file is None:
+        return False
+    return pattern.search(Path(recipe.file).absolute().as_posix()) is not None
 
 
 def _message(broken: Violation, has_repairs: bool) -> str:

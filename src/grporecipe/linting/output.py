@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,16 +54,11 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for change in fixed.changes:
         screen.say(f"{screen.paint(name, BOLD)}: {screen.paint('fixed', GREEN)} {one_line(change)}")
     for result in fixed.judged.results:
-        for diagnostic in (found for found in result.diagnostics if found.severity != "note"):
+        for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
             _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
-    for result in fixed.judged.results:
-        for note in (found for found in result.diagnostics if found.severity == "note"):
-            screen.wrap(
-                one_line(f"{name}{place_of(result.recipe, note.line)}: {note.code} note: {note.message}"), "", DIM
-            )
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
     for version in dict.fromkeys(map(describe_version, troubled)):
         screen.wrap(f"judged by {one_line(version)}", INDENT, DIM)
@@ -85,6 +81,9 @@ def place_of(recipe: Recipe, line: int | None) -> str:
 
 def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
     """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
+    if diagnostic.severity == "note":
+        screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
+        return
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
@@ -150,11 +149,10 @@ class Total:
 
 def show_total(screen: Screen, total: Total) -> None:
     """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
-    errors = sum(found.severity == "error" for found in total.diagnostics)
-    warnings = sum(found.severity == "warning" for found in total.diagnostics)
-    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}"]
-    if notes := len(total.diagnostics) - errors - warnings:
-        parts.append(_count(notes, "note"))
+    counts = Counter(found.severity for found in total.diagnostics)
+    errors, warnings = counts["error"], counts["warning"]
+    notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
+    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:

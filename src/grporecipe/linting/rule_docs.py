@@ -37,6 +37,7 @@ HEAD = f"""# The rules
 
 Generated from the rules' docstrings by `{COMMAND}` (or `make docs`); do not edit. {{count}} rules.
 An **error** is refused by the framework, or trains something other than the recipe says. A **warning** is worth knowing.
+A **note** says what was not checked, and why.
 `grposweep rules GB101` prints one rule; `--ignore` and `--select` take codes and families. Codes are permanent.
 
 | Symbol | Meaning |

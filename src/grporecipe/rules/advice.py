@@ -26,10 +26,10 @@ def _prompts_per_step(s: Setting) -> float | None:
     if s.num_generations < 1 or not judgeable(s):
         return None
     completions = planning.completions_per_step(s)
-    return None if completions is None else completions / s.num_generations
+    return None if completions is None else min(completions / s.num_generations, s.prompts_per_rollout or completions)
 
 
-@rule("GA201", "warning", (*STEP, "given", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
+@rule("GA201", "warning", (*STEP, "given", "framework", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
 def a_step_has_several_prompts(s: Setting) -> Violation | None:
     """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
 
@@ -40,8 +40,13 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     if prompts is None or prompts > FEW_PROMPTS:
         return None
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
+    if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
+        name = "prompts_per_rollout"
+    each = (
+        s.num_generations if s.framework.name == "openrlhf" and name == "prompts_per_step" else 1
+    )  # its key counts completions
     return Violation(
-        what=f"{s.key(name)}={getattr(s, name)}",
+        what=f"{s.key(name)}={getattr(s, name) * each}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
         instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts per step and above are common.",
         fields=(name, "num_generations"),

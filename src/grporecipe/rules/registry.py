@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
-Severity = Literal["error", "warning", "note"]
+Severity = Literal["error", "warning", "note"]  # a note says what was not checked
 Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
 
 # Families in the order in which users meet them, with their topics.
@@ -142,8 +142,7 @@ class Documented:
 
     Args:
         code: permanent.
-        severity: an error makes a point invalid, a warning does not.
-            A note tells what was not checked, or what is without effect by choice.
+        severity: an error makes a point invalid, a warning or a note does not.
         of: the frameworks that it applies to, by name or by trait (``FrameworkTraits.labels``).
         name: a few words, or the function's name.
         text: what it means, why, and its source.

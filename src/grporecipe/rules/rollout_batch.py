@@ -137,23 +137,27 @@ def most_prompts_are_used(s: Setting) -> Facts | None:
     return {"lost": known % prompts, "share": known % prompts / known}
 
 
-@rule("GS302", "warning", (*SIZES, "unsolved", *planning.TOTAL_STEPS_READS, "warmup_steps"), of=IN_PROMPTS,
+NOTICEABLE = 0.05  # share of a training
+
+
+@rule("GS302", "warning", (*SIZES, *planning.TOTAL_STEPS_READS, "unsolved", "warmup_steps"), of=IN_PROMPTS,
       blames=("warmup_steps",), what="{warmup_steps} is set",
-      why="the learning rate changes once per rollout and starts at 0, so {wasted} trained at 0",
+      why="the learning rate changes once per rollout and starts at 0, so {wasted} trained at 0: {share:.0%} of all",
       instead="Leave the warmup out, or take one rollout more.")  # fmt: skip
 def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
     """A warmup starts at a learning rate of 0, and the rate changes once per rollout, so the first rollout is wasted.
 
-    With U optimizer steps per rollout all U of them are taken at 0, and the warmup is a staircase. Reported if that is a
-    twentieth of the training or more.
+    With U optimizer steps per rollout all U of them are taken at 0, and the warmup is a staircase. Reported if the first
+    rollout is at least a twentieth of all steps, where their number is known.
     """
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
     steps, total = float(planning.steps_per_rollout(s)), planning.total_steps(s)
-    if total is None or steps * 20 < total:
+    if not total or steps / total < NOTICEABLE:
         return None
     return {
-        "wasted": f"all {steps:g} optimizer steps of the first rollout are" if steps > 1 else "the first rollout is"
+        "share": min(steps / total, 1.0),
+        "wasted": f"all {steps:g} optimizer steps of the first rollout are" if steps > 1 else "the first rollout is",
     }
 
 

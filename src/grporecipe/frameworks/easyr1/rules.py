@@ -358,15 +358,15 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
     if recipe.version >= easyr1.ALGORITHM_KL:
         if found.flag("algorithm.disable_kl"):
-            dead, why = ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true switches all KL off"
-            yield from find_dead_keys(recipe, dead, why, is_on=False, is_chosen=True)
+            yield from find_dead_keys(
+                recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true switches all KL off"
+            )
     elif found.flag("worker.actor.use_kl_loss", True):
         coefficient = f"worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"
-        yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}", True, True)
+        yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}")
     else:
         dead = ("worker.actor.kl_loss_coef", "worker.actor.kl_loss_type")
-        why = "worker.actor.use_kl_loss=false puts KL into the reward"
-        yield from find_dead_keys(recipe, dead, why, is_on=True, is_chosen=True)
+        yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
 
 
 recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))

@@ -123,6 +123,7 @@ WRITTEN = {"rloo": "rloo", "gae": "gae", "reinforce_plus_plus": "reinforce",
            "reinforce_plus_plus_baseline": "reinforce_baseline"}  # fmt: skip
 COMMAND = ("bash", "recipe.sh")
 PROGRAM = "python3 -m openrlhf.cli.train_ppo_ray"
+OWN_PROGRAM = re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray")
 LONGEST = 2048  # tokens of prompt and completion, OpenRLHF's default
 
 
@@ -184,14 +185,17 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advantage and the loss: a token mean over a step, with gspo over a sequence."""
     option = Options(found)
     estimator = option.word("algo.advantage.estimator", "gae")
     clip = option.numbers("actor.eps_clip_low_high") or [option.number("actor.eps_clip", 0.2)] * 2
     is_gspo = option.word("actor.policy_loss_type", "ppo") == "gspo"
+    launch = found.recipe.launch
+    # Another program may form its groups in another way, as by a tree of completions.
+    has_own_groups = fields["num_generations"] == 1 and launch is not None and not OWN_PROGRAM.search(launch.program)
     return {
-        "advantage_estimator": ESTIMATORS.get(estimator, estimator),
+        "advantage_estimator": "the trainer's own" if has_own_groups else ESTIMATORS.get(estimator, estimator),
         "epsilon": clip[0],
         "epsilon_high": clip[-1],
         "importance_sampling_level": "sequence" if is_gspo else "token",
@@ -365,7 +369,7 @@ FRAMEWORK = Framework(
     takes=known,
     keys=frozenset(["micro_rollout_batch_size", "init_kl_coef", "rollout.n_samples_per_prompt", "algo.advantage.estimator",
                     "algo.kl.init_coef"]),
-    programs=re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray"),
+    programs=OWN_PROGRAM,
     renamed=RENAMED,
     releases=releases,
     derived=DERIVED,

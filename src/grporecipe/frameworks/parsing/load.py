@@ -24,6 +24,7 @@ __all__ = [
     "stated_processes",
 ]
 PYTHON = (".py", ".ipynb")
+OWN_READERS = ("trl", "open-r1")  # a YAML of theirs may be for a program with keys of its own
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
 
 
@@ -107,6 +108,12 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     if {"distributed_type", "compute_environment"} & flat.config.keys():
         raise UserError("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
     fields = read_keys(flat.config, lambda name: find_near(name, path))
+    code = None
+    framework = FRAMEWORKS[options.framework]
+    if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
+        from grporecipe.frameworks.parsing.python_launched import read_nearest
+
+        code = read_nearest(path)
     return build_recipe(
         flat.config,
         options,
@@ -115,4 +122,5 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         lines=flat.lines,
         duplicates=flat.duplicates,
         launch_fields=fields,
+        code=code,
     )

@@ -60,6 +60,35 @@ def read_program(path: Path) -> LaunchedCode | None:
     )
 
 
+def read_nearest(recipe: Path) -> LaunchedCode | None:
+    """Return what the nearest programs above a recipe parse with GRPOConfig: their options, and the fate of other keys.
+
+    They are in the folder of the recipe or in one above it, up to the repository's root. None if there are none.
+    """
+    root = find_root(recipe)
+    for folder in recipe.absolute().parents if root is not None else ():
+        found = [code for file in sorted(folder.glob("*.py")) if _parses(file) and (code := read_program(file))]
+        codes = [code for code in found if code.parsers & {"TrlParser", "HfArgumentParser"}]
+        if codes:
+            fates = {code.other_keys for code in codes}
+            return LaunchedCode(
+                codes[0].file,
+                {key: spec for code in codes for key, spec in code.declares.items()},
+                other_keys=codes[0].other_keys if len(fates) == 1 else "",
+                declares_more=any(code.declares_more for code in codes),
+            )
+        if folder == root:
+            break
+    return None
+
+
+def _parses(file: Path) -> bool:
+    try:
+        return b"GRPOConfig" in file.read_bytes()[:LARGEST]
+    except OSError:
+        return False
+
+
 TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
 COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
 STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one
@@ -72,10 +101,10 @@ def uses_trl(path: Path) -> bool | None:
     """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
 
     None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
-    runs.
+    runs. Files that import by name and do not mention GRPO are taken to load something else.
     """
     root = find_root(path) or path.absolute().parent
-    waiting, seen, computes = [path], set[Path](), False
+    waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
     while waiting:
         file = waiting.pop()
         if file in seen:
@@ -86,7 +115,8 @@ def uses_trl(path: Path) -> bool | None:
             tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        if BY_NAME.search(text) or (file == path and STARTS.search(text)) or len(seen) > MOST_FOLLOWED:
+        is_open, mentions = is_open or BY_NAME.search(text) is not None, mentions or "grpo" in text.lower()
+        if (file == path and (is_open or STARTS.search(text))) or len(seen) > MOST_FOLLOWED:
             return None
         for level, module, inner in imports_of(tree):
             top = module.partition(".")[0]
@@ -97,7 +127,7 @@ def uses_trl(path: Path) -> bool | None:
             if found is None:
                 return None
             waiting += found
-    return False if computes else None
+    return False if computes and not (is_open and mentions) else None
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -293,7 +323,7 @@ def never_read(path: Path) -> frozenset[str]:
     ]
     holders = set[str]()  # names of parsed options of this file
     for node in nodes:
-        if isinstance(node, ast.Assign) and _parses(node.value):
+        if isinstance(node, ast.Assign) and _is_parsed(node.value):
             first = node.targets[0]
             holders |= _of_file(
                 [name_of(one) for one in (first.elts if isinstance(first, ast.Tuple) else [first])], kinds, own
@@ -301,7 +331,7 @@ def never_read(path: Path) -> frozenset[str]:
     for call in calls:
         taken = functions.get(last_name(call.func), [])
         holders |= {name for name, word in zip(taken, call.args, strict=False) if name_of(word) in holders}
-        if len(call.args) == 1 and isinstance(call.args[0], ast.Starred) and _parses(call.args[0].value):
+        if len(call.args) == 1 and isinstance(call.args[0], ast.Starred) and _is_parsed(call.args[0].value):
             holders |= _of_file(taken, kinds, own)
     given = [word for call in calls if last_name(call.func) not in inside
              for word in (*call.args, *(one.value for one in call.keywords))]  # fmt: skip
@@ -318,7 +348,7 @@ def never_read(path: Path) -> frozenset[str]:
     return frozenset() if read & READS_ALL else frozenset(declares - read)
 
 
-def _parses(node: ast.expr) -> bool:
+def _is_parsed(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and "parse" in last_name(node.func)
 
 

@@ -104,7 +104,7 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         recognise({**base, **start.options}, [str(path)], [start.launch.program])  # it may be a profile of its own
     if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file)) is False:
         raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
-    if start.own is None:
+    if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
     config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}

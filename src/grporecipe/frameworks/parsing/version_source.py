@@ -139,7 +139,7 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
 
 
 def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
-    """Return whether a source beside the recipe may be what runs: not if it refuses keys that one release takes all of."""
+    """Return whether a source next to the recipe may be what runs: not if it refuses keys that a release takes."""
     if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
         return True
     return all(_misfits_by_release(probe, releases_of(framework)).values())

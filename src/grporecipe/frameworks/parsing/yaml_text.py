@@ -221,12 +221,16 @@ def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+IN_BRACES = re.compile(r"\{[^{}:,$'\"]+\}")  # a placeholder: YAML reads a key without a value, Hydra refuses it
+
+
 def parse_override(word: str) -> Override | None:
     """Parse ``a.b=c`` with its sign; None if a word is no override."""
     match = OVERRIDE.fullmatch(word)
     if match is None or (match[3] is None and match[1] != "~"):
         return None
-    return Override(match[1] or "", match[2], None if match[3] is None else parse_value(match[3]))
+    is_text = match[3] is not None and IN_BRACES.fullmatch(match[3])
+    return Override(match[1] or "", match[2], match[3] if match[3] is None or is_text else parse_value(match[3]))
 
 
 def parse_value(text: str) -> Any:

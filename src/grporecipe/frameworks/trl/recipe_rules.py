@@ -53,8 +53,8 @@ def is_own_script(recipe: Recipe) -> bool:
     """Return whether a script may read own keys that are unknown here."""
     launch = recipe.launch
     if launch is None or launch.launcher == "trl":
-        return False
-    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers)
+        return launch is None and recipe.code is not None and recipe.code.declares_more
+    is_read = recipe.code is not None and bool(recipe.code.declares or recipe.code.parsers - {"ArgumentParser"})
     if recipe.code is not None and (recipe.code.declares_more or (is_read and recipe.code.other_keys)):
         return recipe.code.declares_more
     own = next((own for own in OWN_PROGRAMS if launch.program.endswith(own)), "")
@@ -335,6 +335,8 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
                 yield short
                 continue
             end = fate(recipe, str(key))
+            if recipe.launch is None and recipe.code is not None and end.severity and not near:
+                continue  # the program lets other keys pass, so other code may read them
             is_known = recipe.version_source.known or _is_typo_in_every_release(near, recipe.config[key], takes)
             yield _stranger(recipe, key, near, end.text, end.severity if is_known else "warning")
 

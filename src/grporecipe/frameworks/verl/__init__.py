@@ -28,5 +28,6 @@ FRAMEWORK = Framework(
     vendor=Vendor("verl/*/config/ppo_trainer.yaml", Lazy("grporecipe.frameworks.verl.source:read_source")),
     base_config=lambda *_: {},  # verl's own configuration, or a missing one, which GV405 reports
     config_defaults=("ppo_trainer", "_self_"),
+    own_configs=re.compile(r"/(?:verl|recipe)/(?:[\w-]+/){1,6}config/"),
     memory=Lazy("grporecipe.frameworks.memory:read_verl"),
 )

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from grporecipe.frameworks.base import KeyTable
 from grporecipe.frameworks.dotted import nearest
 from grporecipe.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
+from grporecipe.frameworks.parsing.yaml_text import IN_BRACES
 from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
@@ -118,6 +119,10 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
     hydra 1.3 grammar/OverrideLexer.g4.
     """
     for key, value in (recipe.launch.raw if recipe.launch else {}).items():
+        if IN_BRACES.fullmatch(value):
+            why = "Hydra's grammar has only key: value in braces, so it stops"
+            yield Violation(f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,))
+            continue
         found = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
         if found:
             advice = f"Write \"{key}='{cut(value)}'\"."
@@ -171,7 +176,7 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
         )
 
 
-@recipe_rule("GV405", "warning", of=VERL)
+@recipe_rule("GV405", "note", of=VERL)
 def a_configuration_of_verl_is_found(recipe: Recipe) -> Iterator[Violation]:
     """A configuration of your own (``--config-name``) that was not found, or whose name only a running shell knows.
 
@@ -223,7 +228,6 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")
 REWARD_KL = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_ctrl.horizon",
              "algorithm.kl_ctrl.target_kl", "algorithm.kl_penalty")  # fmt: skip
-SWITCHES_OF_KL = frozenset([f"{verl.ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward"])
 # By KL in the loss and KL in the reward: the keys without effect, the reason, and the coefficient that is used.
 DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
     (True, False): (REWARD_KL, "KL is in the loss, with ", LOSS_KL[0]),
@@ -241,9 +245,7 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
-        is_chosen = recipe.launch is None or not SWITCHES_OF_KL.isdisjoint(key.lstrip("+") for key in recipe.config)
-        is_on = bool(coefficient) and found.number(coefficient) > 0
-        yield from find_dead_keys(recipe, dead, switch + why + amount, is_on, is_chosen)
+        yield from find_dead_keys(recipe, dead, switch + why + amount)
 
 
 recipe_variant("GV303", VERL, _mistyped)

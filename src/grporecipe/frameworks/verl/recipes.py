@@ -104,7 +104,9 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         step = fields["prompts_per_step"] * fields["num_generations"] // ranks
         most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
-    prompts = {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+    prompts: dict[str, int | None] = (
+        {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+    )
     if found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START:
         prompts = {"prompts_per_rollout": None}  # nothing is trained, and nothing checks the sizes
     return {
@@ -170,7 +172,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
     in_loss, in_reward = kl_places(found)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
-    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": in_loss or in_reward}
+    loads = (in_loss or in_reward) and is_own_trainer(found.recipe)
+    fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = found.word(f"{ACTOR}.kl_loss_type")
         fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": ESTIMATORS.get(word, word)}

@@ -13,10 +13,11 @@ from math import ceil
 from grporecipe import planning
 from grporecipe.frameworks.reading import Values, values_of
 from grporecipe.frameworks.verl import keys as verl
-from grporecipe.frameworks.verl.recipes import kl_places, refills
+from grporecipe.frameworks.verl.recipes import CHECKED_AT_START, kl_places, refills
 from grporecipe.recipe import Recipe
 from grporecipe.rules.batch import judgeable
 from grporecipe.rules.helpers import each, near, other_sizes
+from grporecipe.rules.kl import find_idle_reference
 from grporecipe.rules.registry import Change, Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
@@ -40,6 +41,10 @@ Facts = dict[str, object]
 # batches by one engine without a rest, and pads them.
 HOLDS_STEP, EXEMPTS, ONE_ENGINE, PADS = (0, 3, 0), (0, 6, 0), (0, 8, 0), (0, 9, 0)
 
+# Before 0.4 KL that is not in the loss is in the reward, so the advice would only move it.
+variant(
+    "GK306", VERL, lambda s: find_idle_reference(s, f"{s.key('kl_placement')}=false") if s.version >= (0, 4) else None
+)
 variant("GB302", VERL, lambda s: find_lone_completion(s, "verl silently uses the reward itself as the advantage"))
 
 
@@ -214,17 +219,13 @@ def kl_counts_once(s: Setting) -> bool:
 def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
     """The default ``adv_estimator`` of verl is ``gae``, which trains a critic. GRPO must be set explicitly.
 
-    Judged for a recipe that samples several completions of a prompt, as GRPO does, and sets neither an estimator nor a key of
-    the critic: PPO was not chosen.
+    Reported if nothing says that PPO is meant: several completions per prompt, no estimator and no key of the critic.
     """
-    group, estimator = f"{verl.ROLLOUT}.n", "algorithm.adv_estimator"
-    found, named = values_of(recipe), {key.lstrip("+") for key in recipe.config}
-    chooses = estimator in named or any(key.startswith("critic.") for key in named)
-    if not chooses and found.whole(group, 1) > 1 and found.word(estimator) == "gae":
-        why = "without an estimator this is PPO with a critic, which is verl's default"
-        yield Violation(
-            f"{group}={found.whole(group)}", why, f"Set {estimator}=grpo.", (group,), ({estimator: "grpo"},)
-        )
+    found, key = values_of(recipe), "algorithm.adv_estimator"
+    says_ppo = key in found.given or any(name.lstrip("+~").startswith("critic.") for name in recipe.config)
+    if not says_ppo and found.word(key) == "gae" and found.whole(f"{verl.ROLLOUT}.n", 1) > 1:
+        yield Violation(f"{key} is not set", "verl's default is gae: this is PPO with a critic", f"Set {key}=grpo.",
+                        (key,), ({key: "grpo"},))  # fmt: skip
 
 
 FILTERS = "algorithm.filter_groups.enable"
@@ -293,8 +294,10 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
 def micro_batches_have_one_size(recipe: Recipe) -> Iterator[Violation]:
     """A micro-batch is sized per GPU or for all GPUs (deprecated), not both.
 
-    verl at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
+    verl since 0.2 at start: "[actor] You have set both 'actor.ppo_micro_batch_size' AND 'actor.ppo_micro_batch_size_per_gpu'."
     """
+    if recipe.version < CHECKED_AT_START:
+        return
     for name, whole, own in _micro_batches(values_of(recipe)):
         if whole is not None and own is not None:
             why = "both size the same micro-batch, and verl refuses the two together"
