@@ -106,7 +106,7 @@ def test_the_options_that_no_rule_reads_are_those_of_the_schema() -> None:
     from grporecipe.frameworks.trl.recipes import UNJUDGED
     from grposweep.schema import UNSET
 
-    assert {*UNSET["loss"], "min_p", "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED
+    assert {*UNSET["loss"], "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED
 
 
 def test_search_has_an_option_for_each_sampler() -> None:
