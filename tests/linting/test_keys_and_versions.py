@@ -200,6 +200,14 @@ def test_stale_samples_of_the_asynchronous_trainer_need_a_clip(config: dict[str,
         assert [key for one in found for key in one.keys] == expected
 
 
+def test_a_checkout_of_trl_does_not_hide_the_keys_of_its_asynchronous_class() -> None:
+    """The source that is read there is GRPOConfig's."""
+    code = LaunchedCode("t.py", trainer="AsyncGRPOTrainer")
+    own = {"num_generations": KeySpec("int", 8)}
+    found = findings({"max_staleness": 4, "num_generations": 8}, code=code, vendored=own)
+    assert [one.code for one in found] == ["GV112"]
+
+
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}

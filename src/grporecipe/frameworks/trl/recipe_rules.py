@@ -42,9 +42,12 @@ class Fate(NamedTuple):
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
     """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
 
-    The values of a script's own keys are not judged, because only the script knows how it reads them.
+    The values of a script's own keys are not judged, because only the script knows how it reads them. The source in the
+    repository that is read is GRPOConfig's, so an asynchronous recipe may set keys of the release as well.
     """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
+    if recipe.vendored and keys.is_async(recipe):
+        takes = {**recipe.vendored, **keys.with_async(keys.known(recipe.version), recipe)}
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
