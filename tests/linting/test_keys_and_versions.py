@@ -185,6 +185,29 @@ def test_keys_of_grpo_config_that_the_asynchronous_class_lacks_are_errors() -> N
     assert "AsyncGRPOConfig() raises a TypeError" in new[0].message
 
 
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [({"epsilon_high": 5.0}, ["epsilon_high"]), ({"epsilon": 1.0, "max_staleness": 1}, ["epsilon"]),
+     ({"epsilon_high": 0.28}, []), ({"epsilon_high": 5.0, "max_staleness": 0}, [])],
+)  # fmt: skip
+def test_stale_samples_of_the_asynchronous_trainer_need_a_clip(config: dict[str, Any], keys: list[str]) -> None:
+    """Its default allows four weight syncs; the synchronous trainer is GL209's."""
+    code = LaunchedCode("t.py", trainer="AsyncGRPOTrainer")
+    for trainer, expected in ((code, keys), (None, [])):
+        recipe = Recipe("trl", parse_version("1.16"), {k: v for k, v in config.items() if trainer or k != "max_staleness"},
+                        code=trainer)  # fmt: skip
+        found = lint_recipe(recipe, select_rules(["GL212"])).diagnostics
+        assert [key for one in found for key in one.keys] == expected
+
+
+def test_a_checkout_of_trl_does_not_hide_the_keys_of_its_asynchronous_class() -> None:
+    """The source that is read there is GRPOConfig's."""
+    code = LaunchedCode("t.py", trainer="AsyncGRPOTrainer")
+    own = {"num_generations": KeySpec("int", 8)}
+    found = findings({"max_staleness": 4, "num_generations": 8}, code=code, vendored=own)
+    assert [one.code for one in found] == ["GV112"]
+
+
 def test_own_keys_of_own_scripts_are_one_warning() -> None:
     """Not one a key: a script may have many."""
     config = {f"my_word_{n}": n for n in range(12)}

@@ -43,9 +43,12 @@ class Fate(NamedTuple):
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
     """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
 
-    The values of a script's own keys are not judged, because only the script knows how it reads them.
+    The values of a script's own keys are not judged, because only the script knows how it reads them. The source in the
+    repository that is read is GRPOConfig's, so an asynchronous recipe may set keys of the release as well.
     """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
+    if recipe.vendored and keys.is_async(recipe):
+        takes = {**recipe.vendored, **keys.with_async(keys.known(recipe.version), recipe)}
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
@@ -377,6 +380,24 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(
             f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
         )
+
+
+@recipe_rule("GL212", "warning")
+def asynchronous_samples_are_clipped(recipe: Recipe) -> Iterator[Violation]:
+    """A recipe of AsyncGRPOTrainer that allows stale samples and whose clip is too wide to act: GL209 for this trainer.
+
+    Its ratio is that of the policy and vLLM's, clipped at 1 - epsilon and 1 + epsilon_high. From 1 on the lower clip never
+    acts, and the upper one hardly does. tinker-cookbook#822: at a staleness of 3 steps a loss without a clip collapses, one
+    with a clip does not. Published values are 0.2 and 0.28 (DAPO). Source: trl 1.16 async_grpo_trainer.py (compute_loss).
+    """
+    stale = recipe.config.get("max_staleness", 4)
+    if not keys.is_async(recipe) or stale == 0 or "max_staleness" in recipe.unresolved:
+        return
+    for key, usual in (("epsilon_high", 0.28), ("epsilon", 0.2)):
+        value = recipe.config.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+            why = f"nothing bounds the ratio of samples that are up to {stale} weight syncs old"
+            yield Violation(set_to(recipe.config, key), why, f"Set {key}={usual}.", (key,), ({key: usual},))
 
 
 @recipe_rule("GE104", "error")
