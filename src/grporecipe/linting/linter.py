@@ -127,8 +127,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
 def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
     """Return the problems that rules find, without those that depend on an unreadable field."""
     problems = check(reading.setting, selection.ignore, selection.select)
-    if is_part:  # the wrong key is in another file
-        problems = [problem for problem in problems if {*problem.broken.fields[:1]} <= reading.setting.given]
+    if is_part:  # one of the keys is in another file, or on a command line
+        problems = [problem for problem in problems if {*problem.broken.fields} <= reading.setting.given]
     if not reading.unknown:
         return problems
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
