@@ -54,7 +54,8 @@ OTHERS = {
     "a DPO recipe": "model_name_or_path: a\nlearning_rate: 1e-6\nbeta: 0.1\nmax_length: 1024\nmax_prompt_length: 512\n",
     "nothing identifies it": "output_dir: a\nlearning_rate: 1e-5\nnum_train_epochs: 1\n",
     "its keys are in sections (grpo.num_generations)": "grpo:\n  num_generations: 8\ntraining:\n  lr: 1e-6\n",
-    "most of its keys": "num_generations: 8\n" + "".join(f"own_{n}: {n}\n" for n in range(9)),
+    "many of its keys": "num_generations: 8\n" + "".join(f"own_{n}: {n}\n" for n in range(9)),
+    "many of its keys (own_0, ": "num_generations: 8\nmax_steps: 9\nown_0: 1\nown_1: {a: 1}\nown_2: 2\nlearning_rate: 1\n",
 }
 
 

@@ -201,11 +201,12 @@ def _is_misspelled(words: Iterable[str]) -> bool:
 
 
 def refuse_own_keys(config: Mapping[str, Any], known: Callable[[str], bool]) -> None:
-    """Raise NotARecipe if most keys belong to no framework. Such a file is for a script of its own."""
+    """Raise NotARecipe if half of the keys belong to no framework, or some that are sections. It is for a script of its own."""
     own = [str(key) for key in config if not known(str(key))]
-    if len(own) > max(len(config) // 2, MOST_OWN):
+    has_sections = any(isinstance(config[key], dict) for key in own if key in config)
+    if len(own) > max((len(config) - 1) // 2, MOST_OWN) or (has_sections and len(own) > 2):
         raise NotARecipe(
-            f"most of its keys ({', '.join(own[:3])}, ...) belong to no framework; only the script that reads them knows them."
+            f"many of its keys ({', '.join(own[:3])}, ...) belong to no framework; only the script that reads them knows them."
         )
 
 
