@@ -1,7 +1,7 @@
 """Make the pictures: docs/lint.svg, a terminal, and screenshots of the demo's report (its sweep takes minutes).
 
-docs/report.png is the README's, without the leaderboard, so that it shows the curves. docs/guides/report-*.png show a wide
-screen and a phone, light and dark.
+docs/report.png is the README's, without leaderboard and first commands, so that it shows the curves.
+docs/guides/report-*.png show a wide screen and a phone, light and dark.
 
 python docs/pictures.py [SWEEP FOLDER]      (make pictures; with the Python that ran the sweep)
 python docs/pictures.py --recording         (only docs/lint.svg: seconds, without Chromium)
@@ -26,7 +26,7 @@ LINT = "grposweep lint recipe.yaml --processes 7 --framework-version 1.16"
 RECORDED = (LINT, f"{LINT} --fix --unsafe-fixes", LINT)
 SIZES = {"1400": (1400, 820), "420": (420, 900)}  # pixels: a wide screen and a phone
 README = CHECKOUT / "docs" / "report.png"
-PICTURES = {README: (960, 1180, "light")} | {
+PICTURES = {README: (960, 1130, "light")} | {
     CHECKOUT / "docs" / "guides" / f"report-{name}-{scheme}.png": (*size, scheme)
     for name, size in SIZES.items()
     for scheme in ("light", "dark")
@@ -70,6 +70,7 @@ def report(folder: Path, file: Path) -> None:
 
 def take(file: Path) -> None:
     """Take the upper part of the page at each size and colour scheme."""
+    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -81,8 +82,9 @@ def take(file: Path) -> None:
             page.goto(file.as_uri())
             page.wait_for_selector("#plot-slices :is(.main-svg, p)", state="attached")
             if picture == README:
-                page.add_style_tag(content="#leaderboard, nav { display: none }")
+                page.add_style_tag(content="#leaderboard, nav, #advice dl:first-of-type { display: none }")
             page.screenshot(path=picture)
+            Image.open(picture).quantize(192).save(picture, optimize=True)  # a third of the bytes
             page.close()
         browser.close()
 

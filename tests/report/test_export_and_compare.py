@@ -399,3 +399,28 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Pa
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count
         assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
+
+
+def test_figures_are_written_for_a_paper(commands: Commands, made: Path) -> None:
+    """As SVG with its text as text, and as PDF; twice the same bytes."""
+    wanted = ["curves.pdf", "curves.svg", "parameters.pdf", "parameters.svg"]
+    written = []
+    for _ in range(2):
+        assert commands("export", "a", "--figures", "paper").out.count("wrote paper/") == len(wanted)
+        assert sorted(path.name for path in Path("paper").iterdir()) == wanted
+        written.append([(Path("paper") / name).read_bytes() for name in wanted])
+    assert written[0] == written[1]
+    assert written[0][0].startswith(b"%PDF")
+    assert b"eval_reward" in written[0][1]
+    assert b"completions" in written[0][1]
+    assert b"lr" in written[0][3]
+
+
+def test_figures_without_matplotlib_or_with_a_table_are_refused(
+    commands: Commands, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what to install, or what to leave out."""
+    assert "Leave out --columns" in commands("export", "a", "--figures", "paper", "--history").err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = commands("export", "a", "--figures", "paper")
+    assert (ended.code, "pip install matplotlib" in ended.err) == (2, True)

@@ -127,6 +127,17 @@ def test_paused_trials_follow_the_finished_ones_by_their_value(
     assert re.findall(r'class="quiet">(0\.\d+)</td>', render_report(view)) == ["0.4200", "0.4100", "0.4000"]
 
 
+def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A guard has ended both trials, for reasons of their own."""
+    view = make(tmp_path, *CLEAR)
+    for number, guard in ((0, "no_variance"), (1, "reward_fallen")):
+        failure = {"class": "collapse", "kind": "guard", "message": "seen"}
+        content = {"v": 1, "status": "pruned", "attempt": 0, "objective": 0.1, "guard": guard, "failure": failure}
+        (view.trial(number).path / "result.json").write_text(json.dumps(content))
+    said = " ".join(printed(read_sweep(view.path), capsys).split())
+    assert "1 of them because its training had collapsed, 1 of them because its rewards never differed" in said
+
+
 @pytest.mark.parametrize(("gpu", "unit"), [(True, "GPU hours"), (False, "CPU hours"), (None, "GPU hours")])
 def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
     """As the run noted; an older run has no note. A budget is in GPU hours always."""

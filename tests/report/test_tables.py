@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,13 @@ def test_the_start_says_if_fewer_prompts_are_held_out_than_asked_for(
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
     said = "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 prompts to train on"
     assert (said in capsys.readouterr().out) == (there == 20)
+
+
+def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its size: two checkpoints of each trial, and two of the running one. Nothing is kept of a single run either way."""
+    summary = SpaceSummary(4, 0, 0, 1, "grid", "", is_local=True)
+    prepared = {"one": {"model": {"parameters": 100_000_000}}}
+    print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
+    assert "keep all: trainer.keep=all (about 11 GiB)" in capsys.readouterr().out
+    print_space_summary(build_console(), replace(summary, sampler=""), Experiment(), [], prepared, tmp_path)
+    assert "keep all" not in capsys.readouterr().out

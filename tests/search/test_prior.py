@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.search.prior import POINTS, check_prior, prior_points
+from grposweep.search.sampler import POINTS, check_prior, prior_points
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
 from in_process import sweeps_in
 from support import read, trials

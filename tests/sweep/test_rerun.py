@@ -126,6 +126,16 @@ def test_a_trial_runs_the_copy_of_the_code_that_its_job_ran(run: Run, here: Path
     assert "an older version" in (trials(ended.sweep)[0] / "logs" / "rank-0.log").read_text()
 
 
+def test_a_rerun_knows_the_options_of_the_sweep_s_own_conf(run: Run, here: Path) -> None:
+    """And says which evaluation counts if that is what was changed."""
+    assert grposweep(here, "init", "conf").code == 0
+    (here / "conf" / "batch" / "mine.yaml").write_text((here / "conf" / "batch" / "small.yaml").read_text())
+    run("--config-dir", "conf", "trainer=fake", "name=s", "schedule.budget_completions=512", "-m", "lr=1e-3,2e-3")
+    assert grposweep(here, "rerun", "0", "--sweep", "s", "batch=mine").code == 0
+    said = grposweep(here, "rerun", "0", "--sweep", "s", "search.last=2", "force=true").out
+    assert "with search.last=2, by which another evaluation of the training counts: every number" in said
+
+
 @pytest.fixture
 def edited(run: Run, here: Path) -> Path:
     """A trial whose data file was edited after the sweep."""

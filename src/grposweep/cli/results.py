@@ -205,9 +205,15 @@ def export(
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="Every metric at every step: one row per value.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write the figures as SVG and PDF there (needs matplotlib).", show_default=False
+        ),
+    ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials as CSV, JSON, Markdown or LaTeX.
+    """Write all trials as a table, or figures for a paper.
 
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
@@ -221,6 +227,14 @@ def export(
             "--history has columns of its own, in csv or json. Leave out --columns, and set --format csv or json."
         )
     view = open_sweep(sweep, outputs)
+    if figures is not None:
+        from grposweep.report.figures import write_figures
+
+        if columns or history or output:
+            raise UserError("--figures writes no table. Leave out --columns, --history and --output.")
+        for path in write_figures(view, figures):
+            say(f"wrote {path}")
+        return
     text = render_history(view, format.value) if history else render_rows(view, format.value, chosen)
     if output is None:
         write_data(text)

@@ -183,10 +183,12 @@ def check_read(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
 @lru_cache(maxsize=16)
 def _read_by(path: Path, stamp: tuple[int, int]) -> tuple[Mapping[str, int], frozenset[str]]:  # noqa: ARG001 - of the cache
     """Return the keys that a script sets itself with their lines, and the options that it never reads."""
-    from grporecipe.frameworks.parsing.python_configs import overridden  # only a script needs it
+    from grporecipe.frameworks.parsing.python_configs import hard_coded, overridden  # only a script needs it
     from grporecipe.frameworks.parsing.python_launched import never_read
 
-    return (overridden(path), never_read(path)) if path.is_file() else ({}, frozenset())
+    if not path.is_file() or hard_coded(path) is not None:  # each has a message of its own
+        return {}, frozenset()
+    return overridden(path), never_read(path)
 
 
 # Beginnings of keys, the key that switches them on, and its value then.

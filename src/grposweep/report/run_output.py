@@ -218,9 +218,13 @@ def early_stopping_note(view: SweepView) -> str:
         return ""
     kinds = (("finished", len(view.searched) - paused - stopped), ("paused", paused), ("stopped early", stopped))
     counts = ", ".join(f"{number} {name}" for name, number in kinds if number)
-    collapsed = sum(trial.result.failure is not None for trial in view.searched if trial.state is State.PRUNED)
-    whose = "its" if collapsed == 1 else "their"
-    broke = f", {collapsed} of them because {whose} training had collapsed" if collapsed else ""
+    guarded = [trial for trial in view.searched if trial.state is State.PRUNED and trial.result.failure is not None]
+    flat = sum(trial.result.guard == "no_variance" for trial in guarded)
+    broke = "".join(
+        f", {number} of them because {'its' if number == 1 else 'their'} {why}"
+        for number, why in ((len(guarded) - flat, "training had collapsed"), (flat, "rewards never differed"))
+        if number
+    )
     share = _spent_share(view)
     spent = "" if share is None else f": {share:.0%} of the completions that finishing every trial takes"
     return f"{counts}{broke}{spent}"

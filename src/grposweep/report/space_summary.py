@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,13 @@ def print_space_summary(
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
     console.print(report, highlight=False)
+    if summary.sampler and base.trainer.kind == "trl" and base.trainer.keep == "best":
+        every = replace(base, trainer=replace(base.trainer, keep="all"))
+        size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
+        console.print(
+            f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})",
+            highlight=False,
+        )
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:

@@ -62,7 +62,7 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         if effect.trial == trial.number:
             facts.add_row("effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)")
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
-    facts.add_row("cost", f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} GPU hours")
+    facts.add_row("cost", f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} {view.hours_unit}")
     for number, text in _attempts(trial):
         facts.add_row(f"attempt {number}", Text(text))
     facts.add_row("folder", Text(str(trial.path), overflow="fold"))

@@ -34,6 +34,7 @@ from grposweep.sweep.rerun import (
     name_of,
     not_as_recorded,
     overrides_of,
+    own_conf,
     recorded_by,
 )
 from grposweep.sweep.run import run_sweep
@@ -100,7 +101,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
     tokens = split_tokens(overrides)
     options = [token for token in tokens if _key(token).split(".")[0] in OPTIONS]
     changes = {_key(token): token.partition("=")[2] for token in tokens if token not in options}
-    with open_session() as session:
+    with open_session(own_conf(recorded)) as session:
         base = apply_values(_alone(parent, state), parse_values(options, session.loader), session)
         if base.search.sampler != ONE_FACTOR:
             raise UserError(

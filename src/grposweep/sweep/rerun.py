@@ -3,7 +3,9 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
-from grposweep.config.compose import escape, load_experiment, open_session, register
+from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
@@ -32,6 +34,7 @@ from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
 
 ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
+CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change no training
 
 
 def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
@@ -47,7 +50,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     sweep = SweepFolder(trial.path.parent.parent)
     recorded = recorded_by(trial)
     go_to(recorded.get("working_directory"))
-    experiment = _experiment(sweep, trial, overrides)
+    experiment = _experiment(sweep, trial, overrides, own_conf(recorded))
     for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
     said = [redact(override) for override in overrides]
@@ -65,7 +68,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         unlike = overrides if _identity(sweep, before) != _identity(sweep, experiment) else []
-        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), unlike))
+        chosen = [override for override in overrides if override_name(override) in CHOICE_OF_VALUE]
+        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), unlike, chosen))
     return ended
 
 
@@ -104,14 +108,23 @@ def go_to(directory: Any) -> None:
         os.chdir(directory)
 
 
-def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str]) -> Experiment:
+def own_conf(recorded: Mapping[str, Any]) -> Path | None:
+    """Return the user's copy of conf/ that the sweep's command named, if it is still there: its options may be named again."""
+    with suppress(ValueError, UserError):  # a damaged command, or a copy that lacks groups by now
+        words = shlex.split(str(recorded.get("command") or "").replace("--config-dir=", "--config-dir "))
+        named = [Path(value) for word, value in pairwise(words) if word in ("--config-dir", "-cd", "--config-path")]
+        return next(filter(is_conf, named), None)
+    return None
+
+
+def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
     before = load_experiment(trial.path / paths.CONFIG)
     search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
     search.seed, search.at, search.changed_files = before.search.seed, before.search.at, RECORDED
     alone = replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
     if overrides:
-        with open_session() as session:
+        with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
         register()
@@ -181,7 +194,7 @@ def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
     return experiment_id(experiment, read_setting(experiment, sweep.prepared().get(prepared_key(experiment))))
 
 
-def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str]) -> str:
+def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], chosen: Sequence[str]) -> str:
     """Return the recorded and the new result; for the same experiment also whether every number is the same."""
     *_, again = [folder for folder in rerun.trials() if folder.result.value is not None]
     before, after = trial.result.value or 0.0, again.result.value or 0.0
@@ -190,7 +203,8 @@ def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str]) -> 
     files = difference(*({"files": said.get("files")} for said in (one, other)))
     if differ := [*unlike, *([files] if files else [])]:
         return f"{text} with {' '.join(differ)}"
-    return f"{text}: {compare_metrics(trial, again)}"
+    how = f" with {' '.join(chosen)}, by which another evaluation of the training counts" if chosen else ""
+    return f"{text}{how}: {compare_metrics(trial, again)}"
 
 
 def compare_metrics(one: TrialFolder, other: TrialFolder) -> str:

@@ -29,9 +29,8 @@ from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
-from grposweep.search.prior import check_prior, prior_points
 from grposweep.search.replication import build_replication
-from grposweep.search.sampler import choose_sampler, continuous, lists_points
+from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
 from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
