@@ -97,6 +97,7 @@ REQUIREMENTS = {
     "sub/pyproject.toml": '[tool.poetry.dependencies]\ntrl = {version = "0.18.0", extras = ["vllm"]}\n',
     "uv.lock": '[[package]]\nname = "trl"\nversion = "0.18.0"\n',
     "Pipfile.lock": json.dumps({"default": {"trl": {"hashes": [], "version": "==0.18.0"}}}),
+    "poetry/pyproject.toml": '[tool.poetry.dependencies]\ntrl = "(==0.18.0)"\n',
     "environment.yml": "dependencies:\n  - trl=0.18.0=py310\n",
     "Dockerfile": "ARG TRL=0.18.0\nRUN pip install vllm trl==${TRL}\n",
 }
@@ -112,7 +113,16 @@ def test_every_kind_of_requirement_is_read(name: str, tree: Tree) -> None:
 def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree) -> None:
     """So the newest of them is judged by."""
     tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl>=0.14,<0.16\n"})
-    assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "pinned")
+    assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "range")
+
+
+def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
+    """It names a release that allows it: the engine of verl has a default before 0.6. An error of all of them stays."""
+    run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 {}\n"
+    tree(**{"run.sh": run.format(""), "bad.sh": run.format("trainer.nnodes=x"), "requirements.txt": "verl>=0.4.0\n"})
+    found = {problem.code: problem for problem in linted("run.sh").diagnostics}
+    assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == ("warning", True)
+    assert "GV303" in codes(linted("bad.sh"), "error")
 
 
 def test_a_range_whose_releases_differ_bounds_the_releases_that_are_tried(tree: Tree) -> None:

@@ -9,7 +9,7 @@ release (`Violation.certain`) stay errors.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -310,15 +310,33 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
 
     None if the version is known and takes the recipe's keys.
     """
-    from grporecipe.frameworks.parsing.version_source import fitting_releases, releases_of  # it loads the frameworks
+    # It loads the frameworks.
+    from grporecipe.frameworks.parsing.version_source import allowed_releases, fitting_releases, releases_of
 
-    if recipe.version_source.known and not recipe.version_source.conflict:
+    possible: Sequence[Version]
+    if recipe.version_source.kind == "range":
+        possible = allowed_releases(recipe)
+    elif recipe.version_source.known and not recipe.version_source.conflict:
         return None
-    possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
+    else:
+        possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
     for release in reversed(possible):
         s = frameworks.read(replace(recipe, version=release)).setting
         is_open = s.processes is None and rule.counts is not None
         if (rule.counts(s) != NO_COUNT) if is_open and rule.counts else not rule.find(s):
+            return release
+    return None
+
+
+def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
+    """Return a release of a required range for which a rule on recipes does not find this, or None."""
+    from grporecipe.frameworks.parsing.version_source import allowed_releases  # it loads the frameworks
+
+    if recipe.version_source.kind != "range":
+        return None
+    for release in reversed(allowed_releases(recipe)):
+        found = rule.judge(replace(recipe, version=release))
+        if all(other.fields != broken.fields for other in found):
             return release
     return None
 

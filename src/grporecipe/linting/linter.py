@@ -17,12 +17,12 @@ from grporecipe.errors import BadSettings, UserError
 from grporecipe.fixes import find_fixes
 from grporecipe.frameworks import ParsedRecipe
 from grporecipe.frameworks.base import text
-from grporecipe.frameworks.key_rules import accepting_release, find
+from grporecipe.frameworks.key_rules import accepting_release, find, release_without
 from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.recipe import Recipe
 from grporecipe.rules.registry import Change, Severity, Violation
-from grporecipe.setting import Setting
+from grporecipe.setting import Setting, Version
 
 SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
                    "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
@@ -156,9 +156,13 @@ def _of_setting(
     other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
     if other is None:
         return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
-    guess = f" ({text(recipe.version)} is assumed; {text(other)} allows it.)"
     return Diagnostic(
-        problem.code, "warning", message + guess, keys, line, tuple(replace(fix, safe=False) for fix in fixes)
+        problem.code,
+        "warning",
+        message + _guess(recipe, other),
+        keys,
+        line,
+        tuple(replace(fix, safe=False) for fix in fixes),
     )
 
 
@@ -173,7 +177,15 @@ def _of_recipe(
     if rule.code == "GV107" and recipe.launch:
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
-    return Diagnostic(rule.code, broken.severity or rule.severity, message, broken.fields, line, tuple(fixes[:3]))
+    severity = broken.severity or rule.severity
+    other = release_without(recipe, rule, broken) if severity == "error" else None
+    if other is not None:
+        severity, message = "warning", message + _guess(recipe, other)
+    return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]))
+
+
+def _guess(recipe: Recipe, other: Version) -> str:
+    return f" ({text(recipe.version)} is assumed; {text(other)} allows it.)"
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:

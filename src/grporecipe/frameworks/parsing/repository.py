@@ -281,7 +281,7 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
     """Yield the requirements in lines: of requirements files, conda's, shell commands, strings of setup.py."""
     name = _any_spelling(package)
     required = re.compile(
-        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})", re.IGNORECASE
+        rf"(?<![\w./@-]){name}(?:\[[^\[\]]{{0,200}}\])?{_BLANK}\(?{_BLANK}({_CLAUSES})\)?", re.IGNORECASE
     )
     of_git = re.compile(
         rf"git\+[^\s+]{{0,200}}?/{name}(?:\.git)?/?(?:@([\w./-]{{1,200}}))?(?=[\s\"'#;)\]]|$)", re.IGNORECASE
@@ -296,6 +296,11 @@ def _of_lines(file: Path, lines: Sequence[str], package: str) -> Iterator[Pin]:
 def _specifier(text: str) -> str:
     """Return clauses in PEP 440's syntax, which has neither poetry's ``^`` and ``~`` nor conda's ``=``, a prefix."""
     return ",".join(_clause(sign, version) for sign, version in re.findall(rf"({_SIGN})\s*({_VERSION})", text))
+
+
+def allows(text: str, version: Version) -> bool:
+    """Return whether a version satisfies a requirement, given by its text."""
+    return Pin(Path(), text, _specifier(text)).allows(version)
 
 
 def _clause(sign: str, version: str) -> str:
@@ -368,7 +373,7 @@ def _of_entry(file: Path, key: str, value: Any) -> Iterator[Pin]:
     """Yield the requirements in an entry: ``trl = "^0.15"``, ``{version = "0.15.2"}``, ``{git = ..., tag = "v0.14.0"}``."""
     entry = value if isinstance(value, dict) else {"version": value}
     version, ref = entry.get("version"), entry.get("tag") or entry.get("rev") or entry.get("branch")
-    if isinstance(version, str) and re.fullmatch(rf"{_BLANK}{_CLAUSES}{_BLANK}", version):
+    if isinstance(version, str) and re.fullmatch(rf"{_BLANK}\(?{_CLAUSES}\)?{_BLANK}", version):
         yield Pin(file, _short(f'{key} = "{version}"'), _specifier(version))
     elif isinstance(version, str) and re.fullmatch(_VERSION, version):
         yield Pin(file, f'{key} = "{version}"', _clause("==", version))

@@ -15,7 +15,7 @@ from grporecipe.frameworks import FRAMEWORKS, version_of
 from grporecipe.frameworks.base import Framework, closest_keys, text
 from grporecipe.frameworks.dotted import is_taken
 from grporecipe.frameworks.parsing.project import settings_for
-from grporecipe.frameworks.parsing.repository import Pin, Repository, find_pins, find_repository, walk
+from grporecipe.frameworks.parsing.repository import Pin, Repository, allows, find_pins, find_repository, walk
 from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.setting import Version
@@ -194,7 +194,7 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
         return None
     found = {misfits(replace(probe, version=release)) for release in allowed}
     if len(found) == 1:
-        return Judged(allowed[-1], source)
+        return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
     judged = _by_keys(framework, probe, allowed)
     return judged._replace(
         source=judged.source._replace(where=where, text=f"{pin.text}; {judged.source.text}".strip("; "))
@@ -204,6 +204,12 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
 def releases_of(framework: Framework) -> Sequence[Version]:
     """Return the releases in a framework's table, ascending."""
     return framework.releases() if framework.releases else (framework.version,)
+
+
+def allowed_releases(recipe: Recipe) -> list[Version]:
+    """Return the releases that may train a recipe whose repository requires a range."""
+    known = releases_of(FRAMEWORKS[recipe.framework])
+    return [release for release in known if allows(recipe.version_source.text, release)]
 
 
 def misfits(recipe: Recipe) -> frozenset[str]:
