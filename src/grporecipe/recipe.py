@@ -17,9 +17,9 @@ class KeySpec(NamedTuple):
 class VersionSource(NamedTuple):
     """The source of the version that a recipe is judged by.
 
-    ``kind``: an option (``asked``), a project's settings (``project``), a requirement of the repository (``pinned``, or
-    ``range`` if it allows several releases), the framework's own source in the repository (``vendored``), the releases that
-    have all keys (``keys``), or nothing (``default``). ``where`` names the option or file, ``text`` quotes it.
+    ``kind`` is one of: an option (``asked``), a project's settings (``project``), the releases that have all keys (``keys``), or
+    nothing (``default``). From the repository itself: one release that it requires (``pinned``), several (``range``), or the
+    framework's own source in it (``vendored``). ``where`` names the option or file, ``text`` quotes it.
     """
 
     kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "default"] = "default"
