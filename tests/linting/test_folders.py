@@ -62,6 +62,16 @@ def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) ->
     assert found(here) == ["run.slurm", "train.py"]
 
 
+def test_a_recipe_of_a_tests_folder_is_told_its_errors_only(put: Write, here: Path) -> None:
+    """It is short and unusual by intention; named itself, it is judged like any other."""
+    few = "num_generations: 8\nper_device_train_batch_size: 8\nmax_steps: 9\nnum_train_epochs: 2\n"
+    file = put("tests/a.yaml", few)
+    assert "warning" in lint(file)[1]
+    assert "0 errors, 0 warnings" in lint(here)[1]
+    put("tests/a.yaml", few.replace("8", "7", 1))
+    assert "error" in lint(here)[1]
+
+
 def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here: Path) -> None:
     """Only recipes decide the exit code. A file that mentions GRPO and cannot be judged is named."""
     put("a.yaml")

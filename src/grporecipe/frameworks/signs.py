@@ -6,7 +6,6 @@ Sources: the example files and command lines of each framework's own repository.
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe
@@ -140,6 +139,7 @@ TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "u
 NAMED = re.compile(r"grpo(?!sweep)")  # in a program's name; grposweep's own commands do not train
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
+BASIC = TRAINS | {"model_name_or_path", "dataset_name", "deepspeed", "config"}  # a program's name needs one of them
 MOST_OWN = 5  # keys that may be typos
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
 
@@ -164,10 +164,11 @@ def refuse_toml(text: str) -> None:
 
 def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
     """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO training."""
-    named = [PurePosixPath(program.replace(".", "/")) for program in programs]
+    named = [_last_parts(program) for program in programs]
     words = _words(config)
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
-    if is_tuned or any(NAMED.search(str(program).lower()) for program in named) or has_sign(config):
+    is_named = any(NAMED.search(program.lower()) for program in named) and (not words or bool(words & BASIC))
+    if is_tuned or is_named or has_sign(config):
         return
     found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
     found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
@@ -181,6 +182,11 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
         f"nothing identifies it as a GRPO recipe (such as {EXAMPLES}). "
         "Name its framework with --framework if it is one."
     )
+
+
+def _last_parts(program: str) -> str:
+    """Return a program's name and its folder or package. A folder above them may name a whole repository."""
+    return "/".join(re.split(r"[/.]", program.removesuffix(".py"))[-2:])
 
 
 def has_sign(config: Mapping[str, Any]) -> bool:

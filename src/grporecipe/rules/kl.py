@@ -189,7 +189,7 @@ def coefficients(s: Setting) -> list[tuple[str, float]]:
     return found + ([("kl_reward_coefficient", s.kl_reward_coefficient)] if s.kl_placement in IN_REWARD else [])
 
 
-@rule("GK301", "warning", (*PLACES, "scale_rewards", "advantage_estimator"), of=IN_PROMPTS,
+@rule("GK301", "warning", (*PLACES, "num_generations", "scale_rewards", "advantage_estimator"), of=IN_PROMPTS,
       blames=("kl_placement", "kl_reward_coefficient"),
       what="{kl_reward_coefficient=} in the reward",
       why="GRPO divides by the deviation of each group, so if all answers are equally good only KL noise decides, "
@@ -201,7 +201,7 @@ def the_kl_of_the_reward_is_not_normalised_away(s: Setting) -> bool:
     In a group of equally good answers KL is all the variance there is. With verl's own function, four correct answers
     get advantages of 1.44, -0.72, -0.13, -0.58 with a coefficient of 1e-3, and 1.45, -0.73, -0.14, -0.59 with 1e-2.
     """
-    is_in_reward = s.kl_placement in IN_REWARD and s.kl_reward_coefficient != 0
+    is_in_reward = s.kl_placement in IN_REWARD and s.kl_reward_coefficient != 0 and s.num_generations > 1
     return is_in_reward and s.scale_rewards == "group" and s.advantage_estimator in NORMALISED
 
 

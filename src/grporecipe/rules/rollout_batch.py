@@ -153,7 +153,7 @@ def the_first_rollout_is_learned_from(s: Setting) -> Facts | None:
     if s.warmup_steps <= 0 or not judgeable(s) or s.num_iterations < 1:
         return None
     steps, total = float(planning.steps_per_rollout(s)), planning.total_steps(s)
-    if not total or steps / total < NOTICEABLE:
+    if not total or steps / total < NOTICEABLE or total <= 2 * steps:  # so short a training tests the program
         return None
     return {
         "share": min(steps / total, 1.0),

@@ -70,7 +70,7 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
     near = nearest(plain, known, value)
     if is_file and not near:
         return  # a file may have keys for code of its own, and its program may compose another configuration
-    found = unknown(recipe, key, near, HYDRA_STOPS)
+    found = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
     yield replace(found, severity="warning") if is_file else found
 
 
@@ -139,19 +139,19 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     """Keys that verl accepts and never reads.
 
     ``actor.grad_clip`` (since 0.8 the engine clips by ``actor.optim.clip_grad``); ``actor.clip_ratio`` (since 0.4
-    ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``val_batch_size`` if its default is
-    null; ``gen_batch_size`` if prompts are fetched one by one.
+    ``clip_ratio_low`` and ``clip_ratio_high`` have values of their own and win); ``gen_batch_size`` if prompts are fetched one
+    by one.
     """
     if not verl.is_own_trainer(recipe):
         return
-    dead = unread(verl.known_keys(recipe))
+    dead, is_file = unread(verl.known_keys(recipe)), recipe.launch is None and recipe.file is not None
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key in dead and value is not None:
-            other = dead[key]
-            advice = f"Set {other}." if other else "Leave it out."
+            advice = f"Set {dead[key]}."
             if key.endswith(".clip_ratio"):
-                if {f"{key}_low", f"{key}_high"} <= recipe.config.keys():
+                # A file may be the whole configuration, without the two that win.
+                if {f"{key}_low", f"{key}_high"} <= recipe.config.keys() or is_file:
                     continue
                 advice = f"Set {key}_low and {key}_high."
             yield Violation(f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,))
@@ -245,6 +245,8 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
+        if not coefficient and not any(found.number(key) for key in dead if key.endswith("coef")):
+            return  # KL is off in every way
         yield from find_dead_keys(recipe, dead, switch + why + amount)
 
 

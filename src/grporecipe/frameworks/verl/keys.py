@@ -260,7 +260,6 @@ def unread(known: KeyTable) -> dict[str, str]:
         f"{ACTOR}.clip_ratio": (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_low" in known),
         "algorithm.filter_groups.max_num_gen_batches":
             ("algorithm.filter_groups.max_inflight_gen_batches", "trainer.use_v1" in known),
-        "data.val_batch_size": ("", known.defaults.get("data.val_batch_size") is None),
     }  # fmt: skip
     return {key: instead for key, (instead, is_unread) in conditions.items() if is_unread}
 
