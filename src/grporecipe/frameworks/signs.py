@@ -139,7 +139,9 @@ TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "u
 NAMED = re.compile(r"grpo(?!sweep)")  # in a program's name; grposweep's own commands do not train
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
-BASIC = TRAINS | {"model_name_or_path", "dataset_name", "deepspeed", "config"}  # a program's name needs one of them
+# One of them is needed beside a program's name.
+BASIC = TRAINS | {"model_name_or_path", "dataset_name", "deepspeed", "config", "torch_dtype", "dtype", "bf16", "beta", "report_to",
+                  "logging_steps", "lr_scheduler_type", "use_peft", "use_vllm"}  # fmt: skip
 MOST_OWN = 5  # keys that may be typos
 EXAMPLES = "num_generations, reward_funcs, rlhf_type, worker or actor_rollout_ref"
 
@@ -164,11 +166,9 @@ def refuse_toml(text: str) -> None:
 
 def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ()) -> None:
     """Raise NotARecipe if neither flat keys nor the program that reads them show a GRPO training."""
-    named = [_last_parts(program) for program in programs]
-    words = _words(config)
+    named, words = list(programs), _words(config)
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
-    is_named = any(NAMED.search(program.lower()) for program in named) and (not words or bool(words & BASIC))
-    if is_tuned or is_named or has_sign(config):
+    if is_tuned or any(is_named(program, config) for program in named) or has_sign(config):
         return
     found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
     found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
@@ -184,9 +184,13 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
     )
 
 
-def _last_parts(program: str) -> str:
-    """Return a program's name and its folder or package. A folder above them may name a whole repository."""
-    return "/".join(re.split(r"[/.]", program.removesuffix(".py"))[-2:])
+def is_named(program: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a program's name says GRPO, and its keys, if there are some, are those of a training.
+
+    The name is that of the file and its folder: one above them may be that of a whole repository.
+    """
+    name = "/".join(re.split(r"[/.]", program.lower().removesuffix(".py"))[-2:])
+    return bool(NAMED.search(name)) and (not config or not BASIC.isdisjoint(config))
 
 
 def has_sign(config: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from grporecipe.frameworks.parsing.shell.bash import Command, Reader, Values, pa
 from grporecipe.frameworks.parsing.shell.programs import slurm_variables
 from grporecipe.frameworks.parsing.shell.words import plain
 from grporecipe.frameworks.parsing.yaml_text import convert, parse_override
-from grporecipe.frameworks.signs import NAMED
+from grporecipe.frameworks.signs import is_named
 from grporecipe.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
 
 PYTHONS = ("python", "python3")
@@ -190,7 +190,7 @@ class LaunchParser:
 def has_sign_of_grpo(start: LaunchCommand, code: LaunchedCode | None) -> bool:
     """Return whether the name or the text of a launch's program shows that it trains with GRPO."""
     program = start.launch.program.lower()
-    if start.own is not None or NAMED.search(program):
+    if start.own is not None or is_named(program, start.options):
         return True
     if "$" in program:  # open_r1/$TASK.py
         return any(name in program for name in ("open_r1", "open-r1"))
