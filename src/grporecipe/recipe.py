@@ -17,9 +17,10 @@ class KeySpec(NamedTuple):
 class VersionSource(NamedTuple):
     """The source of the version that a recipe is judged by.
 
-    ``kind``: an option (``asked``), a project's settings (``project``), a requirement of the repository (``pinned``, or
-    ``range`` if it allows several releases), the framework's own source in the repository (``vendored``), the releases that
-    have all keys (``keys``), or nothing (``default``). ``where`` names the option or file, ``text`` quotes it.
+    ``kind``: an option (``asked``), a project's settings (``project``), a requirement of the repository (``pinned``), the
+    framework's own source in the repository (``vendored``), the releases that have all keys (``keys``), or nothing
+    (``default``). A requirement that allows several releases is a ``range``. ``where`` names the option or file, ``text``
+    quotes it.
     """
 
     kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "default"] = "default"
