@@ -7,6 +7,7 @@ ms-swift: its version alone.
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from grporecipe.frameworks import easyr1, openrlhf
@@ -48,6 +49,11 @@ def read_easyr1(folder: Path, _: Recipe) -> Vendored:
 
     The stated version does not count: a development version may have the keys of the release before or after it.
     """
+    return _read_easyr1(folder)
+
+
+@lru_cache(maxsize=64)
+def _read_easyr1(folder: Path) -> Vendored:
     own = dict(_nested(folder / "verl/trainer/config.py", "PPOConfig"))
     version = _nearest(own, easyr1.known, easyr1.releases())
     return Vendored(_typed(own, easyr1.known(version)) if own else None, version)
@@ -55,6 +61,11 @@ def read_easyr1(folder: Path, _: Recipe) -> Vendored:
 
 def read_openrlhf(folder: Path, _: Recipe) -> Vendored:
     """Return the options of OpenRLHF's command in this source, and its version."""
+    return _read_openrlhf(folder)
+
+
+@lru_cache(maxsize=64)
+def _read_openrlhf(folder: Path) -> Vendored:
     names = read_file(folder / "openrlhf/cli/train_ppo_ray.py")
     own = options_of(names) if names is not None else {}
     version = _stated(folder, ("version.txt",))
@@ -105,7 +116,8 @@ def _nested(file: Path, name: str, above: str = "", steps: int = 0) -> Iterator[
         if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name) or one.target.id not in specs:
             continue
         kind = name_of(one.annotation)
-        inner = list(_nested(file, kind, f"{above}{one.target.id}.", steps + 1)) if kind else []
+        is_class = kind in names.classes or kind in names.imports
+        inner = list(_nested(file, kind, f"{above}{one.target.id}.", steps + 1)) if is_class else []
         yield from inner or [(above + one.target.id, specs[one.target.id])]
 
 

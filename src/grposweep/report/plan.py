@@ -53,7 +53,8 @@ NUMBERS_OF: dict[str, Callable[[Setting], Any]] = {
     "S": planning.micro_steps_per_generation, "G": lambda s: s.num_generations, "mu": lambda s: s.num_iterations,
     "D": lambda s: s.train_prompts, "P": planning.prompts_per_rollout, "N": planning.rollouts_per_epoch,
     "rollout": planning.completions_per_rollout, "step": planning.stated_completions_per_step,
-    "P_step": lambda s: s.prompts_per_step, "boundary": planning.boundary_steps,
+    "P_step": lambda s: s.prompts_per_step, "total": planning.total_steps, "each": planning.steps_per_rollout,
+    "boundary": planning.boundary_steps,
     "D_eval": lambda s: s.eval_prompts, "G_eval": lambda s: s.num_generations_eval or s.num_generations,
     "evaluated": planning.evaluated_completions, "trained": planning.total_completions,
     "B_eval": lambda s: s.per_device_eval_batch_size, "processes": lambda s: s.processes, "length": lambda s: _length(s),
@@ -73,6 +74,7 @@ LINES = (
     Line("prompts dropped per epoch", "D mod P", planning.dropped_prompts, "{D} mod {P}"),
     Line("optimizer steps per epoch", "ceil(N mu S / A)", planning.steps_per_epoch, "ceil({N} x {mu} x {S} / {A})"),
     Line("total optimizer steps", "max_steps, the budget's, or ceil(E U)", planning.total_steps, "{length}"),
+    Line("total rollouts, its own steps", "total steps / steps per rollout", lambda s: _rollouts(s), "{total} / {each}"),
     Line("evaluation batches", "ceil(D_eval G_eval / (B_eval W))", planning.evaluation_batches,
          "ceil({D_eval} x {G_eval} / ({B_eval} x {processes}))"),
     Line("share of evaluations", "evaluated / (evaluated + trained)", _evaluation_share,
@@ -233,6 +235,12 @@ def _value(line: Line, s: Setting) -> Any:
         return line.value(s)
     except ZeroDivisionError:
         return None
+
+
+def _rollouts(s: Setting) -> Fraction | None:
+    """Return the length as EasyR1, verl and OpenRLHF count it; None for others."""
+    total, each = planning.total_steps(s), planning.steps_per_rollout(s)
+    return None if s.framework.unit != "prompts" or total is None or not each else Fraction(total) / Fraction(each)
 
 
 def _length(s: Setting) -> str:

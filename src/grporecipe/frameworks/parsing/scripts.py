@@ -145,6 +145,8 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
 def _spell_out(start: LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
     table = FRAMEWORKS[framework]
     own = code.declares if code is not None else {}
+    if start.options.keys() <= {*table.takes(table.version), *own, "config"}:
+        return
     releases = (table.version, *reversed(releases_of(table)))
     spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
 
