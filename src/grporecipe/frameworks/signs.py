@@ -139,7 +139,7 @@ TOGETHER = ("max_completion_length", "max_prompt_length", "beta temperature", "u
 NAMED = re.compile(r"grpo(?!sweep)")  # in a program's name; grposweep's own commands do not train
 LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "gspo")
 TRAINS = frozenset(["learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps", "output_dir"])
-# One of them is needed beside a program's name.
+# One of them is needed next to a program's name.
 BASIC = TRAINS | {"model_name_or_path", "dataset_name", "deepspeed", "config", "torch_dtype", "dtype", "bf16", "beta",
                   "report_to", "logging_steps", "lr_scheduler_type", "use_peft", "use_vllm"}  # fmt: skip
 MOST_OWN = 5  # keys that may be typos
