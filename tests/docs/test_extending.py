@@ -184,7 +184,7 @@ def test_the_launcher_runs_a_sweep_at_the_lowest_priority(tmp_path: Path, monkey
     ids = [
         event["job_id"] for trial in trials(folder) for event in lines(trial / "attempts.jsonl") if "job_id" in event
     ]
-    assert all(job_id.startswith("nice-") for job_id in ids)
+    assert all(job_id.startswith("local-nice-") for job_id in ids)
     with pytest.raises(UserError, match=r"cluster\.kind=nice runs one process"):
         sweep(*fake, "name=t", "cluster.processes=2", "lr=1e-4")
 
@@ -203,7 +203,7 @@ def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> No
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(render_experiment(experiment))
     job_id = launcher.submit(Job(folder, 0, experiment.cluster))
-    assert os.getpriority(os.PRIO_PROCESS, int(job_id.removeprefix("nice-"))) == 19
+    assert os.getpriority(os.PRIO_PROCESS, int(job_id.removeprefix("local-nice-"))) == 19
     wait_for((folder / "heartbeat").exists)
     assert launcher.poll(job_id) is None
     launcher.cancel(job_id)

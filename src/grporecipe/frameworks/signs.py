@@ -15,13 +15,12 @@ class Signature(NamedTuple):
     """How to recognise a framework that grposweep does not read.
 
     Each string of ``keys`` lists keys that occur together; ``section.key`` is one level below. ``launch`` matches its command
-    lines with their options. ``modules`` are imported by its Python files.
+    lines with their options.
     """
 
     name: str
     keys: tuple[str, ...] = ()
     launch: re.Pattern[str] | None = None
-    modules: tuple[str, ...] = ()
 
 
 def _launch(pattern: str) -> re.Pattern[str]:
@@ -36,69 +35,58 @@ SIGNATURES = (
         _launch(
             r"(?:-m )?nemo_rl\.|\+{0,2}(?:grpo\.(?:num_|max_)\w+|policy\.(?:model_name|\w{1,40}_cfg\.\S{1,80})|cluster\.\w+)="
         ),
-        ("nemo_rl",),
     ),
     Signature(
         "prime-rl",
         ("orchestrator", "rollouts_per_example", "trainer_gpu_ids", "inference_gpu_ids"),
         _launch(r"uv run (?:--\S{1,40} ){0,9}(?:rl|orchestrator|trainer) .{0,200}@|(?:-m )?prime_rl\.|src/prime_rl/"),
-        ("prime_rl",),
     ),
     Signature(
         "SkyRL",
         ("generator trainer", "trainer.placement", "generator environment"),
         _launch(r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+=|\+{0,2}trainer\.(?:placement|policy)\.\S{1,80}="),
-        ("skyrl", "skyrl_train", "skyrl_agent"),
     ),
     Signature(
         "slime",
         (),
         _launch(r"--(?:num-rollout|rollout-num-gpus(?:-per-engine)?|sglang-mem-fraction-static|rollout-function-path)\b"),
-        ("slime",),
     ),
     Signature(
         "ROLL",
         ("actor_train actor_infer", "num_return_sequences_in_group", "actor_train.worker_cls"),
         re.compile(r"\bstart_(?:rlvr|agentic|dpo|sft|distill)\w{0,40}pipeline\.py\b|\broll\.pipeline\."),
-        ("roll",),
     ),
     Signature(
         "AReaL",
         ("gconfig", "allocation_mode actor", "allocation_mode cluster", "stats_logger trial_name"),
         re.compile(r"-m (?:areal|realhf)\b|\bareal[./](?:launcher|infra|scheduler)\b|/main_a?sync_ppo\.py|\ballocation_mode="),
-        ("areal", "realhf"),
     ),
     Signature(
         "verifiers",
         ("trainer.args env", "trainer.args inference", "trainer.args.rollouts_per_example"),
         _launch(r"vf-(?:rl|train|vllm|tui|eval)\b|-m verifiers\b"),
-        ("verifiers",),
     ),
-    Signature("torchtune", ("*._component_",), _launch(r"tune run\b|(?:-m )?torchtune\."), ("torchtune",)),
+    Signature("torchtune", ("*._component_",), _launch(r"tune run\b|(?:-m )?torchtune\.")),
     Signature(
         "oumi",
         ("training.trainer_type", "model.model_name training", "model.model_name data.train"),
         _launch(r"oumi (?:train|distributed|launch|evaluate|infer)\b|-m oumi\b"),
-        ("oumi",),
     ),
     Signature(
         "axolotl",
         ("base_model sequence_len", "base_model micro_batch_size", "base_model datasets", "base_model adapter",
          "base_model rl", "base_model trl", "rl trl.num_generations"),
         _launch(r"axolotl (?:train|preprocess|vllm-serve|inference|merge-lora)\b|-m axolotl\."),
-        ("axolotl",),
     ),
     Signature(
         "LLaMA-Factory",
         ("finetuning_type", "stage template", "stage cutoff_len", "stage do_train"),
         re.compile(r"\b(?:llamafactory-cli|lmf) \w|\bllamafactory[./]\w|\bsrc/train_bash\.py"),
-        ("llamafactory", "llmtuner"),
     ),
     Signature(
         "open-instruct",
         ("dataset_mixer_list", "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "oe_eval_max_length"),
         re.compile(r"\bopen_instruct/\w{1,80}\.py\b|-m open_instruct\b|--num_(?:unique_prompts|samples_per_prompt)_rollout\b"),
-        ("open_instruct",),
     ),
 )  # fmt: skip
 # Other kinds of files in a repository, by keys that occur together.
@@ -238,12 +226,6 @@ def refuse_launch(text: str) -> None:
     name = next((row.name for row in SIGNATURES if row.launch is not None and row.launch.search(command)), "")
     if name:
         raise NotARecipe(f"it launches {name}, which grposweep does not read.")
-
-
-def imported(modules: Iterable[str]) -> str:
-    """Return the unsupported framework that a Python file imports, or an empty text."""
-    first = {module.partition(".")[0] for module in modules}
-    return next((row.name for row in SIGNATURES if not first.isdisjoint(row.modules)), "")
 
 
 def _words(config: Mapping[str, Any]) -> set[str]:

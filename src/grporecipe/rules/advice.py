@@ -16,6 +16,7 @@ FEW_PROMPTS = 8  # per step: the batch of the stalled run
 TIMID, TIMID_LORA = 1e-6, 2e-6
 HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
 ALPHA = 32.0  # LoRA's, in the published runs with these rates
+LARGEST_REPORTED = 15e9  # parameters: twice those of the report's model
 STEEP = 5e-6  # the rate from which the report advises warmup
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
@@ -79,9 +80,12 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 1e-6 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
 
     The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup. 1e-6 is the usual rate
-    of published full fine-tuning (DeepSeekMath, DAPO, EasyR1's examples), over at least 16 prompts per step.
+    of published full fine-tuning (DeepSeekMath, DAPO, EasyR1's examples), over at least 16 prompts per step. Judged up to twice
+    the size of the report's model.
     """
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate > TIMID_LORA or s.learning_rate <= 0:
+    if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED:
+        return None
+    if not 0 < s.learning_rate <= TIMID_LORA:
         return None
     prompts = _prompts_per_step(s)
     if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts > FEW_PROMPTS):
@@ -91,17 +95,22 @@ def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6, "warmup": warmup}
 
 
-@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type"), of=EVERY,
+@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type", "version"), of=EVERY,
       blames=("warmup_steps", "learning_rate"), what="{warmup_steps}=0",
       why="{learning_rate=} applies in full from the first step",
-      instead="Set {warmup_steps}=0.05 (a share of all steps).")  # fmt: skip
-def a_steep_start_has_warmup(s: Setting) -> bool:
+      instead="Warm up over a twentieth of all steps{how}.")  # fmt: skip
+def a_steep_start_has_warmup(s: Setting) -> Facts | None:
     """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
 
     The EasyR1 report advises these rates together with warmup. Judged only if the model's size is known.
     """
     is_steep = s.learning_rate >= STEEP * (10 if s.lora else 1)
-    return s.parameters is not None and s.parameters >= LARGE_MODEL and is_steep and s.warmup_steps == 0
+    if s.parameters is None or s.parameters < LARGE_MODEL or not is_steep or s.warmup_steps != 0:
+        return None
+    if not s.framework.follows_trl:
+        return {"how": ""}
+    # transformers before 5, which TRL takes since 1.0, refuses a share as a number of steps.
+    return {"how": f": {s.key('warmup_steps')}=0.05" if s.version >= (1, 0, 0) else ": warmup_ratio=0.05"}
 
 
 @rule("GA205", "warning", ("sharding", "use_vllm", "processes"), of=TRL_FAMILY, blames=("sharding", "use_vllm"),

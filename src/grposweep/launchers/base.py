@@ -231,7 +231,8 @@ class Launcher(ABC):
     def submit(self, job: Job) -> str:
         """Start an attempt; return an id for `poll` and `cancel`.
 
-        Other launchers must not use the same ids. Raises LauncherBusy, or UserError for a job that can never run.
+        Other launchers must not use the same ids. One that starts with ``local`` is of an attempt that ends with its controller.
+        Raises LauncherBusy, or UserError for a job that can never run.
         """
 
     def find(self, job: Job, job_id: str | None) -> str | None:  # noqa: ARG002 - the contract's arguments
