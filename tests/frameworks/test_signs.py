@@ -9,7 +9,6 @@ import pytest
 from grporecipe.errors import ExitCode, NotARecipe
 from grporecipe.frameworks import detect, recognise
 from grporecipe.frameworks.parsing.load import Options, load_recipe
-from grporecipe.frameworks.signs import SIGNATURES, imported
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import RuleSelection
 from grporecipe.translate import translate_file
@@ -80,13 +79,6 @@ REFUSED = [
 def test_what_is_of_another_framework_or_kind_is_named(file: str, text: str, said: str, tmp_path: Path) -> None:
     """A configuration, a launch whether it can be read or not, and what a folder of recipes holds besides."""
     assert re.search(said, refusal(tmp_path / file, text))
-
-
-def test_every_unsupported_framework_is_detected_by_its_imports() -> None:
-    """And its row has a launch."""
-    assert all(row.modules and row.launch for row in SIGNATURES)
-    assert imported(["os", "axolotl.cli.train"]) == "axolotl"
-    assert imported(["trl", "verl.trainer"]) == ""
 
 
 @pytest.mark.parametrize("config", [
