@@ -217,6 +217,14 @@ def test_an_option_that_does_not_exist_names_the_options_and_the_parameter() -> 
     assert "there is no group klm" in unknown_option("klm", "x", [])
 
 
+@pytest.mark.parametrize("length", ["schedule.max_steps=40", "schedule.epochs=2"])
+def test_another_length_takes_the_place_of_the_default_budget(compose: Compose, length: str) -> None:
+    """A budget of the user's own is kept, and then there are two lengths, which GS101 refuses."""
+    assert to_experiment(compose([])).schedule.budget_completions == 6_400
+    assert to_experiment(compose([length])).schedule.budget_completions is None
+    assert to_experiment(compose([length, "schedule.budget_completions=64"])).schedule.budget_completions == 64
+
+
 def test_a_sweep_has_one_objective_in_a_direction_that_exists(compose: Compose) -> None:
     """A misspelt direction is bad input, and a list is no name of a metric."""
     with pytest.raises(UserError, match=r"search\.direction=minimise: this is not a direction"):

@@ -150,11 +150,13 @@ def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int
     return max(nodes * (gpus_per_node or tasks_per_node) - server_gpus, 1)  # GT106 reports if no GPU is left
 
 
-def _budget(model: str) -> int:
-    """Resolve ``${budget:model.path}``: completions of a training by default, 200 steps of 32 or (a real model) of 256.
+def _budget(model: str, max_steps: int | None, epochs: float | None) -> int | None:
+    """Resolve ``${budget:...}``: completions of a training by default, 200 steps of 32 or (a real model) of 256.
 
-    verl's published runs on GSM8K generate 37,120: an epoch, 116 steps of 320.
+    None if another length is set. verl's published runs on GSM8K generate 37,120: an epoch, 116 steps of 320.
     """
+    if max_steps is not None or epochs is not None:
+        return None
     return 6_400 if model.startswith("embedded") else 51_200
 
 
