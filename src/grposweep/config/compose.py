@@ -129,7 +129,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
     OmegaConf.register_new_resolver("command", _command, replace=True)
     store = ConfigStore.instance()
-    store.store(name="experiment_schema", node=_open_mappings(OmegaConf.structured(Experiment)), provider="grposweep")
+    store.store(name="experiment_schema", node=_schema(), provider="grposweep")
     store.store(
         group="hydra/sweeper",
         name="grposweep",
