@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 from grporecipe.errors import BadSettings, ExitCode, UserError
-from grporecipe.frameworks import FRAMEWORKS, read
+from grporecipe.frameworks import FRAMEWORKS, read_recipe
 from grporecipe.frameworks.memory import describe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grporecipe.frameworks.trl.keys import parse_version, releases
@@ -176,7 +176,7 @@ def fit(
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
     recipe = _first(source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu))
-    found = estimate(describe(recipe, read(recipe).setting))
+    found = estimate(describe(recipe, read_recipe(recipe).setting))
     if found is None:
         raise UserError(
             f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "

@@ -125,7 +125,7 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
     assert "# Not in it: the model (here the tiny one" in file.read_text()
-    again = frameworks.read(load_recipe(file, Options(target, None, 1))).setting
+    again = frameworks.read_recipe(load_recipe(file, Options(target, None, 1))).setting
     assert list(differences(setting, again)) == []
 
 

@@ -25,13 +25,13 @@ WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (s
 class Values:
     """The values behind a recipe's keys.
 
-    ``values`` includes the release's defaults. ``said`` holds only the readable values that the recipe sets. ``given`` are the
+    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the recipe sets. ``given`` are the
     keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
     """
 
     recipe: Recipe
     values: Mapping[str, Any]
-    said: Mapping[str, Any]
+    stated: Mapping[str, Any]
     given: frozenset[str]
     bad: frozenset[str]
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -84,10 +84,10 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
             continue  # the newer name wins
         given[name] = value
     unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
-    said = {name: value for name, value in given.items() if name not in unresolved}
+    stated = {name: value for name, value in given.items() if name not in unresolved}
     bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
     defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults
-    return Values(recipe, ChainMap(said, defaults), said, frozenset(given), bad, recipe.lines)
+    return Values(recipe, ChainMap(stated, defaults), stated, frozenset(given), bad, recipe.lines)
 
 
 def _fits(value: Any, key: KeySpec) -> bool:
@@ -109,7 +109,7 @@ def collect_converted(
 
     ``convert`` converts a value to a key's type, and ``spell`` returns the key for a spelling. A null keeps its older name.
     """
-    said: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     bad = {spell(str(key)) for key in recipe.unresolved}
     for written, value in recipe.config.items():
         key = spell(str(written))
@@ -121,9 +121,9 @@ def collect_converted(
         if found.trouble == "type" or (found.value is None and name in framework.never_null):
             bad.add(name)  # an annotation may allow None although the arithmetic does not
         else:
-            said[name] = found.value
+            stated[name] = found.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
-    return Values(recipe, ChainMap(said, takes.defaults), said, frozenset(said), frozenset(bad), lines)
+    return Values(recipe, ChainMap(stated, takes.defaults), stated, frozenset(stated), frozenset(bad), lines)
 
 
 CASTS = {"float": float, "str": str}
@@ -133,8 +133,8 @@ def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> d
     """Return the fields of a table's rows for one recipe. Rows that follow the release are read only if the recipe sets them."""
     fields = {}
     by_key, deriving, typed = _sorted_rows(framework)
-    for key in by_key.keys() & found.said.keys():
-        value = found.said[key]
+    for key in by_key.keys() & found.stated.keys():
+        value = found.stated[key]
         for row in by_key[key]:
             if row.read is not None:
                 fields[row.name] = row.read(value)
@@ -182,11 +182,11 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     found, keys = values_of(recipe), framework.keys_at(recipe.version)
     own = framework.keys_of(found) if framework.keys_of else {}
     keys |= own
-    said = read_rows(framework, found, keys)
+    stated = read_rows(framework, found, keys)
     defaults = release_defaults(framework, recipe.version)
     if recipe.vendored is not None and framework.unsaid is not None:
         defaults = _fields_unsaid(framework, recipe.version, recipe.vendored)
-    fields = {**defaults, **said}
+    fields = {**defaults, **stated}
     fields.setdefault("processes", None)
     if recipe.processes is not None:
         fields["processes"] = recipe.processes
@@ -194,7 +194,7 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields |= derive(found, fields)
     if "sharding" in recipe.launch_fields:
         fields["sharding"] = recipe.launch_fields["sharding"]
-    unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
+    unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
     fields = fields if framework.unsaid else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
     return _build_setting(framework, found, keys, held, fields, unsaid)

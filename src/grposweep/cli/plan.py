@@ -233,7 +233,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         for version in dict.fromkeys(map(frameworks.describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
         return [
-            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read(recipe).setting))
+            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read_recipe(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)
         ]
     except UserError as error:

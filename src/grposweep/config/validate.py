@@ -10,7 +10,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.registries import load
+from grporecipe.registries import load_entry
 from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
@@ -171,7 +171,7 @@ def check_types(experiment: Experiment) -> Iterator[str]:
 
 def check_launcher(experiment: Experiment) -> Iterator[str]:
     """Name what cannot work with the launcher."""
-    launcher = load(LAUNCHERS[experiment.cluster.kind])
+    launcher = load_entry(LAUNCHERS[experiment.cluster.kind])
     yield from collect(launcher.check_gpu_share, experiment)
     yield from collect(launcher.validate, experiment)
 
@@ -182,7 +182,7 @@ def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
     ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
     ``cluster=local``, and exported.
     """
-    unread = load(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    unread = load_entry(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
     set_here = [name for name in unread if getattr(cluster, name) != default_of(f"cluster.{name}")]
     if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
         yield (
@@ -320,7 +320,7 @@ def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
             )
     if cluster.nodes == 1:
         return
-    if "nodes" in load(LAUNCHERS[cluster.kind]).unread:
+    if "nodes" in load_entry(LAUNCHERS[cluster.kind]).unread:
         yield (
             f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
             "Ray on each. Set cluster=slurm, or cluster.nodes=1."

@@ -350,7 +350,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if is_external(experiment.trainer.kind) and path.is_file():  # its program read this, and no keys of ours
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(path, options)
-        setting = frameworks.read(recipe).setting
+        setting = frameworks.read_recipe(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         tell(f"not kept: {text}")
