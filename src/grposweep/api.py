@@ -270,16 +270,16 @@ def sweep(
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         code, last = _run([sys.executable, *run_command(), "-m", *words], errors)
         errors.seek(0)
-        said = errors.read(MOST_READ).strip()
+        message = errors.read(MOST_READ).strip()
     if code == ExitCode.BAD_INPUT:
-        raise UserError(said.removeprefix("error: "))
+        raise UserError(message.removeprefix("error: "))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     from grposweep.report.export import load_sweep  # Hydra, which lint does not need
 
     loaded = load_sweep(last) if last is not None else None
     if code or loaded is None:
-        raise SweepFailed(said or f"the sweep ended with exit code {code}; its output above says why", loaded)
+        raise SweepFailed(message or f"the sweep ended with exit code {code}; its output above says why", loaded)
     return loaded
 
 

@@ -209,8 +209,8 @@ def _provenance(side: Side) -> dict[str, Any]:
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
-        said = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
-        yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
+        value = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
+        yield Text(f"  {side.view.metric} {value}{_over_seeds(side)}")
     first = sides[0]
     for side in sides[1:]:
         if first.view.path != side.view.path and (found := difference(_provenance(first), _provenance(side))):
@@ -284,9 +284,9 @@ def _measured_differently(first: Side, side: Side) -> str:
     """Return what makes the values of two sides no pure effect of training; empty if nothing does."""
     pairs = differences(first.trial.config, side.trial.config)
     keys = [key for key, here, there in pairs if ABSENT not in (here, there) and is_of_evaluation(key)]
-    said = (
+    text = (
         f"\nThey are measured differently ({', '.join(keys)}), so this is no effect of training alone." if keys else ""
     )
     if first.trial.files and side.trial.files and first.trial.files != side.trial.files:
-        said += "\nThey read other contents of reward or data files."
-    return said
+        text += "\nThey read other contents of reward or data files."
+    return text

@@ -34,7 +34,7 @@ from grposweep.storage.records import read_metrics
 if TYPE_CHECKING:
     import pandas
 
-ALWAYS_TOLD = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
+ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -355,9 +355,9 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     for text in translation.changed:
         tell(f"not kept: {text}")
     task = experiment.task
-    told = {name: value for name, value in vars(task).items() if name in ALWAYS_TOLD or value != getattr(Task(), name)}
-    told |= {"rewards": ",".join(task.rewards)}
-    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    keys = {name: value for name, value in vars(task).items() if name in ALWAYS_NAMED or value != getattr(Task(), name)}
+    keys |= {"rewards": ",".join(task.rewards)}
+    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
     unsaid = f"# Not in it: prompts and rewards (here {source}).\n"
     if setting.model_name_or_path is None:

@@ -71,14 +71,14 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
     """Yield each attempt's number, with its job id and how it ended."""
-    said: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for event in trial.attempts:
-        words = said.setdefault(event.attempt, [])
+        words = texts.setdefault(event.attempt, [])
         if event.event == AttemptEventKind.STARTED:
             words.append(event.job_id or "")
         elif event.event == AttemptEventKind.ENDED:
             words.append(_end(event))
-    yield from ((number, ", ".join(words) or "announced") for number, words in said.items())
+    yield from ((number, ", ".join(words) or "announced") for number, words in texts.items())
 
 
 def _end(event: AttemptEvent) -> str:

@@ -151,9 +151,9 @@ class PromptRewards:
     means: Sequence[float] = ()
 
     @classmethod
-    def parse(cls, said: object) -> Self:
+    def parse(cls, record: object) -> Self:
         """Return the rewards of a JSON object; empty for anything else."""
-        content: Mapping[str, Any] = said if isinstance(said, dict) else {}
+        content: Mapping[str, Any] = record if isinstance(record, dict) else {}
         listed = content.get("means")
         means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
         known = [value for value in means if value is not None]

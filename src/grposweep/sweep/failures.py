@@ -298,29 +298,29 @@ _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) fo
 
 def classify(evidence: Evidence) -> Failure:
     """Return the class of a failed attempt."""
-    said = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
-    said |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
+    named = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
+    named |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
     for failure in (*_ROOTS, *_TAKEN):
-        if failure in said:
+        if failure in named:
             return failure
     if evidence.code == ExitCode.DISK_FULL:
         return Failure.DISK_FULL
     if evidence.code == ExitCode.BAD_INPUT:
         return Failure.BAD_CONFIGURATION
-    if Failure.TIME_LIMIT in said and evidence.progress is not False:
+    if Failure.TIME_LIMIT in named and evidence.progress is not False:
         return Failure.TIME_LIMIT
-    if Failure.CRASH in said:
+    if Failure.CRASH in named:
         return _crash(evidence)
-    return _quiet_end(evidence, said)
+    return _quiet_end(evidence, named)
 
 
-def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
+def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
     """Return the class of an end that no rank's exception explains."""
-    if said & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
-        return Failure.COMMUNICATION if Failure.COMMUNICATION in said else Failure.HANG
-    if Failure.KILLED in said or evidence.code in _BY_HAND:
+    if named & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
+        return Failure.COMMUNICATION if Failure.COMMUNICATION in named else Failure.HANG
+    if Failure.KILLED in named or evidence.code in _BY_HAND:
         return Failure.KILLED
-    if Failure.COMMUNICATION in said:
+    if Failure.COMMUNICATION in named:
         return Failure.COMMUNICATION
     # The scheduler forgot the job and no log says why: its node or its daemon died.
     return Failure.NODE_FAILURE if evidence.state == EndState.VANISHED else _crash(evidence)

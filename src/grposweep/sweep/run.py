@@ -110,7 +110,7 @@ def work(
     Return the reasons of the failures that were printed, each with the number of its first trial.
     """
     reasons: dict[str, int] = {}
-    said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
+    printed: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
     seen, shown, notice, written = 0, 0.0, "", SweepProgress()
     with LiveDisplay(console) as display:
         while True:
@@ -126,8 +126,8 @@ def work(
             while controller.outcomes.news:
                 display.say(controller.outcomes.news.pop(0))
             for trial in controller.started:
-                if trial.state.is_finished() and trial.number not in said:
-                    said.add(trial.number)
+                if trial.state.is_finished() and trial.number not in printed:
+                    printed.add(trial.number)
                     ended = reader.trial(controller.trial_folder(trial))
                     first = reasons.setdefault(ended.reason, ended.number) if ended.state is State.FAILED else None
                     alike = first if first != ended.number else None
@@ -245,7 +245,7 @@ def run_sweep(
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
         if not launcher.is_dry:
             note_command(folder.path, provenance)
-        return _play(console, controller, judged, interrupts, stack)
+        return _run_controller(console, controller, judged, interrupts, stack)
 
 
 def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
@@ -295,7 +295,7 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     return [f"task.screen={digest}"]
 
 
-def _play(
+def _run_controller(
     console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
 ) -> int:
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""

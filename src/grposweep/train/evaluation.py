@@ -78,9 +78,9 @@ class HeldOutEvaluation:
         """(call, rank, position, completion with its rewards), as `rows`."""
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
         return [
-            (call, rank, place, replace(said, reward=rewards[call, rank, place], parts=self._parts(call, place)))
+            (call, rank, place, replace(completion, reward=rewards[call, rank, place], parts=self._parts(call, place)))
             for call, texts in enumerate(self.texts)
-            for place, said in enumerate(texts)
+            for place, completion in enumerate(texts)
         ]
 
     def _parts(self, call: int, place: int) -> tuple[float | None, ...]:

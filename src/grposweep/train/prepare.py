@@ -50,10 +50,10 @@ def prepare_sweep(folder: Path) -> int:
                     done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
-        said = inputs.with_originals(str(error))
-        print(said, file=sys.stderr)
+        message = inputs.with_originals(str(error))
+        print(message, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / paths.PREPARE_ERROR, redact(said))  # for the controller, which shows no log
+            write_text(folder / paths.PREPARE_ERROR, redact(message))  # for the controller, which shows no log
         return ExitCode.BAD_INPUT
     return ExitCode.FINISHED
 

@@ -147,8 +147,8 @@ def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = 
     by_prompt = steps if metric == "eval_reward" else ()
     if found is None or value is None:
         return Objective(value, error, start, start_error, evaluated=by_prompt)
-    worth = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
-    return Objective(worth, error, start, start_error, steps[-1], found.optimism, by_prompt)
+    unbiased = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
+    return Objective(unbiased, error, start, start_error, steps[-1], found.optimism, by_prompt)
 
 
 @dataclass(frozen=True)

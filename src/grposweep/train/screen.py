@@ -104,10 +104,10 @@ def screen(attempt: Attempt) -> Outcome:
 
 def agreed(attempt: Attempt, done: int) -> int:
     """Return rank 0's count on every rank: on a network file system others may still see an older state."""
-    told = [done]
+    shared = [done]
     if attempt.ranks > 1:
-        torch.distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def describe(attempt: Attempt, rows: Dataset, weights: str, rewards: list[Reward]) -> ScreenedData:

@@ -114,12 +114,12 @@ def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
 
     Rank 0 chooses and tells the others: on a network file system each node may still see an older state of a folder.
     """
-    told: list[Checkpoint | None] = [None]
+    shared: list[Checkpoint | None] = [None]
     if attempt.is_main:
-        told = [attempt.begin()]
+        shared = [attempt.begin()]
     if attempt.ranks > 1:
-        torch.distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def calm() -> None:
@@ -200,18 +200,18 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
-        rows, said = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
+        rows, completions = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
         if ranks > 1:
-            rows, said = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(said)
+            rows, completions = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(completions)
         by_prompt = prompt_means(rows, self.num_generations_eval)
         mean, error = mean_over_prompts(by_prompt)
         values |= {"eval_reward": mean, "eval_reward_se": error}
         if self.attempt.is_main:
-            seen = in_order(said, self.num_generations_eval)
+            ordered = in_order(completions, self.num_generations_eval)
             names = [reward.__name__ for reward in self.reward_funcs]
-            values |= {"eval_reward_noise": sampling_error(seen)}
-            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, seen))
-            values |= keep_evaluation(self.attempt, step, values, seen, names, began)
+            values |= {"eval_reward_noise": sampling_error(ordered)}
+            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
+            values |= keep_evaluation(self.attempt, step, values, ordered, names, began)
         self.attempt.log("eval", step, values)
         if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
             self._keep_best(step)

@@ -143,9 +143,9 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
         else:
             wrong[number] = "is not a JSON object"
     if wrong:
-        said = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
-        said += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
-        raise UserError(f"{key}={path}: {'; '.join(said)}. Write one JSON object per line.")
+        mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
+        mistakes += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
+        raise UserError(f"{key}={path}: {'; '.join(mistakes)}. Write one JSON object per line.")
     return rows
 
 
