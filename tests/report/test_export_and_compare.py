@@ -22,7 +22,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
 from grposweep.report.compare import differences as compared
-from grposweep.report.tables import at, overlay
+from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
 from grposweep.search.sampling import UNKNOWN, Sampling
@@ -363,10 +363,10 @@ def test_curves_share_their_axes_and_meet_in_a_star() -> None:
     """Straight between measurements, nothing outside of them."""
     assert at([(0, 0.0), (10, 1.0)], 5) == 0.5
     assert at([(0, 0.0), (10, 1.0)], 11) is None
-    lines = overlay({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
+    lines = draw_curves({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
     assert lines[0] == "  1.0000 │BBB               AAA"
     assert lines[2].count("*") >= 1
-    assert overlay({"A": []}) == []
+    assert draw_curves({"A": []}) == []
 
 
 @pytest.mark.slow

@@ -259,7 +259,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     """Return every value of the experiment over conf/config.yaml, with the interpolations of that file."""
     from omegaconf import OmegaConf
 
-    from grposweep.config.compose import load_experiment, register
+    from grposweep.config.compose import load_experiment, register_schema
     from grposweep.config.points import follow
     from grposweep.process import run_command
 
@@ -267,7 +267,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
         raise UserError(
             f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
         )
-    register()
+    register_schema()
     experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
     search = experiment.search

@@ -256,7 +256,7 @@ SHARED = "*"  # two curves meet
 Series = Sequence[tuple[float, float]]
 
 
-def draw(series: Series, width: int = 60, height: int = 8) -> list[str]:
+def draw_curve(series: Series, width: int = 60, height: int = 8) -> list[str]:
     """Return a curve over completions in Braille dots as lines of text; none without points."""
     if not series:
         return []
@@ -271,7 +271,7 @@ def draw(series: Series, width: int = 60, height: int = 8) -> list[str]:
     return _frame(["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes)
 
 
-def overlay(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
+def draw_curves(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
     """Return curves over completions under their letters, interpolated linearly, as lines of text; none without points."""
     known = {letter: sorted(points) for letter, points in curves.items() if points}
     if not known:

@@ -1,4 +1,4 @@
-"""Classify failed attempts and choose what comes next: evidence -> ``classify`` -> ``next_step``.
+"""Classify failed attempts and choose what comes next: evidence -> ``classify_failure`` -> ``next_step``.
 
 The evidence is what an attempt left in its trial folder. The class is the root cause: what other ranks report after it
 does not count. The next step is to retry (here, on other nodes, in smaller micro-batches), to fail the trial, or to stop
@@ -296,7 +296,7 @@ _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
 
 
-def classify(evidence: Evidence) -> Failure:
+def classify_failure(evidence: Evidence) -> Failure:
     """Return the class of a failed attempt."""
     named = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
     named |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
@@ -345,7 +345,7 @@ class Step(StrEnum):
 
     RETRY = "retry"
     ELSEWHERE = "elsewhere"  # on other nodes
-    HEAL = "heal"  # with the changes of ``heal``, if there are any; otherwise FAIL, with a recorded memory constraint
+    HEAL = "heal"  # with the changes of ``halve_batch``, if there are any; otherwise FAIL, with a recorded memory constraint
     FAIL = "fail"
     STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
 

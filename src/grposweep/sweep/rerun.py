@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
-from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register
+from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register_schema
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
@@ -127,7 +127,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
         with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
-        register()
+        register_schema()
     code = alone.cluster.code or code_copy(trial)
     name = name_of("rerun", trial, Space(), alone)
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))

@@ -99,7 +99,7 @@ def _renew(trial: TrialFolder, verdict: ValidationResult, provenance: Mapping[st
         (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
 
 
-def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
+def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> int:
     """Resume a sweep, which tries failed trials again (all, if none is named); return its exit code.
 
     A trial whose command is refused stays as it is.

@@ -13,7 +13,7 @@ import torch
 from grporecipe.files import finite_or_none, text_sha256
 from grposweep.storage.completions import KeptCompletion, PromptRewards, keep_completions
 from grposweep.train.attempt import Attempt
-from grposweep.train.diversity import Completion, choose, measure
+from grposweep.train.diversity import Completion, measure, pick_places
 from grposweep.train.rewards import text_of
 
 KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
@@ -172,7 +172,7 @@ def keep_evaluation(
             truncated=seen[place].truncated,
             template=bool(measured.template) and measured.keys[place] == measured.template,
         )
-        for place in choose(seen, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+        for place in pick_places(seen, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
     ]
     keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
     attempt.tracker.log_completions(step, kept)

@@ -121,11 +121,11 @@ def prepare_model(
 
     Raises UserError if its tokenizer cannot read the prompts.
     """
-    from grposweep.train.models import load_model, locate, read_shape
+    from grposweep.train.models import find_model_folder, load_model, read_shape
     from grposweep.train.trl import calm  # torch and TRL: only for a real model
 
     calm()
-    folder = locate(experiment.model, progress=progress)
+    folder = find_model_folder(experiment.model, progress=progress)
     loaded = load_model(experiment.model, folder)
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])

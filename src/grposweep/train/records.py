@@ -130,7 +130,7 @@ class Objective:
         return {n: value for n, value in shown.items() if value is not None or n not in ("best_step", "optimism")}
 
 
-def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
+def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
     """Return the objective of these lines. They are read from disk, so a resumed attempt includes its past.
 
     The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.

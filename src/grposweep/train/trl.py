@@ -52,12 +52,12 @@ from grposweep.train.models import (
     Loaded,
     build_quantization,
     check_installed,
+    find_model_folder,
     load_model,
-    locate,
     name_base_model,
     widen_adapters,
 )
-from grposweep.train.records import build_rollout_schedule, summarise
+from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -106,7 +106,7 @@ def locate_model(attempt: Attempt) -> Path:
     def feed(_what: str, _done: int, _total: int) -> None:
         watchdog.feed(attempt.experiment.cluster.stall_min)
 
-    return locate(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
+    return find_model_folder(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
 
 
 def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
@@ -393,4 +393,4 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
 def best_step_of(attempt: Attempt, until: float = math.inf) -> int | None:
     """Return the step of the best evaluation so far, or by a step; on rank 0, which writes the metrics."""
     lines = [line for line in attempt.metrics.lines() if line["step"] <= until]
-    return summarise(lines, attempt.experiment.search).best_step
+    return find_objective(lines, attempt.experiment.search).best_step

@@ -63,7 +63,7 @@ class JobInfo:
         return self.state in ALIVE
 
 
-def submit(script: Path, cluster: Cluster) -> str:
+def submit_script(script: Path, cluster: Cluster) -> str:
     """Submit a script; return the job's id.
 
     Raises LauncherBusy if Slurm may take it later, UserError if never.
@@ -115,7 +115,7 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
     return found
 
 
-def cancel(job_ids: Sequence[str]) -> None:
+def cancel_jobs(job_ids: Sequence[str]) -> None:
     """End jobs; those that have ended already are no error."""
     if job_ids:
         _run(["scancel", *job_ids])

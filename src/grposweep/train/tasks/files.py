@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
 from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, prompt_key, shuffled, take_column
@@ -30,7 +30,7 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
             read.append(_read(task, Path(path), key))
         except UserError as error:
             problems += error.problems or [str(error)]
-    refuse(problems)
+    refuse_mistakes(problems)
     if task.eval_split is None:
         return hold_out(read[0], task.eval_prompts, task.path)
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts]
