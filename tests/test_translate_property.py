@@ -68,7 +68,7 @@ def valid_settings(draw: st.DrawFn) -> Setting:
     return s
 
 
-def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
+def unstated(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
     """Numbers that changed without a message."""
     said = " ".join(losses)
     return [found for found in differences(before, after)
@@ -81,7 +81,7 @@ def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str
 def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
     """Every writer of the table, its own reader, no number lost without a message."""
     written = frameworks.write_recipe(s, target)
-    assert unsaid(s, read_back(written, target, s), written.losses) == []
+    assert unstated(s, read_back(written, target, s), written.losses) == []
 
 
 @pytest.mark.parametrize("target", WRITERS)
@@ -92,7 +92,7 @@ def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None
     there = frameworks.write_recipe(s, target)
     between = read_back(there, target, s)
     back = frameworks.write_recipe(between, "trl")
-    assert unsaid(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
+    assert unstated(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
 
 
 @pytest.mark.parametrize("target", ["trl", "ms-swift"])

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from grporecipe import planning
-from grporecipe.frameworks.base import FRAMEWORKS, RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
+from grporecipe.frameworks.base import ABSENT, FRAMEWORKS, RELEASE, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grporecipe.frameworks.parsing.yaml_text import Value, convert, resolve
 from grporecipe.frameworks.writing import rollout_steps
 from grporecipe.recipe import KeySpec, Recipe
@@ -141,7 +141,7 @@ def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> d
             else:
                 fields[row.name] = str(value) if row.name in WORDS and value is not None else value
     for row, derive in deriving:
-        if (value := derive(found)) is not UNSAID:
+        if (value := derive(found)) is not ABSENT:
             fields[row.name] = value
     for row in typed:
         value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
@@ -166,15 +166,15 @@ def _sorted_rows(
 @lru_cache(maxsize=128)
 def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
     """Return the fields of an empty recipe, for a framework whose rows follow the release."""
-    return {} if framework.unsaid is None else _fields_unsaid(framework, version, framework.takes(version))
+    return {} if framework.unstated is None else _fields_unstated(framework, version, framework.takes(version))
 
 
-def _fields_unsaid(framework: Framework, version: Version, takes: Mapping[str, KeySpec]) -> Mapping[str, Any]:
-    assert framework.unsaid is not None
+def _fields_unstated(framework: Framework, version: Version, takes: Mapping[str, KeySpec]) -> Mapping[str, Any]:
+    assert framework.unstated is not None
     values = {name: key.default for name, key in takes.items() if key.default is not None or key.type.endswith("?")}
     empty = Recipe(framework.name, version, {})
     found = Values(empty, values, values, frozenset(), frozenset())
-    return {**read_rows(framework, found, {}), **framework.unsaid(values, version)}
+    return {**read_rows(framework, found, {}), **framework.unstated(values, version)}
 
 
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
@@ -184,8 +184,8 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     keys |= own
     stated = read_rows(framework, found, keys)
     defaults = release_defaults(framework, recipe.version)
-    if recipe.vendored is not None and framework.unsaid is not None:
-        defaults = _fields_unsaid(framework, recipe.version, recipe.vendored)
+    if recipe.vendored is not None and framework.unstated is not None:
+        defaults = _fields_unstated(framework, recipe.version, recipe.vendored)
     fields = {**defaults, **stated}
     fields.setdefault("processes", None)
     if recipe.processes is not None:
@@ -194,10 +194,10 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields |= derive(found, fields)
     if "sharding" in recipe.launch_fields:
         fields["sharding"] = recipe.launch_fields["sharding"]
-    unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
-    fields = fields if framework.unsaid else _completed(fields)
+    unstated = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
+    fields = fields if framework.unstated else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
-    return _build_setting(framework, found, keys, held, fields, unsaid)
+    return _build_setting(framework, found, keys, held, fields, unstated)
 
 
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -217,16 +217,16 @@ def _build_setting(
     keys: Mapping[str, str],
     held: Mapping[str, tuple[str, ...]],
     fields: Mapping[str, Any],
-    unsaid: Set[str],
+    unstated: Set[str],
 ) -> ParsedRecipe:
     """Return the setting of these fields. Compute derived sizes, and convert counts of rollouts to optimizer steps.
 
-    ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unsaid`` are fields that
+    ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unstated`` are fields that
     the recipe does not state, although it sets their key.
     """
     recipe, lines = found.recipe, found.lines
     counted = _counted(framework)
-    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unsaid}
+    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unstated}
     setting = _blank(framework, recipe.version).replace(
         {
             "launcher": recipe.launch.launcher if recipe.launch else None,

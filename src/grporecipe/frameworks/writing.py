@@ -88,11 +88,11 @@ def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
     command = next(((name, command) for name, command in framework.commands.items()), None)
     words = (command[0], command[1].word, "recipe.yaml") if command else ()
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    unsaid = (
+    dropped = (
         f"{name}: {framework.name} has no such key"
         for name in sorted(s.given - framework.by_name.keys() - {"framework"})
     )
-    return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *unsaid))
+    return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *dropped))
 
 
 def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:

@@ -186,15 +186,15 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
 
 def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
     """Raise UserError if two names stand for one result: a trial's own, or that of a winner on its other seeds."""
-    seen: dict[tuple[Path, bool], str] = {}
+    names: dict[tuple[Path, bool], str] = {}
     for side, name in zip(sides, named, strict=True):
         result = side.trial.path.resolve(), side.is_best
-        if result in seen:
+        if result in names:
             raise UserError(
-                f"{seen[result]} and {name} name the same trial ({side.view.name}, trial {side.trial.number}), so nothing can "
+                f"{names[result]} and {name} name the same trial ({side.view.name}, trial {side.trial.number}), so nothing can "
                 "differ. Name another trial or sweep."
             )
-        seen[result] = name
+        names[result] = name
 
 
 def _but_seed(trial: TrialView) -> dict[str, object]:

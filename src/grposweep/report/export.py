@@ -359,10 +359,10 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     keys |= {"rewards": ",".join(task.rewards)}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    unsaid = f"# Not in it: prompts and rewards (here {source}).\n"
+    omitted = f"# Not in it: prompts and rewards (here {source}).\n"
     if setting.model_name_or_path is None:
-        unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
-    return unsaid + render(translation, head, form)
+        omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
+    return omitted + render(translation, head, form)
 
 
 @dataclass(frozen=True)

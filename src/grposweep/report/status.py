@@ -338,8 +338,8 @@ def forecast(view: SweepView) -> Forecast | None:
 def measured_rates(view: SweepView) -> Rates | None:
     """Return the measured cost of a token in the finished trials."""
     finished = (trial for trial in view.trials if trial.state is State.FINISHED)
-    seen = ((_work(trial), trial.gpu_hours * HOUR) for trial in finished)
-    return fit_rates([(work, seconds) for work, seconds in seen if work is not None])
+    measured = ((_work(trial), trial.gpu_hours * HOUR) for trial in finished)
+    return fit_rates([(work, seconds) for work, seconds in measured if work is not None])
 
 
 def _work(trial: TrialView) -> Work | None:

@@ -107,8 +107,8 @@ class SweepView:
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
-        seen = dict.fromkeys(name for trial in self.trials for name in trial.point)
-        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(seen)))
+        names = dict.fromkeys(name for trial in self.trials for name in trial.point)
+        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(names)))
 
     @property
     def choices(self) -> dict[str, list[Any]]:

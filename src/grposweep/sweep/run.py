@@ -111,14 +111,14 @@ def run_trials(
     """
     reasons: dict[str, int] = {}
     printed: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice, written = 0, 0.0, "", SweepProgress()
+    interrupted, shown, notice, written = 0, 0.0, "", SweepProgress()
     with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
                 return reasons
-            if interrupts.count > seen:
-                seen = interrupts.count
-                notice = _interrupt(controller, seen)
+            if interrupts.count > interrupted:
+                interrupted = interrupts.count
+                notice = _interrupt(controller, interrupted)
                 display.say(notice)
             done = controller.tick()
             for mirror in mirrors:

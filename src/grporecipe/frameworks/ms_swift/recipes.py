@@ -13,8 +13,8 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks.base import (
+    ABSENT,
     RELEASE,
-    UNSAID,
     Field,
     Framework,
     KeyTable,
@@ -103,7 +103,7 @@ FIELDS = (
     Field("model_name_or_path", "model", RELEASE, plain=False),
     Field("dataset_name", "dataset"),
     Field("parameters", "model", fixable=False,
-          derive=lambda found: model_size(str(found.stated.get("model") or "")) or UNSAID),
+          derive=lambda found: model_size(str(found.stated.get("model") or "")) or ABSENT),
     Field("train_prompts", "dataset", fixable=False),
     Field("eval_prompts", "val_dataset", fixable=False),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
@@ -144,7 +144,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
 
 
-def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
+def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
     """Return the values that ms-swift sets after parsing for keys that a recipe leaves out."""
     return {
         "gradient_accumulation_steps": 1,

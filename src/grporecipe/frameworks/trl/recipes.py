@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from grporecipe.frameworks.base import (
+    ABSENT,
     RELEASE,
-    UNSAID,
     Field,
     Framework,
     KeyTable,
@@ -71,15 +71,15 @@ def read_steps(count: int | None) -> int | None:
 
 def _epochs(found: Values) -> Any:
     """Return the epochs. If they are unset or -1, a number of steps overrides them."""
-    epochs = found.stated.get("num_train_epochs", UNSAID)
+    epochs = found.stated.get("num_train_epochs", ABSENT)
     if read_steps(found.stated.get("max_steps")) is None:
         return epochs
-    return None if epochs is UNSAID or (epochs or 0) <= 0 else epochs
+    return None if epochs is ABSENT or (epochs or 0) <= 0 else epochs
 
 
 def _save_steps(found: Values) -> Any:
     is_other = read_strategy(found.stated.get("save_strategy", "steps")) != "steps"
-    return None if is_other else found.stated.get("save_steps", UNSAID)
+    return None if is_other else found.stated.get("save_steps", ABSENT)
 
 
 def _warmup(found: Values) -> Any:
@@ -90,19 +90,19 @@ def _warmup(found: Values) -> Any:
     has_ratio = "warmup_ratio" in known(found.recipe.version) and found.recipe.version < (0, 27, 2)
     if steps is not None and steps < 1 and has_ratio:
         return 0 if steps >= 0 else steps
-    return UNSAID if steps is None else steps
+    return ABSENT if steps is None else steps
 
 
 def _rewards(found: Values) -> Any:
     """Return the number of rewards: a recipe holds the list, a setting its length."""
     rewards = found.stated.get("reward_funcs")
-    return len(rewards) + bool(found.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else UNSAID
+    return len(rewards) + bool(found.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else ABSENT
 
 
 def read_split(found: Values) -> Any:
     """Return whether a batch is split among the processes, by accelerate's configuration."""
     split = read_mapping(found.stated.get("accelerator_config")).get("split_batches", found.stated.get("split_batches"))
-    return UNSAID if split is None else bool(split)
+    return ABSENT if split is None else bool(split)
 
 
 def _inside(name: str, word: str) -> Field:
@@ -110,7 +110,7 @@ def _inside(name: str, word: str) -> Field:
 
     def size(found: Values) -> Any:
         inside = read_mapping(found.stated.get("parallelism_config")).get(word, found.stated.get(word))
-        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else UNSAID
+        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else ABSENT
 
     return Field(name, f"parallelism_config.{word}", derive=size)
 
@@ -125,7 +125,7 @@ DERIVED = (
     Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
-          derive=lambda found: model_size(str(found.stated.get("model_name_or_path") or "")) or UNSAID),
+          derive=lambda found: model_size(str(found.stated.get("model_name_or_path") or "")) or ABSENT),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
@@ -207,7 +207,7 @@ def _convert(value: Any, kind: str) -> Value:
     return found if found.value is None or not found.trouble else Value(found.value)
 
 
-def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
+def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
     """Return the behaviour of releases that do not have a key yet."""
     before = {
         "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
@@ -333,7 +333,7 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
         for name, value in nearest.items()
     )
     changes = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
-    return s.replace(changes), (*_elsewhere(s), *changed, *_unsaid(framework, s, version))
+    return s.replace(changes), (*_elsewhere(s), *changed, *_unwritten(framework, s, version))
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
@@ -352,7 +352,7 @@ def _alone(s: Setting) -> dict[str, int]:
     return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
 
 
-def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
+def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
     """Yield fields for which this release has no key, and whose value differs from its behaviour."""
     takes, default = framework.takes(version), release_defaults(framework, version)
     for name in sorted(SAME - takes.keys() - NAMES):
