@@ -33,7 +33,7 @@ from grposweep.config.compose import to_experiment
 from grposweep.train import process as watchdog
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import Attempt, load_attempt
-from grposweep.train.models import Loaded, load_model, locate
+from grposweep.train.models import Loaded, find_model_folder, load_model
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_config import build_config
 
@@ -136,7 +136,7 @@ def train(build: Callable[[Attempt, Loaded, Data], Any], folder: Path, clock: Cl
     grpo.calm()
     grpo.use_devices(attempt)
     model, data = (
-        load_model(attempt.experiment.model, locate(attempt.experiment.model)),
+        load_model(attempt.experiment.model, find_model_folder(attempt.experiment.model)),
         load_data(attempt.experiment.task),
     )
     grpo.check_counts(attempt, data)

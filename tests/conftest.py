@@ -18,7 +18,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from command_server import TRAINS, keep_options
-from grposweep.config.compose import Session, open_session, register
+from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
 from support import RUN, Ended, environment, run_in
 
@@ -107,7 +107,7 @@ def start(here: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         process.communicate()
 
 
-register()  # once for all tests
+register_schema()  # once for all tests
 keep_options()
 
 

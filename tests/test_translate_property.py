@@ -68,7 +68,7 @@ def valid_settings(draw: st.DrawFn) -> Setting:
     return s
 
 
-def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
+def unstated(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str]:
     """Numbers that changed without a message."""
     said = " ".join(losses)
     return [found for found in differences(before, after)
@@ -80,8 +80,8 @@ def unsaid(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[str
 @given(s=valid_settings())
 def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
     """Every writer of the table, its own reader, no number lost without a message."""
-    written = frameworks.write(s, target)
-    assert unsaid(s, read_back(written, target, s), written.losses) == []
+    written = frameworks.write_recipe(s, target)
+    assert unstated(s, read_back(written, target, s), written.losses) == []
 
 
 @pytest.mark.parametrize("target", WRITERS)
@@ -89,10 +89,10 @@ def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) ->
 @given(s=valid_settings())
 def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None:
     """TRL's words, another framework's, and TRL's again."""
-    there = frameworks.write(s, target)
+    there = frameworks.write_recipe(s, target)
     between = read_back(there, target, s)
-    back = frameworks.write(between, "trl")
-    assert unsaid(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
+    back = frameworks.write_recipe(between, "trl")
+    assert unstated(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
 
 
 @pytest.mark.parametrize("target", ["trl", "ms-swift"])
@@ -100,7 +100,7 @@ def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None
 @given(s=valid_settings())
 def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s: Setting) -> None:
     """TRL and ms-swift size alike: nothing of the sizes may be lost at all."""
-    after = read_back(frameworks.write(s, target), target, s)
+    after = read_back(frameworks.write_recipe(s, target), target, s)
     assert planning.build_plan(after).completions_per_rollout == planning.build_plan(s).completions_per_rollout
     assert planning.completions_per_step(after) == planning.completions_per_step(s)
     assert planning.total_steps(after) == planning.total_steps(s)
@@ -113,7 +113,7 @@ def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) ->
     """Whole groups a step, whole steps per rollout, whole steps on every rank: nothing of them may be lost."""
     rollout, step = planning.completions_per_rollout(s) or 0, planning.completions_per_step(s) or 0
     assume(step % s.num_generations == 0 and rollout % step == 0)
-    after = read_back(frameworks.write(s, target), target, s)
+    after = read_back(frameworks.write_recipe(s, target), target, s)
     assert (planning.completions_per_rollout(after), planning.completions_per_step(after)) == (rollout, step)
     assert (after.num_generations, after.num_iterations) == (s.num_generations, s.num_iterations)
     assert (after.learning_rate, after.beta, after.temperature) == (s.learning_rate, s.beta, s.temperature)

@@ -75,7 +75,7 @@ class GuardTriggered(NamedTuple):
     evidence: str
 
 
-def check(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
+def check_curve(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
     """Return the first guard that finds the training collapsed, or None.
 
     ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
@@ -168,8 +168,8 @@ def unmoved(rows: Iterable[Mapping[str, Any]], total: int | None = None) -> str:
     enough = min(SOME_STEPS, max(FIRST * total, FEW_STEPS)) if total else SOME_STEPS
     if count < FEW_STEPS or (NO_SIGNAL in causes and count < SOME_STEPS and step < enough):
         return ""
-    said = ", ".join(f"{cause} ({number} of them)" if len(causes) > 1 else cause for cause, number in causes.items())
-    return f"no weight can have changed in the {count} logged steps to {step:,}: {said}"
+    listed = ", ".join(f"{cause} ({number} of them)" if len(causes) > 1 else cause for cause, number in causes.items())
+    return f"no weight can have changed in the {count} logged steps to {step:,}: {listed}"
 
 
 NO_SIGNAL = "no group had any variance in its rewards"

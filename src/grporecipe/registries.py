@@ -20,7 +20,7 @@ class Lazy:
         return self.load()(*arguments, **named)
 
 
-def load(entry: Any) -> Any:
+def load_entry(entry: Any) -> Any:
     """Return a registered function or class, imported if it is `Lazy`."""
     return entry.load() if isinstance(entry, Lazy) else entry
 

@@ -70,7 +70,7 @@ NEUTRAL: Mapping[str, Any] = {
     "minimum_learning_rate_ratio": 0.0, "use_adaptive_entropy": False,
 }  # fmt: skip
 # The words by which a loss names a field, apart from its name and its key.
-SAID_AS = {
+NAMED_AS = {
     "kl_placement": "KL in", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
     "kl_estimator": "KL estimator|use_bias_correction_kl",
     "dynamic_batching": "micro-batches", "lora_targets": "modules",
@@ -100,8 +100,8 @@ NEEDS: Mapping[str, Callable[[Setting], Any]] = {
 }  # fmt: skip
 
 
-def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
-    """Yield the fields that a translation changes and that ``said`` does not name.
+def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
+    """Yield the fields that a translation changes and that ``report`` does not name.
 
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
@@ -118,9 +118,9 @@ def find_lost(before: Setting, after: Setting, said: str) -> Iterator[str]:
         words = {
             re.escape(name),
             re.escape(before.key(name)),
-            *(SAID_AS[start] for start in SAID_AS if name.startswith(start)),
+            *(NAMED_AS[start] for start in NAMED_AS if name.startswith(start)),
         }
-        if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", said):
+        if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", report):
             key = "" if before.key(name) == name else f" ({before.key(name)})"
             if name == "kl_estimator" and before.framework.follows_trl:
                 key = f" (use_bias_correction_kl={_shown(before.use_bias_correction_kl)})"
@@ -210,7 +210,7 @@ def translate_file(
     """
     try:
         recipe, others = load_recipe(path, options), len(load_recipes(path, options)) - 1
-        setting = frameworks.read(recipe).setting
+        setting = frameworks.read_recipe(recipe).setting
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     broken = errors(check(setting))
@@ -248,7 +248,7 @@ def translate(
         del left["deepspeed"]
     shares_names = _share_names(setting.framework, frameworks.FRAMEWORKS[target].traits)
     is_copied = "deepspeed" in left and shares_names and not _is_unreadable("deepspeed", left["deepspeed"], target)
-    written = frameworks.write(setting.replace({"sharding": "none"}) if is_copied else setting, target)
+    written = frameworks.write_recipe(setting.replace({"sharding": "none"}) if is_copied else setting, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
     kept = _kept_as_they_are(left, setting, target, written.recipe)
@@ -287,10 +287,10 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
 
 def _read_as_others(recipe: Recipe, framework: Framework) -> Iterator[str]:
     """Yield the keys whose value a setting cannot tell from another one: ms-swift's tuners other than LoRA."""
-    said = values_of(recipe).said
+    stated = values_of(recipe).stated
     for row in framework.fields:
-        if row.type == RELEASE and row.read and row.write and row.key in said:
-            value, read = said[row.key], row.read(said[row.key])
+        if row.type == RELEASE and row.read and row.write and row.key in stated:
+            value, read = stated[row.key], row.read(stated[row.key])
             if read is not None and row.write(read) != value and row.key in recipe.config:
                 yield row.key
 
@@ -308,7 +308,7 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
     """Return whether removing some keys from a recipe changes its setting."""
     rest = {name: value for name, value in recipe.config.items() if name not in keys}
     try:
-        other = frameworks.read(replace(recipe, config=rest)).setting
+        other = frameworks.read_recipe(replace(recipe, config=rest)).setting
     except UserError:  # the recipe cannot be read without them
         return True
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
@@ -425,7 +425,7 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
     """Read a written recipe with the framework's own reader, for the same processes and prompts."""
     options = Options(target, frameworks.FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
     recipe = parse_recipe(Path(written.file_name), written.recipe, options)
-    found = _with_types(_with_minimum_rate(frameworks.read(recipe).setting, dict(recipe.config)), recipe)
+    found = _with_types(_with_minimum_rate(frameworks.read_recipe(recipe).setting, dict(recipe.config)), recipe)
     stage = re.search(r"--zero_stage (\d)|/zero(\d)\.yaml", " ".join(written.command))
     if stage:
         found = found.replace({"sharding": f"zero{stage[1] or stage[2]}"})
@@ -467,8 +467,8 @@ def _write(folder: Path, translation: Translation) -> None:
 
 
 def _report(translation: Translation) -> str:
-    said = [f"wrote {', '.join([*translation.files, LAUNCH])}", *(f"lost: {item}" for item in translation.losses)]
-    return "\n".join([*said, *(f"not kept: {item}" for item in translation.changed)]) + "\n"
+    lines = [f"wrote {', '.join([*translation.files, LAUNCH])}", *(f"lost: {item}" for item in translation.losses)]
+    return "\n".join([*lines, *(f"not kept: {item}" for item in translation.changed)]) + "\n"
 
 
 def _command(written: TranslatedRecipe) -> str:

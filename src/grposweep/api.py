@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 from grporecipe.errors import BadSettings, ExitCode, UserError
-from grporecipe.frameworks import FRAMEWORKS, read
+from grporecipe.frameworks import FRAMEWORKS, read_recipe
 from grporecipe.frameworks.memory import describe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grporecipe.frameworks.trl.keys import parse_version, releases
@@ -176,7 +176,7 @@ def fit(
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
     recipe = _first(source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu))
-    found = estimate(describe(recipe, read(recipe).setting))
+    found = estimate(describe(recipe, read_recipe(recipe).setting))
     if found is None:
         raise UserError(
             f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "
@@ -270,16 +270,16 @@ def sweep(
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         code, last = _run([sys.executable, *run_command(), "-m", *words], errors)
         errors.seek(0)
-        said = errors.read(MOST_READ).strip()
+        message = errors.read(MOST_READ).strip()
     if code == ExitCode.BAD_INPUT:
-        raise UserError(said.removeprefix("error: "))
+        raise UserError(message.removeprefix("error: "))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     from grposweep.report.export import load_sweep  # Hydra, which lint does not need
 
     loaded = load_sweep(last) if last is not None else None
     if code or loaded is None:
-        raise SweepFailed(said or f"the sweep ended with exit code {code}; its output above says why", loaded)
+        raise SweepFailed(message or f"the sweep ended with exit code {code}; its output above says why", loaded)
     return loaded
 
 

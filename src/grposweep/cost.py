@@ -58,13 +58,13 @@ def read_work(found: Any) -> Work | None:
     return None if generated is None or trained is None else Work(generated, trained)
 
 
-def fit_rates(seen: Sequence[tuple[Work, float]]) -> Rates | None:
+def fit_rates(measured: Sequence[tuple[Work, float]]) -> Rates | None:
     """Fit the seconds per generated and per trained token to the measured device seconds; None without trials.
 
     Both rates are at least 0. Least squares of relative errors, so long trials do not dominate. Trials of a single kind cannot
     separate the two rates; then every token costs the same, which still predicts that kind of trial.
     """
-    rows = [(work.generated / seconds, work.trained / seconds) for work, seconds in seen if seconds > 0]
+    rows = [(work.generated / seconds, work.trained / seconds) for work, seconds in measured if seconds > 0]
     if not rows:
         return None
     gg, tt = sum(g * g for g, _ in rows), sum(t * t for _, t in rows)

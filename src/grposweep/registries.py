@@ -52,7 +52,7 @@ def suggest_search_key(key: str, value: object) -> str:
 
 # task.kind: a function from schema.Task to training and held-out rows
 TASKS: dict[str, Callable[..., Any]] = {
-    "arithmetic": Lazy("grposweep.train.tasks.arithmetic:load"),
+    "arithmetic": Lazy("grposweep.train.tasks.arithmetic:load_pairs"),
     "gsm8k": Lazy("grposweep.train.tasks.files:load_gsm8k"),
     "jsonl": Lazy("grposweep.train.tasks.files:load_jsonl"),
 }
@@ -69,9 +69,9 @@ TRACKERS: dict[str, Callable[..., Any]] = {
 
 # trainer.kind: the programs that train instead of TRL's trainer in this process or the fake one
 EXTERNAL = {
-    "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build"), needs_script=True),
-    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build"), needs_script=True),
-    "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build")),
+    "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), needs_script=True),
+    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), needs_script=True),
+    "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build_ms_swift")),
     "easyr1": ExternalTrainer(
         "easyr1", Lazy("grposweep.external.ray:build_easyr1"), output="trainer.save_checkpoint_path", ray_cpus=3
     ),

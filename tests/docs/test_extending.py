@@ -15,7 +15,7 @@ from grporecipe import planning
 from grporecipe import registries as recipe_registries
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
-from grporecipe.frameworks import FRAMEWORKS, detect, read, write
+from grporecipe.frameworks import FRAMEWORKS, detect_framework, read_recipe, write_recipe
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
@@ -146,17 +146,17 @@ def test_the_framework_is_linted_fixed_planned_and_translated(examples: Path) ->
     typo = judged(examples, "typo.yaml", recipe.replace("24", "32").replace("group", "grup"))
     assert [found.code for found in typo.diagnostics if found.severity == "error"] == ["GV901"]
     assert fix_file(examples / "wrong.yaml", Options(), select_rules(), unsafe=True).result.ok
-    s = read(load_recipe(examples / "wrong.yaml", Options())).setting
+    s = read_recipe(load_recipe(examples / "wrong.yaml", Options())).setting
     assert s.framework == FRAMEWORKS["toyrl"].traits
     assert (examples / "wrong.yaml").read_text() == recipe.replace("24", str(s.prompts_per_step))
     sizes = (planning.completions_per_rollout(s), planning.completions_per_step(s), planning.total_steps(s))
     assert sizes in {(512, 128, 400), (512, 256, 200)}
     for target in ("trl", "verl", "easyr1", "ms-swift"):
         assert translate(s, target).changed == ()
-        theirs = read_back(write(s, target), target, s)
+        theirs = read_back(write_recipe(s, target), target, s)
         back = translate(theirs, "toyrl")
         assert (back.changed, "toyrl train recipe.yaml" in back.command) == ((), True)
-        again = read_back(write(theirs, "toyrl"), "toyrl", theirs)
+        again = read_back(write_recipe(theirs, "toyrl"), "toyrl", theirs)
         assert (again.prompts_per_rollout, again.prompts_per_step, again.num_generations) == (64, s.prompts_per_step, 8)
 
 
@@ -167,12 +167,12 @@ def test_the_framework_s_command_line_is_detected_and_read(examples: Path) -> No
         "    --rate 1e-5 --iterations 100\n"
     )
     recipe = load_recipe(examples / "run.sh", Options())
-    s = read(recipe).setting
+    s = read_recipe(recipe).setting
     assert (recipe.framework, recipe.processes, s.framework) == ("toyrl", 4, FRAMEWORKS["toyrl"].traits)
     assert (s.prompts_per_rollout, s.prompts_per_step, s.num_generations, s.learning_rate) == (64, 32, 8, 1e-5)
     assert (s.max_steps, s.lines["prompts_per_step"]) == (100 * 2, 3)  # two optimizer steps per rollout
     keys = ("rollout_prompts", "num_generations", "actor_rollout_ref.rollout.n")
-    assert [detect({key: 8}) for key in keys] == ["toyrl", "trl", "verl"]
+    assert [detect_framework({key: 8}) for key in keys] == ["toyrl", "trl", "verl"]
 
 
 def test_the_launcher_runs_a_sweep_at_the_lowest_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from grposweep.config.compose import register
+from grposweep.config.compose import register_schema
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -60,7 +60,7 @@ def script(here: Path) -> tuple[str, ...]:
 def _own_options() -> Iterator[None]:
     """A recipe's options are a process's own; here one process has many tests."""
     Plugins.instance()  # what registers itself once and for all is no option of a recipe
-    register()
+    register_schema()
     store = ConfigStore.instance()
     before = deepcopy(store.repo)
     yield

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.external import NodeContext, Trial
-from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build
+from grposweep.external.ms_swift import NAME, MsSwiftLogTail, build_ms_swift
 from grposweep.process import PROJECT
 from grposweep.schema import Trainer
 from grposweep.train.external import without_report
@@ -31,7 +31,7 @@ def test_the_command_is_ms_swifts_own_with_its_variables(tmp_path: Path) -> None
     """It starts its ranks itself, continues from a checkpoint, and a user's arguments come last."""
     trainer = Trainer(kind="ms-swift", python="/else/python", arguments=["--logging_steps", "1"])
     place = NodeContext(processes=16, node=1, nodes=2, address="10.0.0.1", port=29500)
-    program = build(Trial(trainer, tmp_path, {}, place, tmp_path / "model" / "checkpoint-20"))
+    program = build_ms_swift(Trial(trainer, tmp_path, {}, place, tmp_path / "model" / "checkpoint-20"))
     assert program.command[0] == "/else/python"
     assert program.command[3:5] == ("rlhf", str(tmp_path / "recipe.yaml"))
     assert program.command[-4:] == (
@@ -47,7 +47,7 @@ def test_the_command_is_ms_swifts_own_with_its_variables(tmp_path: Path) -> None
 
 def test_one_node_needs_no_address(tmp_path: Path) -> None:
     """Its torchrun finds a port by itself; a single process needs no torchrun."""
-    programs = [build(Trial(Trainer(kind="ms-swift"), tmp_path, {}, NodeContext(processes=n))) for n in (1, 2)]
+    programs = [build_ms_swift(Trial(Trainer(kind="ms-swift"), tmp_path, {}, NodeContext(processes=n))) for n in (1, 2)]
     assert programs[0].command[0] == sys.executable
     assert [program.environment for program in programs] == [{}, {"NPROC_PER_NODE": "2"}]
 
@@ -55,13 +55,13 @@ def test_one_node_needs_no_address(tmp_path: Path) -> None:
 def test_our_callback_is_added_to_the_recipes_own_plugins(tmp_path: Path) -> None:
     """Where a user's arguments name plugins, theirs count alone."""
     recipe = {"external_plugins": ["rewards.py"], "callbacks": "early_stop"}
-    command = build(Trial(Trainer(kind="ms-swift"), tmp_path, recipe)).command
+    command = build_ms_swift(Trial(Trainer(kind="ms-swift"), tmp_path, recipe)).command
     at = command.index("--external_plugins")
     assert command[at + 1] == "rewards.py"
     assert Path(command[at + 2]).is_file()
     assert command[at + 3 :] == ("--callbacks", "early_stop", "grposweep")
     own = Trainer(kind="ms-swift", arguments=["--external_plugins", "mine.py"])
-    assert "--callbacks" not in build(Trial(own, tmp_path, recipe)).command
+    assert "--callbacks" not in build_ms_swift(Trial(own, tmp_path, recipe)).command
 
 
 def test_torchruns_report_does_not_hide_what_the_rank_said() -> None:

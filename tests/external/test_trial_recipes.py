@@ -100,7 +100,7 @@ def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) 
 def test_several_machines_meet_at_the_first(here: Path) -> None:
     """One process of ours a machine; accelerate and torchrun are told which it is."""
     from grposweep.external import NodeContext, Trial
-    from grposweep.external.script import build
+    from grposweep.external.script import build_script
     from grposweep.schema import Trainer
 
     place = NodeContext(processes=8, node=1, nodes=2, address="10.0.0.1", port=20100)
@@ -109,4 +109,4 @@ def test_several_machines_meet_at_the_first(here: Path) -> None:
         "accelerate": "--num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip 10.0.0.1",
     }.items():
         trainer = Trainer(kind="script", script="train.py", launcher=launcher)
-        assert words in " ".join(build(Trial(trainer, here, {}, place)).command)
+        assert words in " ".join(build_script(Trial(trainer, here, {}, place)).command)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grporecipe.frameworks import read
+from grporecipe.frameworks import read_recipe
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.frameworks.parsing.yaml_text import parse_yaml
 from grporecipe.frameworks.trl import keys
@@ -105,7 +105,7 @@ def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:
     path.write_text("output_dir: out\nuse_cpu: true\nbf16: false\nlearning_rate: 3e-06\nnum_generations: '4'\nbeta: 1e-3\n"
                     "warmup_steps: 0.1\nscale_rewards: false\nmax_steps: 7\nuse_vllm: 'no'\nepsilon: 1\n")  # fmt: skip
     real = make_parser().parse_args_and_config(["--config", str(path)])[1]
-    ours = read(load_recipe(path, Options("trl", TRL, processes=1))).setting
+    ours = read_recipe(load_recipe(path, Options("trl", TRL, processes=1))).setting
     names = ["learning_rate", "num_generations", "beta", "warmup_steps", "scale_rewards", "max_steps", "use_vllm", "epsilon",
              "temperature", "max_completion_length", "loss_type", "per_device_train_batch_size", "vllm_mode"]  # fmt: skip
     assert {name: getattr(ours, name) for name in names} == {name: getattr(real, name) for name in names}

@@ -7,7 +7,7 @@ import pytest
 
 from grporecipe import planning
 from grporecipe.errors import UserError
-from grporecipe.frameworks import detect, read
+from grporecipe.frameworks import detect_framework, read_recipe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipe
 from grporecipe.frameworks.parsing.yaml_text import parse_nested, parse_override, resolve
 from grporecipe.linting.linter import build_plan, lint_recipe
@@ -32,7 +32,7 @@ DOTTED = {
 
 def setting(config: dict[str, Any], framework: str = "easyr1", version: str | None = None, **options: Any) -> Setting:
     """The setting behind dotted keys."""
-    return read(build_recipe(config, Options(framework, own_version=version, **options))).setting
+    return read_recipe(build_recipe(config, Options(framework, own_version=version, **options))).setting
 
 
 def script(folder: Path, text: str) -> Any:
@@ -50,7 +50,7 @@ def test_a_nested_yaml_is_its_dotted_keys(tmp_path: Path) -> None:
     assert recipe.framework == "easyr1"
     assert recipe.config == DOTTED
     assert (recipe.line("worker.rollout.n"), recipe.line("worker.actor.global_batch_size")) == (6, 4)
-    assert read(recipe).setting == setting(DOTTED)
+    assert read_recipe(recipe).setting == setting(DOTTED)
 
 
 def test_a_command_line_is_its_overrides_over_the_file_it_names(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ python3 -m verl.trainer.main config=base.yaml worker.rollout.n=6 \\
 def test_easyr1_s_own_example_is_known(tmp_path: Path) -> None:
     """Most scripts build on it; other files must be found."""
     recipe = script(tmp_path, "python3 -m verl.trainer.main config=examples/config.yaml trainer.n_gpus_per_node=4\n")
-    assert read(recipe).setting.prompts_per_rollout == 512
+    assert read_recipe(recipe).setting.prompts_per_rollout == 512
     with pytest.raises(UserError, match="no such file"):
         script(tmp_path, "python3 -m verl.trainer.main config=examples/mine.yaml trainer.n_gpus_per_node=4\n")
 
@@ -89,18 +89,18 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
     actor_rollout_ref.rollout.n=8 \\
     data.train_batch_size=256
 """)  # fmt: skip
-    assert read(recipe).setting.num_generations == 1
+    assert read_recipe(recipe).setting.num_generations == 1
     finding = next(finding for finding in lint_recipe(recipe).diagnostics if finding.code == "GV107")
     assert finding.line == 4
 
 
 def test_the_framework_is_detected_by_keys_and_programs() -> None:
     """EasyR1 and verl are imported by the same name, so the import does not show which one it is."""
-    assert detect({"actor_rollout_ref.rollout.n": 8}) == "verl"
-    assert detect({"+actor_rollout_ref.x": 8}) == "verl"
-    assert detect({"worker": {"rollout": {"n": 5}}}) == "easyr1"
-    assert detect({"data.train_batch_size": 8}, "verl.trainer.main_ppo") == "verl"
-    assert detect({"data.seed": 8}, "verl.trainer.main") == "easyr1"
+    assert detect_framework({"actor_rollout_ref.rollout.n": 8}) == "verl"
+    assert detect_framework({"+actor_rollout_ref.x": 8}) == "verl"
+    assert detect_framework({"worker": {"rollout": {"n": 5}}}) == "easyr1"
+    assert detect_framework({"data.train_batch_size": 8}, "verl.trainer.main_ppo") == "verl"
+    assert detect_framework({"data.seed": 8}, "verl.trainer.main") == "easyr1"
 
 
 def test_the_case_of_eight_gpus_is_sixteen_completions_each() -> None:
@@ -175,7 +175,7 @@ def test_megatron_s_data_ranks_are_what_its_models_leave() -> None:
 def test_values_known_only_to_a_running_shell_are_not_judged(tmp_path: Path) -> None:
     """The plan has no number that depends on it, and no rule that does is judged."""
     recipe = script(tmp_path, "python3 -m verl.trainer.main_ppo trainer.nnodes=$NODES actor_rollout_ref.rollout.n=8\n")
-    reading = read(recipe)
+    reading = read_recipe(recipe)
     assert reading.setting.processes is None
     assert "processes" in reading.unknown
     assert build_plan(reading.setting, reading.unknown)["completions_per_step"] is None

@@ -23,16 +23,16 @@ DATA = {"train_prompts": 1000}
 
 def again(s: Setting) -> Setting:
     """What ms-swift would read of what is written for it."""
-    written = frameworks.write(s, "ms-swift")
-    processes = int(written.environment["NPROC_PER_NODE"])
-    return frameworks.read(Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(written.recipe), processes)).setting
+    written = frameworks.write_recipe(s, "ms-swift")
+    ranks = int(written.environment["NPROC_PER_NODE"])
+    return frameworks.read_recipe(Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(written.recipe), ranks)).setting
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None:
     """Sizes, objective, schedule, and every number of the plan; epochs count where steps are not given."""
     processes, config = draw_recipe(Random(seed))
-    before = frameworks.read(build_recipe(processes, config)).setting
+    before = frameworks.read_recipe(build_recipe(processes, config)).setting
     after = again(before)
     assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
     for formula in (
@@ -47,13 +47,13 @@ def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None
 def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
     """Our own defaults in its words."""
     s = Setting(processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo")
-    recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(frameworks.write(s, "ms-swift").recipe), 4)
+    recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(frameworks.write_recipe(s, "ms-swift").recipe), 4)
     assert not [finding for finding in lint_recipe(recipe).diagnostics if finding.severity == "error"]
 
 
 def test_every_default_that_differs_is_explicit() -> None:
     """A run of it gets TRL's numbers and not ms-swift's."""
-    written = yaml.safe_load(frameworks.write(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
+    keys = yaml.safe_load(frameworks.write_recipe(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
     wanted = {
         "beta": 0.0,
         "loss_type": "dapo",
@@ -61,12 +61,12 @@ def test_every_default_that_differs_is_explicit() -> None:
         "learning_rate": 1e-6,
         "lr_scheduler_type": "linear",
     }
-    assert {name: written[name] for name in wanted} == wanted
-    assert (written["rlhf_type"], written["tuner_type"]) == ("grpo", "full")
+    assert {name: keys[name] for name in wanted} == wanted
+    assert (keys["rlhf_type"], keys["tuner_type"]) == ("grpo", "full")
 
 
 def test_what_ms_swift_cannot_do_is_reported() -> None:
     """Each loss names what ms-swift does instead."""
     s = Setting(processes=8, beta=0.1, use_bias_correction_kl=True, loss_type="vespo", kl_controller="adaptive")
-    losses = " ".join(frameworks.write(s, "ms-swift").losses)
+    losses = " ".join(frameworks.write_recipe(s, "ms-swift").losses)
     assert all(word in losses for word in ("use_bias_correction_kl", "vespo", "adaptive", "reward_funcs"))

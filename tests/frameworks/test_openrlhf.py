@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe import planning
-from grporecipe.frameworks import read
+from grporecipe.frameworks import read_recipe
 from grporecipe.frameworks.openrlhf import FIELDS, RENAMED, known, releases
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
@@ -160,7 +160,7 @@ def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> N
     assert there.changed == ()
     name, text = next(iter(there.files.items()))
     (tmp_path / name).write_text(text)
-    back = translate(read(load_recipe(tmp_path / name, Options(target, processes=8))).setting, "openrlhf")
+    back = translate(read_recipe(load_recipe(tmp_path / name, Options(target, processes=8))).setting, "openrlhf")
     assert back.changed == ()
     script = next(iter(back.files.values()))
     assert "python3 -m openrlhf.cli.train_ppo_ray" in script

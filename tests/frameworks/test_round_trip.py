@@ -107,7 +107,7 @@ def options(name: str) -> Options:
 
 def read(recipe: Recipe) -> Setting:
     """Its setting."""
-    return frameworks.read(recipe).setting
+    return frameworks.read_recipe(recipe).setting
 
 
 def translated(recipe: Recipe, target: str) -> Translation:

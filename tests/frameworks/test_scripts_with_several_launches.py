@@ -103,7 +103,7 @@ def test_an_accelerate_configuration_says_how_the_model_is_divided(
     (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
     (tmp_path / "a.yaml").write_text(content)
     (recipe,) = load(tmp_path, "accelerate launch --config_file a.yaml train_grpo.py --num_generations 4\n")
-    assert (frameworks.read(recipe).setting.sharding, recipe.processes) == (sharding, processes)
+    assert (frameworks.read_recipe(recipe).setting.sharding, recipe.processes) == (sharding, processes)
 
 
 def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
     (tmp_path / "grpo.yaml").write_text("num_generations: 8\nreward_funcs: [a]\ndeepspeed: three.json\n")
     (recipe,) = load_recipes(tmp_path / "grpo.yaml", Options())
-    assert frameworks.read(recipe).setting.sharding == "zero3"
+    assert frameworks.read_recipe(recipe).setting.sharding == "zero3"

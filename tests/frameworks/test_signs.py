@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import ExitCode, NotARecipe
-from grporecipe.frameworks import detect, recognise
+from grporecipe.frameworks import detect_framework, recognise_recipe
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import RuleSelection
@@ -90,7 +90,7 @@ def test_what_is_of_another_framework_or_kind_is_named(file: str, text: str, sai
 ])  # fmt: skip
 def test_few_keys_are_a_sign_of_grpo(config: dict[str, Any]) -> None:
     """Of TRL, whose words all others share; a misspelled one is judged as a mistake."""
-    assert recognise(config) == "trl"
+    assert recognise_recipe(config) == "trl"
 
 
 def test_a_named_framework_always_wins(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_named_framework_always_wins(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("learning_rate: 1e-5\noutput_dir: a\n")
     assert load_recipe(path, Options("trl")).framework == "trl"
-    assert detect({"learning_rate": 1e-5}) == "trl"  # an object of few keys, from a program
+    assert detect_framework({"learning_rate": 1e-5}) == "trl"  # an object of few keys, from a program
 
 
 def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:

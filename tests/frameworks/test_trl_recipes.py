@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks import ParsedRecipe, detect, native, read
+from grporecipe.frameworks import ParsedRecipe, detect_framework, read_recipe, spell_keys
 from grporecipe.frameworks.parsing.yaml_text import convert, parse_yaml
 from grporecipe.frameworks.trl import keys
 from grporecipe.recipe import Recipe
@@ -14,7 +14,7 @@ from grporecipe.setting import Setting
 
 def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> ParsedRecipe:
     """A recipe's reading."""
-    return read(Recipe(framework, keys.parse_version(version), config, **more))
+    return read_recipe(Recipe(framework, keys.parse_version(version), config, **more))
 
 
 def setting(config: dict[str, Any], version: str = "1.16", framework: str = "trl") -> Setting:
@@ -114,18 +114,18 @@ def test_the_framework_is_detected_by_keys_and_paths(
     config: dict[str, Any], paths: tuple[str, ...], framework: str
 ) -> None:
     """Never by what is installed here."""
-    assert detect(config, *paths) == framework
+    assert detect_framework(config, *paths) == framework
 
 
 def test_fixes_speak_the_recipe_s_own_words() -> None:
     """Fields that have no word in a recipe make no fix."""
     recipe = Recipe("trl", (1, 16, 0), {"parallelism_config": {"tp_size": 2, "cp_size": 1}})
-    now = read(recipe).setting
-    assert native({"epochs": 2.0, "processes": 8}, recipe, now) == {"num_train_epochs": 2.0, "processes": 8}
-    assert native({"tensor_parallel_size": 1}, recipe, now) == {"parallelism_config": {"tp_size": 1, "cp_size": 1}}
-    assert native({"evaluates": False}, recipe, now) == {"eval_strategy": "no"}
-    assert native({"budget_completions": 6400}, recipe, now) is None
-    assert native({"rewards": 2}, recipe, now) is None
+    now = read_recipe(recipe).setting
+    assert spell_keys({"epochs": 2.0, "processes": 8}, recipe, now) == {"num_train_epochs": 2.0, "processes": 8}
+    assert spell_keys({"tensor_parallel_size": 1}, recipe, now) == {"parallelism_config": {"tp_size": 1, "cp_size": 1}}
+    assert spell_keys({"evaluates": False}, recipe, now) == {"eval_strategy": "no"}
+    assert spell_keys({"budget_completions": 6400}, recipe, now) is None
+    assert spell_keys({"rewards": 2}, recipe, now) is None
 
 
 @pytest.mark.parametrize(("value", "kind", "expected"), [

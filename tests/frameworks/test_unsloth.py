@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grporecipe.frameworks import FRAMEWORKS, read
+from grporecipe.frameworks import FRAMEWORKS, read_recipe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
 from grporecipe.frameworks.reading import release_defaults
 from grporecipe.linting.apply_fixes import fix_file
@@ -117,7 +117,7 @@ def test_its_own_keys_are_taken_and_tell_it(tmp_path: Path) -> None:
 
 def test_dapo_and_dr_grpo_are_what_unsloth_makes_of_them() -> None:
     """rl.py, check_dr_grpo."""
-    dapo = read(build_recipe({"loss_type": "DAPO", "num_generations": 4}, Options("unsloth"))).setting
+    dapo = read_recipe(build_recipe({"loss_type": "DAPO", "num_generations": 4}, Options("unsloth"))).setting
     assert (dapo.epsilon_high, dapo.mask_truncated_completions) == (0.28, True)
     assert linted({"loss_type": "dr_grpo", "scale_rewards": True}).setting.scale_rewards == "none"
 

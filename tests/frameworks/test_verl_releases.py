@@ -83,8 +83,8 @@ def test_every_release_and_engine_is_known() -> None:
 def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
     """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's is not."""
     config = {**RECIPE, "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.kl_loss_coef": 0.01}
-    assert frameworks.read(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
-    assert frameworks.read(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
+    assert frameworks.read_recipe(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
+    assert frameworks.read_recipe(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
     assert judge(config, (0, 3, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)
     assert judge(config, (0, 4, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)  # the other is the default
 
@@ -119,7 +119,7 @@ def test_groups_of_n_agent_are_no_lone_completions() -> None:
     config = {**RECIPE, f"{ROLLOUT}.n": 1, f"{ROLLOUT}.n_agent": 8}
     assert "GB302" not in judge(config, (0, 2, 0), vendored=known)
     assert "GB302" in judge({**config, f"{ROLLOUT}.n_agent": 1}, (0, 2, 0), vendored=known)
-    setting = frameworks.read(recipe_of(config, (0, 2, 0), vendored=known)).setting
+    setting = frameworks.read_recipe(recipe_of(config, (0, 2, 0), vendored=known)).setting
     assert (setting.num_generations, setting.prompts_per_step) == (8, 4)
 
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from grporecipe import planning
-from grporecipe.frameworks import FRAMEWORKS, read, write
+from grporecipe.frameworks import FRAMEWORKS, read_recipe, write_recipe
 from grporecipe.frameworks.base import TranslatedRecipe
 from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grporecipe.linting.linter import LintResult, build_plan, lint_recipe
@@ -35,7 +35,7 @@ def again(written: TranslatedRecipe, framework: str, prompts: int | None = 1000)
 @pytest.mark.parametrize("framework", IN_PROMPTS)
 def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
     """4 processes of 8 completions, four micro-steps per rollout, two a step: 16 prompts, and 8 a step."""
-    found = again(write(PLAIN, framework), framework)
+    found = again(write_recipe(PLAIN, framework), framework)
     assert found.ok
     sizes = SIZED[:-1] if framework == "openrlhf" else SIZED  # it has no number of steps
     assert {name: found.plan[name] for name in sizes} == {name: build_plan(PLAIN)[name] for name in sizes}
@@ -62,7 +62,7 @@ def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes
     })  # fmt: skip
     assume(processes * size * accumulation * factor % group == 0)
     assume((planning.prompts_per_rollout(s) or 0) <= 1000)
-    written = write(s, framework)
+    written = write_recipe(s, framework)
     found = again(written, framework)
     broken = {finding.code for finding in found.diagnostics if finding.severity == "error"}
     sized = [loss for loss in written.losses if "prompts" in loss or "groups" in loss or "optimizer steps" in loss]
@@ -90,7 +90,7 @@ def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes
 ])  # fmt: skip
 def test_what_is_lost_is_reported(changes: dict[str, Any], framework: str, words: str) -> None:
     """One sentence each."""
-    assert any(words in loss for loss in write(PLAIN.replace(changes), framework).losses)
+    assert any(words in loss for loss in write_recipe(PLAIN.replace(changes), framework).losses)
 
 
 CHANGES: dict[str, Any] = {
@@ -108,7 +108,7 @@ CHANGES: dict[str, Any] = {
 def test_an_option_that_differs_is_written_or_named(framework: str, option: str) -> None:
     """In the recipe, or in the list of what is lost."""
     plain, changed = (
-        write(PLAIN.replace({"use_vllm": True, **more}), framework) for more in ({}, {option: CHANGES[option]})
+        write_recipe(PLAIN.replace({"use_vllm": True, **more}), framework) for more in ({}, {option: CHANGES[option]})
     )
     assert (plain.recipe, plain.losses) != (changed.recipe, changed.losses)
 
@@ -118,16 +118,16 @@ def test_writing_what_was_written_changes_nothing(framework: str, tmp_path: Path
     """The first recipe leaves unset values to the framework. From the second one on nothing changes."""
     texts, setting = [], PLAIN
     for _ in range(3):
-        written = write(setting, framework)
+        written = write_recipe(setting, framework)
         texts.append(written.recipe)
         path = tmp_path / written.file_name
         path.write_text(written.recipe)
-        setting = read(load_recipe(path, Options(framework, train_prompts=1000))).setting
+        setting = read_recipe(load_recipe(path, Options(framework, train_prompts=1000))).setting
     assert texts[1] == texts[2]
 
 
 def test_verl_s_command_finds_the_configuration_next_to_it() -> None:
     """Hydra's own options; the recipe names verl's defaults."""
-    written = write(PLAIN, "verl")
+    written = write_recipe(PLAIN, "verl")
     assert written.command[-4:] == ("--config-dir", ".", "--config-name", "recipe")
     assert yaml.safe_load(written.recipe)["defaults"] == ["ppo_trainer", "_self_"]

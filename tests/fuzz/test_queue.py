@@ -71,7 +71,7 @@ def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, s
         out, _, err = text.partition("\n")
         say(out, err, len(text) % 2)
         with suppress(LauncherBusy, UserError):
-            assert queue.submit(Path("job.sbatch"), Cluster(partition="x")).isdecimal()
+            assert queue.submit_script(Path("job.sbatch"), Cluster(partition="x")).isdecimal()
 
     try_all(
         check,
@@ -83,11 +83,11 @@ def test_every_answer_of_sbatch_is_a_number_a_wait_or_a_refusal(examples: int, s
 def test_a_greeting_before_the_jobs_number_is_not_taken_for_it(say: Say) -> None:
     """Some sites' plugins are friendly."""
     say("Welcome!\n4711;main\n", "", 0)
-    assert queue.submit(Path("job.sbatch"), Cluster()) == "4711"
+    assert queue.submit_script(Path("job.sbatch"), Cluster()) == "4711"
 
 
 def test_a_job_whose_number_was_not_understood_is_looked_for(say: Say) -> None:
     """It is in the queue by its name: submitting once more would run the trial twice."""
     say("Submitted, good luck!\n", "", 0)
     with pytest.raises(LauncherBusy, match="instead of its number"):
-        queue.submit(Path("job.sbatch"), Cluster())
+        queue.submit_script(Path("job.sbatch"), Cluster())

@@ -21,9 +21,9 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.results import run_cost
 from grposweep.sweep.doctor import run_checks
-from grposweep.sweep.failures import classify, read_evidence
+from grposweep.sweep.failures import classify_failure, read_evidence
 from grposweep.sweep.resume import open_folder, open_study
-from grposweep.train.records import ControlFile, MetricsFile, summarise
+from grposweep.train.records import ControlFile, MetricsFile, find_objective
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all
 
@@ -81,7 +81,7 @@ def read_everything(trial: TrialFolder) -> Iterator[Any]:
     yield from (trial.result, trial.is_done, trial.result.value, trial.failure, trial.record, trial.heartbeat())
     yield from (trial.next_attempt(), trial.open_attempt(), trial.evaluations("eval_reward"), trial.last_lines())
     yield sum(run_cost(trial.path))
-    yield classify(read_evidence(trial.path, End(1)))
+    yield classify_failure(read_evidence(trial.path, End(1)))
 
 
 FILES = {
@@ -183,7 +183,7 @@ def test_an_attempt_continues_from_damaged_metrics(examples: int, tmp_path: Path
 
     def check(text: str) -> None:
         put(metrics.path, text)
-        objective = summarise(metrics.lines(), Search(last=2)).objective
+        objective = find_objective(metrics.lines(), Search(last=2)).objective
         assert objective is None or as_number(objective) is not None
         metrics.rewind(1)
         assert all(line["step"] <= 1 for line in metrics.lines())

@@ -44,7 +44,7 @@ def memory(**fields: Any) -> Memory:
 def described(config: dict[str, Any], version: tuple[int, int, int] = (1, 16, 0), framework: str = "trl") -> Setting:
     """What a recipe's keys say of memory."""
     recipe = Recipe(framework, version, config)
-    return describe(recipe, frameworks.read(recipe).setting)
+    return describe(recipe, frameworks.read_recipe(recipe).setting)
 
 
 def test_a_shape_counts_the_published_parameters() -> None:

@@ -40,7 +40,7 @@ def setting(tmp_path: Path, config: dict[str, Any], **options: Any) -> Setting:
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     (recipe,) = load_recipes(path, Options(**options))
-    return describe(recipe, frameworks.read(recipe).setting).replace({"gpu_memory_gib": 80.0})
+    return describe(recipe, frameworks.read_recipe(recipe).setting).replace({"gpu_memory_gib": 80.0})
 
 
 def memory(s: Setting) -> Memory:

@@ -22,7 +22,7 @@ from grposweep.config.to_setting import read_setting
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
 from grposweep.report.compare import differences as compared
-from grposweep.report.tables import at, overlay
+from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
 from grposweep.search.sampling import UNKNOWN, Sampling
@@ -125,7 +125,7 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
     assert "# Not in it: the model (here the tiny one" in file.read_text()
-    again = frameworks.read(load_recipe(file, Options(target, None, 1))).setting
+    again = frameworks.read_recipe(load_recipe(file, Options(target, None, 1))).setting
     assert list(differences(setting, again)) == []
 
 
@@ -363,10 +363,10 @@ def test_curves_share_their_axes_and_meet_in_a_star() -> None:
     """Straight between measurements, nothing outside of them."""
     assert at([(0, 0.0), (10, 1.0)], 5) == 0.5
     assert at([(0, 0.0), (10, 1.0)], 11) is None
-    lines = overlay({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
+    lines = draw_curves({"A": [(0, 0.0), (100, 1.0)], "B": [(0, 1.0), (100, 0.0)]}, width=21, height=5)
     assert lines[0] == "  1.0000 │BBB               AAA"
     assert lines[2].count("*") >= 1
-    assert overlay({"A": []}) == []
+    assert draw_curves({"A": []}) == []
 
 
 @pytest.mark.slow

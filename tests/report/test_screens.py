@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.tables import draw
+from grposweep.report.tables import draw_curve
 from made import Made, make_comparison, make_sweep
 from support import PROJECT, environment
 
@@ -202,7 +202,7 @@ def test_list_shows_whole_dates_next_to_long_names(commands: Commands) -> None:
 
 def test_a_chart_rises_from_its_lower_left_to_its_upper_right() -> None:
     """A straight line, three lines high."""
-    assert draw([(0, 0), (10, 1)], width=6, height=3) == [
+    assert draw_curve([(0, 0), (10, 1)], width=6, height=3) == [
         "  1.0000 │    ⡠⠊",
         "         │  ⡠⠊",
         "  0.0000 │⡠⠊",

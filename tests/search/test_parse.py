@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
-from grposweep.config.compose import register
+from grposweep.config.compose import register_schema
 from grposweep.process import PROJECT
 from grposweep.search.parse import check_numbers, override_text, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
@@ -120,7 +120,7 @@ def test_what_spans_nothing_or_parses_as_nothing_is_bad_input(argument: str) -> 
 @pytest.fixture
 def loader() -> Iterator[ConfigLoader]:
     """Hydra's own loader over conf/, which knows the options of every group."""
-    register()
+    register_schema()
     with initialize_config_dir(config_dir=str(PROJECT / "conf"), version_base="1.3"):
         yield GlobalHydra.instance().config_loader()
 

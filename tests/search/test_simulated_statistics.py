@@ -77,7 +77,7 @@ def test_intervals_over_seeds_hold_the_truth(kind: str) -> None:
     for samples in SAMPLES:
         for seeds in (2, 3, 5):
             runners = [runner for sweep in draw_sweeps(kind, samples, seeds, 4) for runner in sweep]
-            held = fmean(runner.worth.low <= 0.5 <= runner.worth.high for runner in runners)
+            held = fmean(runner.overall.low <= 0.5 <= runner.overall.high for runner in runners)
             print(kind, samples, seeds, f"coverage {held:.3f}")
             assert held >= 0.93, (samples, seeds)
 
@@ -165,7 +165,7 @@ def test_intervals_hold_where_all_trials_answer_the_same_prompts(prompts: int, e
                 ease = stream.choices(EASE, k=prompts)
                 means = {**dict.fromkeys(points, 0.5), CHANGES + 1: 0.6}
                 drawn = [draw_on_prompts(n, mean, ease, each, seeds, by_prompt, stream) for n, mean in means.items()]
-                held.append(drawn[0].worth.low <= 0.5 <= drawn[0].worth.high)
+                held.append(drawn[0].overall.low <= 0.5 <= drawn[0].overall.high)
                 false.append(any(e.verdict in ("better", "worse") for e in compare_effects(points, drawn, 1).effects))
                 pair = compare_effects({0: {}, CHANGES + 1: {"lr": 1}}, drawn, 1).effects
                 found.append(pair[0].verdict == "better")

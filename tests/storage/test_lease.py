@@ -98,7 +98,7 @@ def test_a_wait_for_a_holder_elsewhere_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who held the sweep, and for how long its lease is watched."""
-    monkeypatch.setattr(module, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(module, "NOTICE_SECONDS", 0.0)
     holder(tmp_path / "lease.json", "another-host", 12)
     with Lease(tmp_path / "lease.json"):
         pass

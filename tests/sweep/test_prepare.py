@@ -10,7 +10,7 @@ from grporecipe.errors import ExitCode, UserError
 from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.interrupts import SignalCounter
-from grposweep.sweep.start import prepare
+from grposweep.sweep.start import prepare_sweep
 from in_process import sweeps_in
 
 
@@ -50,7 +50,7 @@ def test_a_failed_preparation_is_explained(tmp_path: Path, launcher: Any, messag
     """In its own words if the input is bad and it said so, otherwise by the end of its log."""
     console = Console(quiet=True)
     with pytest.raises(UserError, match=message):
-        prepare(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
+        prepare_sweep(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
 
 
 def test_a_refused_command_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

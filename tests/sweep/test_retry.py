@@ -14,7 +14,7 @@ from grposweep.storage.inputs import TrialInputs, digest_of
 from grposweep.storage.records import read_attempts
 from grposweep.sweep.rerun import rerun_trial
 from grposweep.sweep.resume import leaving_nothing
-from grposweep.sweep.retry import retry
+from grposweep.sweep.retry import retry_trials
 from in_process import Sweep, sweeps_in
 from support import RUN, lines, read, trials
 
@@ -71,7 +71,7 @@ def test_retry_repeats_the_last_command(
         folder = sweep(*words, *more)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 5))
     capsys.readouterr()
-    assert retry("s", (), folder.parent) == 5
+    assert retry_trials("s", (), folder.parent) == 5
     assert capsys.readouterr().out.endswith(" search.trials=7\n")
 
 
@@ -86,10 +86,10 @@ def test_retry_runs_the_script_that_is_still_where_the_command_had_it(
     for command in ("python there.py -m lr=1e-2", "python gone.py there.py", "python"):
         append_line(folder / "commands.jsonl", {"command": command, "working_directory": str(tmp_path)})
         if command.endswith("1e-2"):
-            assert retry("s", (), folder.parent) == 0
+            assert retry_trials("s", (), folder.parent) == 0
         else:
             with pytest.raises(UserError, match="does not record a command that can be run again"):
-                retry("s", (), folder.parent)
+                retry_trials("s", (), folder.parent)
     assert asked == [[sys.executable, "there.py", "-m", "lr=1e-2"]]
 
 
@@ -101,7 +101,7 @@ def test_retry_of_a_copied_sweep_leaves_the_original_alone(
     folder = sweep(*GRID)
     shutil.copytree(folder, tmp_path / "copy" / "s")
     with pytest.raises(UserError, match=f"was moved or copied: its command runs {folder}.*outputs=.*/copy name=s"):
-        retry("s", (), tmp_path / "copy")
+        retry_trials("s", (), tmp_path / "copy")
     assert attempts(folder) == [1, 1]
 
 
@@ -116,7 +116,7 @@ def test_retry_leaves_trials_as_they_are_if_the_command_is_refused(
     monkeypatch.setattr(
         subprocess, "run", lambda *_, env, **__: asked.append(env) or subprocess.CompletedProcess((), 2)
     )
-    retry("s", ("1",), folder.parent)
+    retry_trials("s", ("1",), folder.parent)
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["failed", "failed"]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line
 from grposweep.schema import Search
-from grposweep.train.records import optimism, summarise
+from grposweep.train.records import find_objective, optimism
 from grposweep.train.run import run_attempt
 
 from .conftest import MakeTrial, control, metrics_of, result_of
@@ -36,14 +36,14 @@ def test_the_objective_is_the_last_evaluation_or_the_best_after_training_began(
     search: Search, worth: float, step: int | None
 ) -> None:
     """The value before training (0.9) is no result of a training."""
-    found = summarise(lines(0.9, 0.3, 0.8, 0.4, None if search.at == "best" else 0.4), search)
+    found = find_objective(lines(0.9, 0.3, 0.8, 0.4, None if search.at == "best" else 0.4), search)
     assert found.objective == pytest.approx(worth)
     assert found.best_step == step
 
 
 def test_an_unknown_noise_is_told_as_that() -> None:
     """The value is then the maximum itself."""
-    found = summarise(lines(0.1, 0.3, 0.8, noise=None), Search(at="best"))
+    found = find_objective(lines(0.1, 0.3, 0.8, noise=None), Search(at="best"))
     assert (found.objective, found.best_step, found.optimism) == (0.8, 20, None)
 
 

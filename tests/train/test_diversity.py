@@ -2,7 +2,7 @@
 
 import pytest
 
-from grposweep.train.diversity import Completion, choose, measure, template
+from grposweep.train.diversity import Completion, measure, pick_places, template
 
 NAMES = ("Anna", "Boris", "Chen", "Dora", "Emil", "Fatma", "Goran", "Hana")
 
@@ -62,7 +62,7 @@ def test_the_kept_ones_are_of_the_same_prompts_with_one_of_the_template() -> Non
     """So that evaluations and trials can be laid side by side."""
     said = [*ask("{sum}"), Completion(5, "?", "Hm."), Completion(6, "?", "Hm.")]
     keys = [template(completion) for completion in said]
-    places = choose(said, keys, "hm.", prompts=3, each=1)
+    places = pick_places(said, keys, "hm.", prompts=3, each=1)
     assert [(said[place].prompt_id, said[place].text) for place in places] == [
         (0, "23"),
         (4, "27"),

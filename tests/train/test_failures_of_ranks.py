@@ -11,7 +11,7 @@ import pytest
 
 from grposweep.launchers.base import End
 from grposweep.storage.results import Failure
-from grposweep.sweep.failures import classify, read_evidence
+from grposweep.sweep.failures import classify_failure, read_evidence
 from support import environment
 
 pytestmark = pytest.mark.slow  # torch
@@ -84,4 +84,4 @@ def test_the_root_cause_is_found_in_what_two_ranks_say(fault: str, ended: dict[s
     """Rank 0 always complains about rank 1, which is never the cause."""
     folder, code = ended[fault]
     evidence = read_evidence(folder, End(code))
-    assert classify(evidence) is FAULTS[fault], evidence.logs
+    assert classify_failure(evidence) is FAULTS[fault], evidence.logs

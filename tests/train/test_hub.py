@@ -46,8 +46,8 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 def test_a_model_is_downloaded_once_with_its_weights_in_one_format(server: Hub) -> None:
     """The second time nothing is sent again; formats that training does not read are left out."""
-    folder = hub.download(MODEL, silent)
-    assert hub.download(MODEL, silent) == folder
+    folder = hub.download_model(MODEL, silent)
+    assert hub.download_model(MODEL, silent) == folder
     assert {path.name for path in folder.iterdir()} == {"config.json", "tokenizer.json", "model.safetensors"}
     assert folder.name == server.commit
     assert server.downloads("model.safetensors") == 1
@@ -56,21 +56,21 @@ def test_a_model_is_downloaded_once_with_its_weights_in_one_format(server: Hub) 
 def test_a_repository_without_safetensors_gives_its_pytorch_weights(server: Hub) -> None:
     """Older models have nothing else."""
     server.files = {name: FILES[name] for name in ("config.json", "pytorch_model.bin")}
-    assert (hub.download(MODEL, silent) / "pytorch_model.bin").read_bytes() == FILES["pytorch_model.bin"]
+    assert (hub.download_model(MODEL, silent) / "pytorch_model.bin").read_bytes() == FILES["pytorch_model.bin"]
 
 
 def test_a_repository_without_weights_is_one_message(server: Hub) -> None:
     """Not a failure of each trial."""
     server.files = {"config.json": b"{}", "adapter.gguf": b""}
     with pytest.raises(UserError, match=r"someone/sums \(revision main\) has no weights"):
-        hub.download(MODEL, silent)
+        hub.download_model(MODEL, silent)
 
 
 def test_the_bytes_of_a_download_are_reported(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """At least once while it continues, so that it is not taken for a hang."""
     monkeypatch.setattr(hub, "SECONDS", 0.001)
     told: list[tuple[str, int, int]] = []
-    hub.download(MODEL, lambda *report: told.append(report))
+    hub.download_model(MODEL, lambda *report: told.append(report))
     whats, done, totals = zip(*told, strict=True)
     assert set(whats) == {f"downloading {REPOSITORY}"}
     assert set(totals) == {sum(len(FILES[name]) for name in ("config.json", "tokenizer.json", "model.safetensors"))}
@@ -81,7 +81,7 @@ def test_a_gated_model_says_how_to_get_in(server: Hub) -> None:
     """The commonest failure with hub models after a misspelt id."""
     server.refusal = 403
     with pytest.raises(UserError, match="hf auth login"):
-        hub.download(MODEL, silent)
+        hub.download_model(MODEL, silent)
 
 
 @pytest.mark.parametrize("status", [0, 500])
@@ -91,24 +91,24 @@ def test_a_hub_that_cannot_be_reached_is_one_message(server: Hub, monkeypatch: p
     if not status:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match="HF_HOME to a cache that holds it") as refused:
-        hub.download(MODEL, silent)
+        hub.download_model(MODEL, silent)
     assert "\n" not in str(refused.value)
 
 
 def test_a_complete_copy_will_do_without_a_connection(server: Hub) -> None:
     """By the branch's name as well as by the commit."""
-    folder = hub.download(MODEL, silent)
+    folder = hub.download_model(MODEL, silent)
     server.refusal = 500
-    assert hub.download(MODEL, silent) == folder
-    assert hub.find(MODEL, server.commit) == folder
+    assert hub.download_model(MODEL, silent) == folder
+    assert hub.find_snapshot(MODEL, server.commit) == folder
 
 
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
 def test_an_incomplete_copy_is_not_taken(server: Hub, lost: str) -> None:
     """An earlier program may have fetched the configuration alone."""
-    folder = hub.download(MODEL, silent)
+    folder = hub.download_model(MODEL, silent)
     (folder / lost).unlink()
-    assert hub.find(MODEL, server.commit) is None
+    assert hub.find_snapshot(MODEL, server.commit) is None
 
 
 def test_every_shard_of_an_index_must_be_there(server: Hub) -> None:
@@ -116,10 +116,10 @@ def test_every_shard_of_an_index_must_be_there(server: Hub) -> None:
     shards = {f"model-0000{n}-of-00002.safetensors": b"w" for n in (1, 2)}
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     server.files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), **shards}
-    folder = hub.download(MODEL, silent)
-    assert hub.find(MODEL, server.commit) == folder
+    folder = hub.download_model(MODEL, silent)
+    assert hub.find_snapshot(MODEL, server.commit) == folder
     (folder / "model-00002-of-00002.safetensors").resolve().unlink()
-    assert hub.find(MODEL, server.commit) is None
+    assert hub.find_snapshot(MODEL, server.commit) is None
 
 
 def test_a_process_that_goes_offline_takes_its_children_along(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

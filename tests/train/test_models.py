@@ -204,19 +204,19 @@ def test_data_of_the_hub_is_loaded_by_the_preparation_and_found_without_a_networ
 
 def test_a_node_without_the_prepared_copy_downloads_the_same_commit(server: Hub) -> None:  # noqa: F811 - the fixture
     """Where each node has a cache of its own; the next trial there finds it and stays off the network."""
-    folder = models.locate(Model(path=REPOSITORY), server.commit)
+    folder = models.find_model_folder(Model(path=REPOSITORY), server.commit)
     assert (folder.name, folder.parent.name) == (server.commit, "snapshots")
     assert "HF_HUB_OFFLINE" not in os.environ
     server.asked.clear()
-    assert models.locate(Model(path=REPOSITORY), server.commit) == folder
+    assert models.find_model_folder(Model(path=REPOSITORY), server.commit) == folder
     assert (os.environ.pop("HF_HUB_OFFLINE"), os.environ.pop("HF_DATASETS_OFFLINE"), server.asked) == ("1", "1", [])
 
 
 def test_kernels_of_the_hub_can_still_be_downloaded(server: Hub) -> None:  # noqa: F811 - the fixture
     """Preparation loads no weights, so it does not fetch them."""
-    folder = models.locate(Model(path=REPOSITORY), server.commit)
+    folder = models.find_model_folder(Model(path=REPOSITORY), server.commit)
     for model in (Model(use_kernels=True), Model(attn_implementation="kernels-community/flash-attn2")):
-        assert models.locate(replace(model, path=REPOSITORY), server.commit) == folder
+        assert models.find_model_folder(replace(model, path=REPOSITORY), server.commit) == folder
         assert "HF_HUB_OFFLINE" not in os.environ
 
 

@@ -9,7 +9,7 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
 from grposweep.schema import Search
-from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, summarise
+from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, Objective, check_objective, find_objective
 
 from .conftest import control
 
@@ -88,17 +88,17 @@ def test_two_processes_may_beat_at_once(tmp_path: Path) -> None:
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
     """Fewer than asked for are taken as they are; none is none."""
     lines = [{"step": s, "eval_reward": r, "eval_reward_se": 0.1} for s, r in ((0, 0.1), (2, 0.5), (4, 0.7))]
-    assert summarise(lines, Search(metric="eval_reward", last=2)) == Objective(
+    assert find_objective(lines, Search(metric="eval_reward", last=2)) == Objective(
         pytest.approx(0.6), pytest.approx(0.1), 0.1, 0.1, evaluated=[2, 4]
     )
-    assert summarise([], Search(metric="eval_reward", last=1)).objective is None
+    assert find_objective([], Search(metric="eval_reward", last=1)).objective is None
 
 
 def test_a_diverged_training_is_no_objective() -> None:
     """It fails by name instead of winning as NaN."""
     lines = [{"step": 4, "eval_reward": None, "eval_reward_se": None}]
     with pytest.raises(FloatingPointError, match="diverged"):
-        check_objective(lines, "eval_reward", summarise(lines, Search(metric="eval_reward", last=1)))
+        check_objective(lines, "eval_reward", find_objective(lines, Search(metric="eval_reward", last=1)))
 
 
 @pytest.mark.parametrize(("metric", "said"), [
@@ -109,4 +109,4 @@ def test_a_missing_metric_is_answered_with_the_nearest_or_those_there_are(metric
     """Times are no candidates."""
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
     with pytest.raises(UserError, match=said):
-        check_objective(lines, metric, summarise(lines, Search(metric=metric, last=1)))
+        check_objective(lines, metric, find_objective(lines, Search(metric=metric, last=1)))

@@ -3,7 +3,7 @@
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.sweep.failures import Evidence, Failure, classify, same_words
+from grposweep.sweep.failures import Evidence, Failure, classify_failure, same_words
 from grposweep.train.vllm import DIFFERENCE, StaleWeightsGuard
 
 # Measured with vLLM's CPU build on the tiny model, as far as the comment says so.
@@ -73,7 +73,9 @@ def test_stale_weights_are_a_bad_configuration_and_the_same_in_every_trial() -> 
     words = set()
     for found in messages:
         assert found is not None
-        failure = classify(Evidence(code=2, error=f"bad_input: {found[1]}", logs={"rank-0.log": found[1].splitlines()}))
+        failure = classify_failure(
+            Evidence(code=2, error=f"bad_input: {found[1]}", logs={"rank-0.log": found[1].splitlines()})
+        )
         assert failure is Failure.BAD_CONFIGURATION
         words.add(same_words(failure, found[1]))
     assert len(words) == 1

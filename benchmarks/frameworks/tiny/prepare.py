@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2] / "src")]
 
 from grposweep.schema import Task  # noqa: E402  # found through the line above
-from grposweep.train.tasks.arithmetic import load  # noqa: E402  # same
+from grposweep.train.tasks.arithmetic import load_pairs  # noqa: E402  # same
 from grposweep.train.tiny import tiny_folder  # noqa: E402  # same
 
 HELD_OUT = 64  # prompts
@@ -24,7 +24,7 @@ def prepare(folder: Path) -> None:
     """Fill a folder: model, train.jsonl, held_out.jsonl, rewards.py."""
     shutil.copytree(tiny_folder(), folder / "model", dirs_exist_ok=True)
     _rename_unknown(folder / "model")
-    train, held_out = load(Task(eval_prompts=HELD_OUT))
+    train, held_out = load_pairs(Task(eval_prompts=HELD_OUT))
     for name, rows in (("train", train), ("held_out", held_out)):
         lines = [{"messages": [{"role": "user", "content": row["prompt"]}], "answer": row["answer"]} for row in rows]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

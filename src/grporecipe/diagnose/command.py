@@ -16,7 +16,7 @@ from grporecipe.diagnose.checks import Level
 from grporecipe.diagnose.findings import NAMES_TO_FAIL, SETTINGS, Diagnosis, Finding, diagnose
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.frameworks import native, read
+from grporecipe.frameworks import read_recipe, spell_keys
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.terminal import label_text
 
@@ -45,7 +45,7 @@ def diagnose_once(
     if as_json:
         print(json.dumps(diagnosis_json(found, settings)))
     else:
-        console.print(screen(found, settings))
+        console.print(show_diagnosis(found, settings))
     return ExitCode.FAILED if found.fails(fail_on) else ExitCode.FINISHED
 
 
@@ -61,11 +61,11 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
             for found in _diagnoses(path, interval):
                 names = [finding.name for finding in found.findings]
                 if live:
-                    live.update(screen(found), refresh=True)
+                    live.update(show_diagnosis(found), refresh=True)
                 elif as_json and names != shown:
                     print(json.dumps(diagnosis_json(found)), flush=True)
                 elif names != shown:
-                    console.print(screen(found))
+                    console.print(show_diagnosis(found))
                 shown = names
                 if found.fails(fail_on):
                     return ExitCode.FAILED
@@ -98,12 +98,12 @@ def settings_of(path: Path) -> dict[str, str]:
         recipe = load_recipe(path, Options())
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    setting = read(recipe).setting
+    setting = read_recipe(recipe).setting
     found = {}
     for name, fields in SETTINGS.items():
         keys: dict[str, Any] = {}
         for field in fields:
-            keys |= native({field: getattr(setting, field)}, recipe, setting) or {}
+            keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
         lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
         words = ", ".join(f"{key}{_shown(value)} ({lines[key]})" for key, value in keys.items())
         found[name] = f"{path}: {words}" if words else ""
@@ -114,7 +114,7 @@ def _shown(value: object) -> str:
     return " not set" if value is None else f"={label_text(value)}"
 
 
-def screen(found: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
+def show_diagnosis(found: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
     """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a finding's advice changes."""
     log = found.log
     of = f" of {log.total:,}" if log.total else ""
@@ -148,7 +148,7 @@ def _missing(found: Diagnosis) -> str:
 
 
 def diagnosis_json(found: Diagnosis, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a diagnosis as JSON for scripts; ``settings`` as for `screen`."""
+    """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = found.log
     return {
         "v": 1,

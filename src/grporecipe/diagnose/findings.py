@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from grporecipe import guards
 from grporecipe.diagnose import checks
-from grporecipe.diagnose.checks import SOME_ROWS, Level, Said
+from grporecipe.diagnose.checks import SOME_ROWS, Level, Sign
 from grporecipe.diagnose.evidence import Evidence
 from grporecipe.diagnose.log import Log
 
@@ -30,7 +30,7 @@ class Check(NamedTuple):
     name: str
     level: Level
     needs: tuple[str, ...]
-    find: Callable[[Evidence], Said | None]
+    find: Callable[[Evidence], Sign | None]
     text: str
     advice: str
 
@@ -64,9 +64,9 @@ def diagnose(log: Log) -> Diagnosis:
             continue  # only this project's trainer logs it
         if lacking:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
-        elif said := check.find(evidence):
+        elif sign := check.find(evidence):
             found[check.name] = Finding(
-                check.name, said.level or check.level, check.text, said.evidence, check.advice, said.steps, said.numbers
+                check.name, sign.level or check.level, check.text, sign.evidence, check.advice, sign.steps, sign.numbers
             )
     for name, others in EXPLAINED_BY.items():
         if others & found.keys():

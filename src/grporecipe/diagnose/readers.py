@@ -182,8 +182,8 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
     step = total = planned = None
     finished = False
     for line in lines:
-        if "Total optimization" in line and (said := _STEPS.search(line)):
-            planned = int(said[1].replace(",", "") or 0)
+        if "Total optimization" in line and (match := _STEPS.search(line)):
+            planned = int(match[1].replace(",", "") or 0)
         at = 0
         for match in _DICT.finditer(line) if "{" in line else ():
             step, total = _progress(line[at : match.start()], step, total, planned)

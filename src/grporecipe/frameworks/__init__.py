@@ -34,7 +34,7 @@ def find_framework(name: str) -> Framework:
     return FRAMEWORKS[name]
 
 
-def read(recipe: Recipe) -> ParsedRecipe:
+def read_recipe(recipe: Recipe) -> ParsedRecipe:
     """Return a recipe's setting and its unreadable fields. If a GPU is named, the setting includes the model's shape."""
     parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
     if recipe.gpu_gib is None:
@@ -48,12 +48,12 @@ def read(recipe: Recipe) -> ParsedRecipe:
     return parsed._replace(setting=setting)
 
 
-def native(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
     """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
 
 
-def takes(framework: str, version: Version) -> Mapping[str, KeySpec]:
+def find_keys(framework: str, version: Version) -> Mapping[str, KeySpec]:
     """Return every key that a release of a framework takes on a command line."""
     return find_framework(framework).takes(version)
 
@@ -63,13 +63,13 @@ def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
     return FRAMEWORKS[recipe.framework].known_keys(recipe)
 
 
-def write(setting: Setting, framework: str) -> TranslatedRecipe:
+def write_recipe(setting: Setting, framework: str) -> TranslatedRecipe:
     """Return a setting as a recipe of a framework."""
     found = find_framework(framework)
     return (found.render or write_table)(found, setting)
 
 
-def detect(config: Mapping[str, Any], *paths: str) -> str:
+def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
     """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are matched by their first word.
 
     The last framework that matches wins. Without a match it is TRL, whose keys all others share.
@@ -82,7 +82,7 @@ def detect(config: Mapping[str, Any], *paths: str) -> str:
     return found or _by_paths(paths) or next(iter(FRAMEWORKS))
 
 
-def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
+def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
     """Return the framework of a file, if its keys or the programs that read them identify a GRPO recipe.
 
     ``paths`` name the file: a folder named like a framework selects it, but does not make a file a recipe.
@@ -90,7 +90,7 @@ def recognise(config: Mapping[str, Any], paths: Iterable[str] = (), programs: It
     Raises NotARecipe if nothing identifies a recipe.
     """
     programs = tuple(programs)
-    name = detect(config, *programs, *paths)
+    name = detect_framework(config, *programs, *paths)
     framework = FRAMEWORKS[name]
     if framework.is_dotted:
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from grporecipe.frameworks.reading import Values  # it builds on this module
 
 RELEASE = "release"  # as the type of a row: type and default are those of the release's key
-UNSAID = object()  # the result of ``derive`` if the recipe does not state the field
+ABSENT = object()  # the result of ``derive`` if the recipe does not state the field
 
 
 class KeyTable(dict[str, KeySpec]):
@@ -79,7 +79,7 @@ class Field:
 
     A row with a ``type`` (as in `KeySpec`, or ``RELEASE``) is read as this type through ``read``, and written through
     ``write``. ``default`` is the value if recipe and release have none. A row that needs several keys has a
-    ``derive``, which returns ``UNSAID`` if they do not state the field. If one of ``also`` cannot be read, the field is unknown.
+    ``derive``, which returns ``ABSENT`` if they do not state the field. If one of ``also`` cannot be read, the field is unknown.
     A row with neither only names the key: the framework's own functions read and write it. A row without a name reserves
     the place of a key that they write.
 
@@ -166,7 +166,7 @@ class Framework:
         releases: the releases for ``--framework-version``; None if there is no choice.
         key_table: the keys that a recipe may set, if they depend on more than the release.
         collect: returns the values of a recipe's keys; by default under present names, with the release's defaults.
-        unsaid: the fields of an empty recipe for which the release has no key with a default.
+        unstated: the fields of an empty recipe for which the release has no key with a default.
         keys_of: the native keys of one recipe, if they depend on its other keys.
         derived: functions for fields that follow from several keys, in order. Each gets the values and the fields so far.
         render: writes a setting as a recipe; by default from the table.
@@ -199,7 +199,7 @@ class Framework:
     releases: Callable[[], Sequence[Version]] | None = None
     key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
     collect: "Callable[[Framework, Recipe], Values] | None" = None
-    unsaid: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
+    unstated: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
     keys_of: "Callable[[Values], Mapping[str, str]] | None" = None
     derived: "tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...]" = ()
     render: "Callable[[Framework, Setting], TranslatedRecipe] | None" = None

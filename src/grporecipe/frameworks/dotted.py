@@ -63,8 +63,8 @@ def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]
     """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
     gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
     unread = found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
-    told = fields["processes"]
-    return {"processes": told if told is not None else None if unread else gpus}
+    stated = fields["processes"]
+    return {"processes": stated if stated is not None else None if unread else gpus}
 
 
 def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:

@@ -100,7 +100,7 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
     """
     if recipe.gpu_gib is None:
         return
-    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", frameworks.read(recipe).setting
+    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", frameworks.read_recipe(recipe).setting
     name, key = setting.model_name_or_path, setting.key("model_name_or_path")
     if setting.architecture is not None:
         return
@@ -131,7 +131,7 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     on GSM8K with 1,024. Not judged if the recipe says how much the model thinks, and for Qwen3 in Python, where the file makes
     the prompts.
     """
-    reading = frameworks.read(recipe)
+    reading = frameworks.read_recipe(recipe)
     s = reading.setting
     name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
     is_hybrid = bool(HYBRID.fullmatch(name)) and not recipe.in_python
@@ -290,7 +290,7 @@ def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[
 MOST_NAMED = 6  # keys in a message
 
 
-def find(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
+def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
     """Return a rule's findings on a recipe, without those that depend on an unknown version."""
     found = list(rule.judge(recipe))
     return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
@@ -321,7 +321,7 @@ def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
     else:
         possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
     for release in reversed(possible):
-        s = frameworks.read(replace(recipe, version=release)).setting
+        s = frameworks.read_recipe(replace(recipe, version=release)).setting
         is_open = s.processes is None and rule.counts is not None
         if (rule.counts(s) != NO_COUNT) if is_open and rule.counts else not rule.find(s):
             return release

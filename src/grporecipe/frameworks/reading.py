@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from grporecipe import planning
-from grporecipe.frameworks.base import FRAMEWORKS, RELEASE, UNSAID, Field, Framework, KeyTable, ParsedRecipe, model_size
+from grporecipe.frameworks.base import ABSENT, FRAMEWORKS, RELEASE, Field, Framework, KeyTable, ParsedRecipe, model_size
 from grporecipe.frameworks.parsing.yaml_text import Value, convert, resolve
 from grporecipe.frameworks.writing import rollout_steps
 from grporecipe.recipe import KeySpec, Recipe
@@ -25,13 +25,13 @@ WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (s
 class Values:
     """The values behind a recipe's keys.
 
-    ``values`` includes the release's defaults. ``said`` holds only the readable values that the recipe sets. ``given`` are the
+    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the recipe sets. ``given`` are the
     keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
     """
 
     recipe: Recipe
     values: Mapping[str, Any]
-    said: Mapping[str, Any]
+    stated: Mapping[str, Any]
     given: frozenset[str]
     bad: frozenset[str]
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -84,10 +84,10 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
             continue  # the newer name wins
         given[name] = value
     unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
-    said = {name: value for name, value in given.items() if name not in unresolved}
+    stated = {name: value for name, value in given.items() if name not in unresolved}
     bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
     defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults
-    return Values(recipe, ChainMap(said, defaults), said, frozenset(given), bad, recipe.lines)
+    return Values(recipe, ChainMap(stated, defaults), stated, frozenset(given), bad, recipe.lines)
 
 
 def _fits(value: Any, key: KeySpec) -> bool:
@@ -109,7 +109,7 @@ def collect_converted(
 
     ``convert`` converts a value to a key's type, and ``spell`` returns the key for a spelling. A null keeps its older name.
     """
-    said: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     bad = {spell(str(key)) for key in recipe.unresolved}
     for written, value in recipe.config.items():
         key = spell(str(written))
@@ -121,9 +121,9 @@ def collect_converted(
         if found.trouble == "type" or (found.value is None and name in framework.never_null):
             bad.add(name)  # an annotation may allow None although the arithmetic does not
         else:
-            said[name] = found.value
+            stated[name] = found.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
-    return Values(recipe, ChainMap(said, takes.defaults), said, frozenset(said), frozenset(bad), lines)
+    return Values(recipe, ChainMap(stated, takes.defaults), stated, frozenset(stated), frozenset(bad), lines)
 
 
 CASTS = {"float": float, "str": str}
@@ -133,15 +133,15 @@ def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> d
     """Return the fields of a table's rows for one recipe. Rows that follow the release are read only if the recipe sets them."""
     fields = {}
     by_key, deriving, typed = _sorted_rows(framework)
-    for key in by_key.keys() & found.said.keys():
-        value = found.said[key]
+    for key in by_key.keys() & found.stated.keys():
+        value = found.stated[key]
         for row in by_key[key]:
             if row.read is not None:
                 fields[row.name] = row.read(value)
             else:
                 fields[row.name] = str(value) if row.name in WORDS and value is not None else value
     for row, derive in deriving:
-        if (value := derive(found)) is not UNSAID:
+        if (value := derive(found)) is not ABSENT:
             fields[row.name] = value
     for row in typed:
         value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
@@ -166,15 +166,15 @@ def _sorted_rows(
 @lru_cache(maxsize=128)
 def release_defaults(framework: Framework, version: Version) -> Mapping[str, Any]:
     """Return the fields of an empty recipe, for a framework whose rows follow the release."""
-    return {} if framework.unsaid is None else _fields_unsaid(framework, version, framework.takes(version))
+    return {} if framework.unstated is None else _fields_unstated(framework, version, framework.takes(version))
 
 
-def _fields_unsaid(framework: Framework, version: Version, takes: Mapping[str, KeySpec]) -> Mapping[str, Any]:
-    assert framework.unsaid is not None
+def _fields_unstated(framework: Framework, version: Version, takes: Mapping[str, KeySpec]) -> Mapping[str, Any]:
+    assert framework.unstated is not None
     values = {name: key.default for name, key in takes.items() if key.default is not None or key.type.endswith("?")}
     empty = Recipe(framework.name, version, {})
     found = Values(empty, values, values, frozenset(), frozenset())
-    return {**read_rows(framework, found, {}), **framework.unsaid(values, version)}
+    return {**read_rows(framework, found, {}), **framework.unstated(values, version)}
 
 
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
@@ -182,11 +182,11 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     found, keys = values_of(recipe), framework.keys_at(recipe.version)
     own = framework.keys_of(found) if framework.keys_of else {}
     keys |= own
-    said = read_rows(framework, found, keys)
+    stated = read_rows(framework, found, keys)
     defaults = release_defaults(framework, recipe.version)
-    if recipe.vendored is not None and framework.unsaid is not None:
-        defaults = _fields_unsaid(framework, recipe.version, recipe.vendored)
-    fields = {**defaults, **said}
+    if recipe.vendored is not None and framework.unstated is not None:
+        defaults = _fields_unstated(framework, recipe.version, recipe.vendored)
+    fields = {**defaults, **stated}
     fields.setdefault("processes", None)
     if recipe.processes is not None:
         fields["processes"] = recipe.processes
@@ -194,10 +194,10 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
         fields |= derive(found, fields)
     if "sharding" in recipe.launch_fields:
         fields["sharding"] = recipe.launch_fields["sharding"]
-    unsaid = {row.name for row, _ in _sorted_rows(framework)[1] if said.get(row.name) is None}
-    fields = fields if framework.unsaid else _completed(fields)
+    unstated = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
+    fields = fields if framework.unstated else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
-    return _build_setting(framework, found, keys, held, fields, unsaid)
+    return _build_setting(framework, found, keys, held, fields, unstated)
 
 
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -217,16 +217,16 @@ def _build_setting(
     keys: Mapping[str, str],
     held: Mapping[str, tuple[str, ...]],
     fields: Mapping[str, Any],
-    unsaid: Set[str],
+    unstated: Set[str],
 ) -> ParsedRecipe:
     """Return the setting of these fields. Compute derived sizes, and convert counts of rollouts to optimizer steps.
 
-    ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unsaid`` are fields that
+    ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unstated`` are fields that
     the recipe does not state, although it sets their key.
     """
     recipe, lines = found.recipe, found.lines
     counted = _counted(framework)
-    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unsaid}
+    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unstated}
     setting = _blank(framework, recipe.version).replace(
         {
             "launcher": recipe.launch.launcher if recipe.launch else None,

@@ -62,15 +62,15 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
 
     named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
     # A framework with one key for the correction has functions that report the rest.
-    says = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
-    if not says and s.framework.unit == "completions":
+    is_reported = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
+    if not is_reported and s.framework.unit == "completions":
         yield f"vllm_importance_sampling_correction: on in TRL unless set, not written for {name}: another objective"
     for option in dict.fromkeys((*UNSET["loss"], *UNSET["generation"], *NOT_WRITTEN)):
         value = getattr(s, option)
         is_idle = (
             (option.startswith(("entropy_coef_", "entropy_target")) and not s.use_adaptive_entropy)
             or (option.startswith(("sapo_", "vespo_")) and not option.startswith(s.loss_type))
-            or (option.startswith("vllm_") and (says or option not in s.given))
+            or (option.startswith("vllm_") and (is_reported or option not in s.given))
         )
         if option not in named and not is_idle and value not in (None, known(TRL)[option].default):
             yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
@@ -88,11 +88,11 @@ def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
     command = next(((name, command) for name, command in framework.commands.items()), None)
     words = (command[0], command[1].word, "recipe.yaml") if command else ()
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    unsaid = (
+    dropped = (
         f"{name}: {framework.name} has no such key"
         for name in sorted(s.given - framework.by_name.keys() - {"framework"})
     )
-    return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *unsaid))
+    return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *dropped))
 
 
 def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
@@ -112,18 +112,18 @@ def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s
     for name, value in change.items():
         special, row = framework.special.get(name), framework.by_name.get(name)
         if special is not None:
-            said = special(value, recipe, s, found)
+            keys = special(value, recipe, s, found)
         elif name == "processes" and not framework.is_dotted:
-            said = {"processes": value}
+            keys = {"processes": value}
         elif row is None or not row.fixable:
-            said = None
+            keys = None
         elif row.rollouts and value is not None and value >= 1:
-            said = {s.key(name): row.native(in_rollouts(s, value))}
+            keys = {s.key(name): row.native(in_rollouts(s, value))}
         else:
-            said = {s.key(name): row.native(value) if row.type or row.write else value}
-        if said is None:
+            keys = {s.key(name): row.native(value) if row.type or row.write else value}
+        if keys is None:
             return None
-        found |= said
+        found |= keys
     if not framework.is_dotted:
         return found
     return {_spelled(key, recipe.config, framework.renamed): value for key, value in found.items()}

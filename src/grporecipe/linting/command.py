@@ -163,18 +163,18 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
     if framework not in ("auto", *FRAMEWORKS):
         raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
-    is_told = own is not None or trl is not None
-    told = Options(
+    has_release = own is not None or trl is not None
+    own_options = Options(
         framework,
-        None if is_told else options.version,
+        None if has_release else options.version,
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
-        (None if own is None else str(own)) if is_told else options.own_version,
+        (None if own is None else str(own)) if has_release else options.own_version,
         _gpu(record, options.gpu_gib),
         str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
-        (None if trl is None else str(trl)) if is_told else options.trl_version,
+        (None if trl is None else str(trl)) if has_release else options.trl_version,
     )
-    return build_recipe(config, told)
+    return build_recipe(config, own_options)
 
 
 def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:

@@ -17,7 +17,7 @@ from grporecipe.errors import BadSettings, UserError
 from grporecipe.fixes import find_fixes
 from grporecipe.frameworks import ParsedRecipe
 from grporecipe.frameworks.base import text
-from grporecipe.frameworks.key_rules import accepting_release, find, release_without
+from grporecipe.frameworks.key_rules import accepting_release, find_violations, release_without
 from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.recipe import Recipe
@@ -108,7 +108,7 @@ EVERYTHING = RuleSelection()
 
 def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
     """Return every problem of a recipe, by line, then code."""
-    reading = frameworks.read(recipe)
+    reading = frameworks.read_recipe(recipe)
     setting = reading.setting
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
@@ -116,7 +116,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     ]
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
-            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find(rule, recipe)
+            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find_violations(rule, recipe)
                             if not _is_of_unset(broken, recipe)]  # fmt: skip
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
@@ -140,7 +140,7 @@ def _of_setting(
     fixes: list[Fix] = []
 
     def native(change: Change) -> dict[str, Any] | None:
-        return frameworks.native(dict(change), recipe, setting)
+        return frameworks.spell_keys(dict(change), recipe, setting)
 
     solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change))) if with_fixes else ()
     for fix in solved:
@@ -190,8 +190,8 @@ def _guess(recipe: Recipe, other: Version) -> str:
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is about keys without a value that a command line may still set."""
-    said = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
-    return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and said.isdisjoint(broken.fields))
+    stated = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
+    return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and stated.isdisjoint(broken.fields))
 
 
 def _is_part(recipe: Recipe) -> bool:
@@ -225,7 +225,7 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False
-    new = frameworks.read(after)
+    new = frameworks.read_recipe(after)
     if new.setting == reading.setting and new.unknown == reading.unknown:
         return True
     before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}

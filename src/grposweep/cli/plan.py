@@ -195,7 +195,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.config.compose import open_session, override_name
     from grposweep.config.native_keys import check_switches
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
-    from grposweep.config.validate import refuse
+    from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
@@ -214,7 +214,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
         validity = evaluate_grid(validator)
         if validity.valid:
             searched = [parameter.name for parameter in space.parameters]
-            refuse(check_switches(searched, lambda section: distinct_experiments(validity, section)))
+            refuse_mistakes(check_switches(searched, lambda section: distinct_experiments(validity, section)))
         console = build_console()
         console.print(
             f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False
@@ -233,7 +233,7 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
         for version in dict.fromkeys(map(frameworks.describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
         return [
-            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read(recipe).setting))
+            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read_recipe(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)
         ]
     except UserError as error:

@@ -136,7 +136,7 @@ def retry(
     Exit code: that of the sweep.
     """
     from grposweep.report.view import find_names
-    from grposweep.sweep.retry import retry as retry_trials
+    from grposweep.sweep.retry import retry_trials
 
     found = find_names(names or [], outputs)
     folder, _ = found[0]

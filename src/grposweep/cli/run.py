@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
-from grposweep.config.compose import check_groups, is_conf, message, override_name, register
+from grposweep.config.compose import check_groups, is_conf, message, override_name, register_schema
 from grposweep.config.points import Compose, Points
 from grposweep.schema import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
@@ -42,7 +42,7 @@ NO_THREAD_MESSAGE = (
 def command(main: Callable[[], None]) -> None:
     """Run a Hydra main so that bad input is one message and exit code 2, never a traceback."""
     keep_screens()
-    register()
+    register_schema()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]

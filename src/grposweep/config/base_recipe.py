@@ -61,7 +61,7 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
     one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
     if one == other or (one.follows_trl and other.follows_trl):
         return load_recipe(path, options)
-    written = frameworks.write(frameworks.read(theirs).setting, options.framework)
+    written = frameworks.write_recipe(frameworks.read_recipe(theirs).setting, options.framework)
     return parse_recipe(Path(written.file_name), written.recipe, options)
 
 
@@ -92,5 +92,5 @@ def installed_version(python: str, framework: str) -> Version:
 
 def base_of(trainer: Trainer, processes: int) -> Setting:
     """Return the base's numbers with sizes in completions. No field counts as set by the user, because a point sets all."""
-    setting, _ = in_completions(frameworks.read(load_base(trainer, processes)).setting)
+    setting, _ = in_completions(frameworks.read_recipe(load_base(trainer, processes)).setting)
     return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})

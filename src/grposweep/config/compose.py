@@ -123,7 +123,7 @@ MAPPINGS = (
 )  # fmt: skip
 
 
-def register() -> None:
+def register_schema() -> None:
     """Register the schema and the sweeper with Hydra; run.py calls this before it composes anything."""
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
@@ -184,7 +184,7 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
     try:
         merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
     except OmegaConfBaseException as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain_error(error)) from error
     assert isinstance(merged, DictConfig)  # as the schema is
     return merged
 
@@ -197,7 +197,7 @@ def resolved(config: DictConfig) -> Experiment:
     try:
         experiment = OmegaConf.to_object(config)  # after OmegaConf.resolve, an escaped ${...} would be an interpolation
     except OmegaConfBaseException as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain_error(error)) from error
     assert isinstance(experiment, Experiment)  # structured() keeps the type
     return experiment
 
@@ -217,7 +217,7 @@ def _schema() -> Any:
     return _open_mappings(OmegaConf.structured(Experiment))
 
 
-def explain(error: OmegaConfBaseException) -> str:
+def explain_error(error: OmegaConfBaseException) -> str:
     """Explain an OmegaConf error in one sentence."""
     key = str(error.full_key or error.key or "")
     first = str(error.msg or error).strip().splitlines()[0]
@@ -300,13 +300,13 @@ def message(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OmegaConfBaseException):
-        return explain(error)
+        return explain_error(error)
     if isinstance(error, MissingConfigException):
         return _missing(error)
     text = str(error)
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
-        return explain(cause)
+        return explain_error(cause)
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
         return _no_such_key(unknown[1])
@@ -397,7 +397,7 @@ def open_session(config_dir: Path | None = None) -> Iterator[Session]:
 
     Raises UserError for a folder without config.yaml.
     """
-    register()
+    register_schema()
     if not CONF.is_dir():
         raise UserError(
             f"{CONF} does not exist: this installation lacks its configuration groups. Install grposweep again."

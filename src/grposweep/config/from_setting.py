@@ -51,7 +51,7 @@ def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[
     head = (
         f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and parameters.\n"
     )
-    return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_unsaid(fits), *_open(fits))
+    return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_dropped(fits), *_open(fits))
 
 
 def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _unnamed(s: Setting) -> dict[str, Any]:
     }
 
 
-def _unsaid(s: Setting) -> Iterator[str]:
+def _dropped(s: Setting) -> Iterator[str]:
     """Describe the fields that are lost."""
     for name, value in _unnamed(s).items():
         if name not in ARGS:

@@ -310,7 +310,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     named = s.replace({"framework": framework.traits, "version": base.version})
     if framework.native_keys is not None:
         return framework.native_keys(framework, named, base.version)
-    written = frameworks.write(named, framework.name)
+    written = frameworks.write_recipe(named, framework.name)
     return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
 
 
@@ -333,7 +333,7 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
 
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """Read the numbers of the recipe in a trial's folder."""
-    setting = frameworks.read(load_trial_recipe(folder, experiment)).setting
+    setting = frameworks.read_recipe(load_trial_recipe(folder, experiment)).setting
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
 

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, read_text
 from grposweep.config.base_recipe import base_of
-from grposweep.config.compose import Session, escape, explain, resolved, to_experiment, typed
+from grposweep.config.compose import Session, escape, explain_error, resolved, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
@@ -160,7 +160,7 @@ def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
             if name not in GROUPS:
                 OmegaConf.update(config, name, value)
     except OmegaConfBaseException as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain_error(error)) from error
     return config
 
 

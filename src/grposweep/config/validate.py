@@ -10,7 +10,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.registries import load
+from grporecipe.registries import load_entry
 from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
@@ -52,7 +52,7 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
-def validate(experiment: Experiment, names: Collection[str] = (), trains: bool = False) -> list[str]:
+def find_mistakes(experiment: Experiment, names: Collection[str] = (), trains: bool = False) -> list[str]:
     """Return a message for every mistake of a configuration: what is set, why it cannot work, what to set instead.
 
     Args:
@@ -61,16 +61,16 @@ def validate(experiment: Experiment, names: Collection[str] = (), trains: bool =
         trains: whether trials start from this machine, so that it needs what they import.
 
     """
-    if secrets := list(collect(refuse_secrets, asdict(experiment))):
+    if secrets := list(collect_messages(refuse_secrets, asdict(experiment))):
         return secrets  # another message would print the secret
     wrong = {key: message for key, _ in keys_of() for message in check_value(key, value_at(experiment, key))}
     # A check of several keys has no answer if one of them has no meaning.
     checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
-    problems = [*wrong.values(), *(message for check in checks for message in collect(check, experiment))]
+    problems = [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
     if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
         problems += check_reach(experiment.trainer, names)
         problems += check_read(experiment.trainer, names)
-        problems += collect(check_processes, experiment, names)
+        problems += collect_messages(check_processes, experiment, names)
         problems += check_place(experiment.cluster, names)
         problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
     return problems
@@ -78,10 +78,10 @@ def validate(experiment: Experiment, names: Collection[str] = (), trains: bool =
 
 def check_experiment(experiment: Experiment) -> None:
     """Raise UserError with all mistakes of a configuration."""
-    refuse(validate(experiment))
+    refuse_mistakes(find_mistakes(experiment))
 
 
-def collect(check: Callable[..., Iterable[str] | None], *arguments: Any) -> Iterator[str]:
+def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any) -> Iterator[str]:
     """Yield the messages of a check that yields or raises them."""
     try:
         yield from check(*arguments) or ()
@@ -89,7 +89,7 @@ def collect(check: Callable[..., Iterable[str] | None], *arguments: Any) -> Iter
         yield str(error)
 
 
-def refuse(problems: Iterable[str]) -> None:
+def refuse_mistakes(problems: Iterable[str]) -> None:
     """Raise UserError with all of these messages, each once; do nothing without any."""
     found = list(dict.fromkeys(problems))
     if found:
@@ -164,16 +164,16 @@ def check_name(experiment: Experiment) -> Iterator[str]:
 def check_types(experiment: Experiment) -> Iterator[str]:
     """Name numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
     if experiment.trainer.kind == "trl":
-        yield from collect(check_precision, experiment.model, experiment.cluster)
-        yield from collect(check_generation, experiment)
-        yield from collect(check_quantization, experiment)
+        yield from collect_messages(check_precision, experiment.model, experiment.cluster)
+        yield from collect_messages(check_generation, experiment)
+        yield from collect_messages(check_quantization, experiment)
 
 
 def check_launcher(experiment: Experiment) -> Iterator[str]:
     """Name what cannot work with the launcher."""
-    launcher = load(LAUNCHERS[experiment.cluster.kind])
-    yield from collect(launcher.check_gpu_share, experiment)
-    yield from collect(launcher.validate, experiment)
+    launcher = load_entry(LAUNCHERS[experiment.cluster.kind])
+    yield from collect_messages(launcher.check_gpu_share, experiment)
+    yield from collect_messages(launcher.validate, experiment)
 
 
 def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
@@ -182,7 +182,7 @@ def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
     ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
     ``cluster=local``, and exported.
     """
-    unread = load(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    unread = load_entry(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
     set_here = [name for name in unread if getattr(cluster, name) != default_of(f"cluster.{name}")]
     if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
         yield (
@@ -223,7 +223,7 @@ def choices(key: str) -> tuple[str, ...]:
 
 def check_choice(key: str, value: Any) -> None:
     """Raise UserError for a value that is not one of its key's choices."""
-    refuse(_choice(key, value))
+    refuse_mistakes(_choice(key, value))
 
 
 def _choice(key: str, value: Any) -> Iterator[str]:
@@ -320,7 +320,7 @@ def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
             )
     if cluster.nodes == 1:
         return
-    if "nodes" in load(LAUNCHERS[cluster.kind]).unread:
+    if "nodes" in load_entry(LAUNCHERS[cluster.kind]).unread:
         yield (
             f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
             "Ray on each. Set cluster=slurm, or cluster.nodes=1."

@@ -17,7 +17,7 @@ PLUGIN = Path(__file__).resolve().parent / "ms_swift_plugin" / "grposweep_in_ms_
 CODE = "import sys; from swift.cli.main import cli_main; sys.argv[0] = 'swift'; cli_main()"
 
 
-def build(trial: Trial) -> ExternalProgram:
+def build_ms_swift(trial: Trial) -> ExternalProgram:
     """Return `swift rlhf` on the point's recipe; options on the command line come last and win."""
     trainer, place = trial.trainer, trial.place
     # A new folder for each start would hide checkpoints and log.

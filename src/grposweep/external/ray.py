@@ -73,7 +73,7 @@ class RayLogTail:
     def factor(self) -> float:
         """Optimizer steps per rollout."""
         options = Options(self.trial.trainer.kind, None, self.trial.place.processes)
-        return float(steps_per_rollout(frameworks.read(load_recipe(self.trial.file, options)).setting))
+        return float(steps_per_rollout(frameworks.read_recipe(load_recipe(self.trial.file, options)).setting))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

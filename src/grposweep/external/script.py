@@ -13,7 +13,7 @@ from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, T
 from grposweep.schema import AUTO, Trainer
 
 
-def build(trial: Trial) -> ExternalProgram:
+def build_script(trial: Trial) -> ExternalProgram:
     """Build the command: the script behind its launcher, with the recipe as a file or each key as a flag."""
     trainer = trial.trainer
     assert trainer.script is not None  # check_program() has verified it

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.registries import load
+from grporecipe.registries import load_entry
 from grporecipe.terminal import count
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
 from grposweep.registries import LAUNCHERS
@@ -19,7 +19,7 @@ from grposweep.storage.lease import Lease
 
 def launcher_class(kind: str) -> type[Launcher]:
     """Return the class registered for ``cluster.kind``."""
-    found: type[Launcher] = load(LAUNCHERS[kind])
+    found: type[Launcher] = load_entry(LAUNCHERS[kind])
     return found
 
 

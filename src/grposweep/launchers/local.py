@@ -128,8 +128,8 @@ def _query(what: str) -> tuple[list[list[str]], str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
     if done.returncode:
-        said = f"{done.stdout} {done.stderr}"
-        return [], "" if NO_DEVICES in said else " ".join(said.split())[:200] or f"exit code {done.returncode}"
+        output = f"{done.stdout} {done.stderr}"
+        return [], "" if NO_DEVICES in output else " ".join(output.split())[:200] or f"exit code {done.returncode}"
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
     return [row for row in rows if len(row) == what.count(",") + 1], ""
 

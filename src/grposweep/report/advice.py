@@ -102,7 +102,7 @@ def tie_sentences(view: SweepView) -> list[str]:
 
 def _changed_nothing(view: SweepView) -> list[str]:
     """Name parameters without any effect: trials that differ in nothing else have the same log, to the last digit."""
-    said = []
+    lines = []
     for name in view.parameters if len(view.ranked) > 1 else ():
         alike: dict[str, list[TrialView]] = {}
         for trial in view.ranked:
@@ -111,11 +111,11 @@ def _changed_nothing(view: SweepView) -> list[str]:
         groups = [group for group in alike.values() if len({repr(trial.point.get(name)) for trial in group}) > 1]
         if name != "seed" and groups and all(map(_is_one_log, groups)):
             numbers = ", ".join(str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number))
-            said.append(
+            lines.append(
                 f"{name} changed nothing: trials {numbers} have the same values of everything at every step, to the last digit. "
                 "Check that the training reads it."
             )
-    return said
+    return lines
 
 
 def _is_one_log(group: Sequence[TrialView]) -> bool:
@@ -162,13 +162,13 @@ def find_no_winner(view: SweepView) -> str:
     if better > half and not all_tied:
         return ""
     name = f"the best point ({short(best.first.point)})" if best.first.point else "the run"
-    said = f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
+    verdict = f"the {points} points cannot be told apart" if all_tied else f"{name} cannot be told apart"
     if better < -half:
-        said = f"{name} ended below the model before training"
+        verdict = f"{name} ended below the model before training"
     elif better <= half:
-        said += f"{', not even' if all_tied else ''} from the model before training"
+        verdict += f"{', not even' if all_tied else ''} from the model before training"
     few = " Two seeds are too few for an interval." if best.source == "seeds" and len(best.values) == 2 else ""
-    return f"{'No winner' if points > 1 else 'No gain'}: {said}.{few}"
+    return f"{'No winner' if points > 1 else 'No gain'}: {verdict}.{few}"
 
 
 def parameter_sentences(view: SweepView) -> list[str]:
@@ -317,8 +317,8 @@ def _interval(bounds: tuple[float, float], log: bool) -> str:
 
 def _collapses(view: SweepView) -> Iterator[str]:
     """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
-    ended = [(trial, worth) for trial in view.searched if (worth := _reached(trial)) is not None]
-    lost = {trial.number for trial, worth in ended if _is_below_start(view, trial, worth)}
+    ended = [(trial, value) for trial in view.searched if (value := _reached(trial)) is not None]
+    lost = {trial.number for trial, value in ended if _is_below_start(view, trial, value)}
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
         kept = [number for trial, number in numbers.items() if trial not in lost]
@@ -331,8 +331,8 @@ def _reached(trial: TrialView) -> float | None:
     return trial.reached if trial.objective is None else trial.objective
 
 
-def _is_below_start(view: SweepView, trial: TrialView, worth: float) -> bool:
-    return trial.start is not None and view.sign * worth > view.sign * trial.start
+def _is_below_start(view: SweepView, trial: TrialView, value: float) -> bool:
+    return trial.start is not None and view.sign * value > view.sign * trial.start
 
 
 def _longer(view: SweepView) -> Iterator[Step]:
@@ -395,6 +395,6 @@ def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
     """Return the trials of a sweep that was extended after its recorded command; empty for any other."""
     search = view.baseline.get("search")
     planned = search.get("trials") if isinstance(search, dict) else None
-    said = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
-    number = int(said[-1]) if said and said[-1].isdecimal() else as_number(planned)
+    asked = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
+    number = int(asked[-1]) if asked and asked[-1].isdecimal() else as_number(planned)
     return str(len(view.searched)) if number is not None and number < len(view.searched) else ""

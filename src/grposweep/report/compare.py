@@ -23,7 +23,7 @@ from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import is_of_evaluation
-from grposweep.report.tables import FOLD, build_table, format_objective, overlay
+from grposweep.report.tables import FOLD, build_table, draw_curves, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import default_of, keys_with
@@ -186,15 +186,15 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
 
 def _refuse_same(sides: Sequence[Side], named: Sequence[str]) -> None:
     """Raise UserError if two names stand for one result: a trial's own, or that of a winner on its other seeds."""
-    seen: dict[tuple[Path, bool], str] = {}
+    names: dict[tuple[Path, bool], str] = {}
     for side, name in zip(sides, named, strict=True):
         result = side.trial.path.resolve(), side.is_best
-        if result in seen:
+        if result in names:
             raise UserError(
-                f"{seen[result]} and {name} name the same trial ({side.view.name}, trial {side.trial.number}), so nothing can "
+                f"{names[result]} and {name} name the same trial ({side.view.name}, trial {side.trial.number}), so nothing can "
                 "differ. Name another trial or sweep."
             )
-        seen[result] = name
+        names[result] = name
 
 
 def _but_seed(trial: TrialView) -> dict[str, object]:
@@ -209,8 +209,8 @@ def _provenance(side: Side) -> dict[str, Any]:
 def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
     for side in sides:
         yield Text.assemble((f"{side.letter} ", "bold"), side.title, overflow="fold")
-        said = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
-        yield Text(f"  {side.view.metric} {said}{_over_seeds(side)}")
+        value = side.trial.state.label if side.trial.objective is None else format_objective(side.trial)
+        yield Text(f"  {side.view.metric} {value}{_over_seeds(side)}")
     first = sides[0]
     for side in sides[1:]:
         if first.view.path != side.view.path and (found := difference(_provenance(first), _provenance(side))):
@@ -246,7 +246,7 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     metric = sides[0].view.metric
     curves = {side.letter: [(point.completions, point.value) for point in side.trial.curve(metric)] for side in sides}
-    if lines := overlay(curves):
+    if lines := draw_curves(curves):
         yield Text(f"{metric} (* where curves meet)", "bold")
         yield Text("\n".join(lines), no_wrap=True)
 
@@ -284,9 +284,9 @@ def _measured_differently(first: Side, side: Side) -> str:
     """Return what makes the values of two sides no pure effect of training; empty if nothing does."""
     pairs = differences(first.trial.config, side.trial.config)
     keys = [key for key, here, there in pairs if ABSENT not in (here, there) and is_of_evaluation(key)]
-    said = (
+    text = (
         f"\nThey are measured differently ({', '.join(keys)}), so this is no effect of training alone." if keys else ""
     )
     if first.trial.files and side.trial.files and first.trial.files != side.trial.files:
-        said += "\nThey read other contents of reward or data files."
-    return said
+        text += "\nThey read other contents of reward or data files."
+    return text

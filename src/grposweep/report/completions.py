@@ -108,16 +108,16 @@ MEASURES = {
 def measures(trial: TrialView) -> str:
     """Return diversity and length of the completions, with the values before training, and the KL if it was logged."""
     found = signs(trial)
-    said = []
+    texts = []
     for name, label in MEASURES.items():
         now, start = finite_or_none(found.now.get(name)), finite_or_none(found.start.get(name))
         if now is not None:
-            said.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
+            texts.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
     step = found.now.get("step", 0)
     kl = [
         value for line in trial.lines if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
     ]
-    return ", ".join([*said, *([f"KL to the reference {kl[-1]:.3g}"] if said and kl else [])])
+    return ", ".join([*texts, *([f"KL to the reference {kl[-1]:.3g}"] if texts and kl else [])])
 
 
 def warning(trial: TrialView) -> str:
@@ -175,12 +175,12 @@ def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, A
     wanted |= set(others[:: max(1, -(-len(others) // max(most - len(wanted), 1)))])
     return {
         "at": step,
-        "evaluations": [{"step": at, "value": found[at][0].value, "said": [_said(kept) for kept in found[at]]}
+        "evaluations": [{"step": at, "value": found[at][0].value, "said": [_completion_row(kept) for kept in found[at]]}
                         for at in sorted(at for at in wanted if at is not None)],
     }  # fmt: skip
 
 
-def _said(kept: KeptCompletion) -> dict[str, Any]:
+def _completion_row(kept: KeptCompletion) -> dict[str, Any]:
     return {
         "prompt": kept.prompt, "text": kept.completion, "reward": kept.reward, "parts": dict(kept.rewards),
         "truncated": kept.truncated, "template": kept.template,

@@ -34,7 +34,7 @@ from grposweep.storage.records import read_metrics
 if TYPE_CHECKING:
     import pandas
 
-ALWAYS_TOLD = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
+ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
@@ -259,7 +259,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     """Return every value of the experiment over conf/config.yaml, with the interpolations of that file."""
     from omegaconf import OmegaConf
 
-    from grposweep.config.compose import load_experiment, register
+    from grposweep.config.compose import load_experiment, register_schema
     from grposweep.config.points import follow
     from grposweep.process import run_command
 
@@ -267,7 +267,7 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
         raise UserError(
             f"--export {file}: conf/config.yaml is what it builds on, so it cannot have that name. Choose another."
         )
-    register()
+    register_schema()
     experiment = load_experiment(best.path / paths.CONFIG)
     content = {name: value for name, value in asdict(experiment).items() if name not in OF_SWEEP}
     search = experiment.search
@@ -350,19 +350,19 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if is_external(experiment.trainer.kind) and path.is_file():  # its program read this, and no keys of ours
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(path, options)
-        setting = frameworks.read(recipe).setting
+        setting = frameworks.read_recipe(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         tell(f"not kept: {text}")
     task = experiment.task
-    told = {name: value for name, value in vars(task).items() if name in ALWAYS_TOLD or value != getattr(Task(), name)}
-    told |= {"rewards": ",".join(task.rewards)}
-    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    keys = {name: value for name, value in vars(task).items() if name in ALWAYS_NAMED or value != getattr(Task(), name)}
+    keys |= {"rewards": ",".join(task.rewards)}
+    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    unsaid = f"# Not in it: prompts and rewards (here {source}).\n"
+    omitted = f"# Not in it: prompts and rewards (here {source}).\n"
     if setting.model_name_or_path is None:
-        unsaid += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
-    return unsaid + render(translation, head, form)
+        omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
+    return omitted + render(translation, head, form)
 
 
 @dataclass(frozen=True)

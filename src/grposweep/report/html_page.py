@@ -157,8 +157,8 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
     fresh = [trial for trial in view.trials if trial.is_replicate and trial.objective is None]
     for trial in (*view.unfinished, *fresh):
-        worth = "" if trial.reached is None else f"{trial.reached:.4f}"
-        none = {"rank": "", "worth": worth or "-", "half": "", "source": "", "seeds": "", "key": ""}
+        value = "" if trial.reached is None else f"{trial.reached:.4f}"
+        none = {"rank": "", "worth": value or "-", "half": "", "source": "", "seeds": "", "key": ""}
         yield {**_cells(view, trial, trial.gpu_hours), **none, "note": redact(trial.reason)}
 
 
@@ -198,13 +198,13 @@ def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:
 
 
 def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
-    said = view.provenance
+    recorded = view.provenance
     names = {
         "command": "command", "working_directory": "in", "git_sha": "commit", "grposweep": "grposweep",
         "python": "Python", "platform": "platform", "hostname": "host",
     }  # fmt: skip
-    yield from ((title, redact(str(said[name]))) for name, title in names.items() if said.get(name))
-    if state := ForkState.parse(said.get("fork_of")):
+    yield from ((title, redact(str(recorded[name]))) for name, title in names.items() if recorded.get(name))
+    if state := ForkState.parse(recorded.get("fork_of")):
         yield "fork of", f"{state}, checkpoint {state.sha256}"
     yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
 

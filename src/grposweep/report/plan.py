@@ -184,41 +184,41 @@ def asynchronous_table(s: Setting) -> Table:
 
 def notes(s: Setting) -> list[str]:
     """Return notes next to the table: a misleading shortcut formula, and what is unknown."""
-    said = []
+    lines = []
     short, exact = shortcut(s), planning.total_steps(s)
     if short is not None and exact is not None and short != exact and s.epochs is not None:
-        said.append(
+        lines.append(
             f"The shortcut D G / (B W) x mu / A x E gives {float(short):,.1f} steps; in truth there are {exact:,}: whole "
             f"rollouts only, rounded up once an epoch."
         )
     if differ := list(_products_that_differ(s)):
-        said.append(f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set.")
+        lines.append(f"Sizes do not divide: {'; '.join(differ)}. The table has the numbers that are set.")
     if s.framework.unit == "prompts" and planning.steps_per_rollout(s) > 1:
-        said.append(
+        lines.append(
             f"{s.trainer}'s steps are rollouts: {s.key('max_steps')}, {s.key('save_steps')} and the warmup count rollouts of "
             f"{planning.steps_per_rollout(s)} optimizer steps each."
         )
     if s.processes is None:
-        said.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
+        lines.append("The number of training processes is unknown, and most numbers depend on it. Set --processes.")
     if s.train_prompts is None and s.epochs is not None and s.max_steps is None:
-        said.append(
+        lines.append(
             "The number of training prompts is unknown, so epochs cannot be counted in steps. Set --dataset-size."
         )
-    return said
+    return lines
 
 
 def memory_assumptions(s: Setting) -> list[str]:
     """Return the assumptions of a memory estimate for values that neither the recipe nor the command states."""
-    said = []
+    lines = []
     if s.processes is None:
-        said.append("Assumed: 1 training process. Their number is not stated; set --processes.")
+        lines.append("Assumed: 1 training process. Their number is not stated; set --processes.")
     if find_prompt(s) is None:
-        said.append(
+        lines.append(
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
         )
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
-        said.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
-    return said
+        lines.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
+    return lines
 
 
 def shortcut(s: Setting) -> Fraction | None:

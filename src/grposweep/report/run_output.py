@@ -294,9 +294,9 @@ def write_effects(view: SweepView) -> None:
     content = {
         "metric": view.metric,
         "confidence": 1 - CHANCE,  # of all the effects' intervals together
-        "baseline": {"trial": found.baseline, "worth": _interval(found.worth)},
+        "baseline": {"trial": found.baseline, "worth": _interval(found.estimate)},
         "effects": [
-            {"dial": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.worth),
+            {"dial": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.estimate),
              "effect": _interval(e.effect), "verdict": e.verdict}
             for e in found.effects
         ],

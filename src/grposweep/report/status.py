@@ -157,9 +157,9 @@ def _effects(view: SweepView) -> RenderableType | None:
     """Return each change of one factor with its effect."""
     if view.comparison is None or not view.comparison.effects:
         return None
-    said = [f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}" for e in view.comparison.effects]
+    texts = [f"{short({e.parameter: e.label})}: {format_effect(e)} {e.verdict}" for e in view.comparison.effects]
     title = f"on {view.metric} against the base configuration, ± 95 % all together"
-    return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in said))
+    return Group(_line("effects", title, "bold"), *(Text(f"  {text}") for text in texts))
 
 
 def _cost(view: SweepView) -> RenderableType:
@@ -208,12 +208,12 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; resumes with the sweep")
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""
-        said = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
-        yield _section("invalid", f"{view.invalid_count:,}{of} points by {count(len(said), 'rule')}, at no cost", said)
+        rows = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
+        yield _section("invalid", f"{view.invalid_count:,}{of} points by {count(len(rows), 'rule')}, at no cost", rows)
     early = _in(view, State.PRUNED)
     if early:
-        said = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
-        yield _section("stopped", f"{count(len(early), 'trial')} stopped early", said)
+        rows = [f"trial {trial.number} at step {trial.step}: {trial.reason}" for trial in early]
+        yield _section("stopped", f"{count(len(early), 'trial')} stopped early", rows)
     failed = _in(view, State.FAILED)
     if failed:
         whole = (" ".join(text.split()) for text in _by_class(view.failures(), failed))
@@ -231,13 +231,13 @@ def _by_class(classes: Mapping[str, int], failed: Iterable[TrialView]) -> Iterat
 
 def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:
     if trials:
-        said = [f"trial {trial.number}: {say(trial)}  {short(trial.point)}" for trial in trials]
-        yield _section(title, count(len(trials), "trial"), said)
+        lines = [f"trial {trial.number}: {say(trial)}  {short(trial.point)}" for trial in trials]
+        yield _section(title, count(len(trials), "trial"), lines)
 
 
-def _section(title: str, summary: str, said: list[str], style: str = "yellow") -> RenderableType:
-    lines = [Text(f"  {' '.join(text.split())}", overflow="ellipsis", no_wrap=True) for text in said[: MOST // 2]]
-    return Group(_line(title, summary, style), *lines, *_more(len(said) - MOST // 2))
+def _section(title: str, summary: str, texts: list[str], style: str = "yellow") -> RenderableType:
+    lines = [Text(f"  {' '.join(text.split())}", overflow="ellipsis", no_wrap=True) for text in texts[: MOST // 2]]
+    return Group(_line(title, summary, style), *lines, *_more(len(texts) - MOST // 2))
 
 
 def _line(title: str, text: str, style: str = "") -> Text:
@@ -338,8 +338,8 @@ def forecast(view: SweepView) -> Forecast | None:
 def measured_rates(view: SweepView) -> Rates | None:
     """Return the measured cost of a token in the finished trials."""
     finished = (trial for trial in view.trials if trial.state is State.FINISHED)
-    seen = ((_work(trial), trial.gpu_hours * HOUR) for trial in finished)
-    return fit_rates([(work, seconds) for work, seconds in seen if work is not None])
+    measured = ((_work(trial), trial.gpu_hours * HOUR) for trial in finished)
+    return fit_rates([(work, seconds) for work, seconds in measured if work is not None])
 
 
 def _work(trial: TrialView) -> Work | None:

@@ -105,17 +105,17 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     for trial in [*finished[:limit], *others[:limit]]:
         style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
         table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
-    said = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
+    lines = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
     if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
-        said.append("trials that are paused or were stopped early come after the finished ones, without a rank")
+        lines.append("trials that are paused or were stopped early come after the finished ones, without a rank")
     if len(set(_files(view).values())) > 1:
-        said.append(
+        lines.append(
             "files: trials with another number read other contents of reward or data files; do not compare them"
         )
     if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
-        said.append(f"and {hidden} more")
-    if said:
-        table.caption, table.caption_justify = "\n".join(said), "left"
+        lines.append(f"and {hidden} more")
+    if lines:
+        table.caption, table.caption_justify = "\n".join(lines), "left"
     return table
 
 
@@ -179,9 +179,9 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
     if ranking is None or number not in ranking.places:
         return ""
     candidate = next((found for found in ranking.alive if found.number == number), None)
-    worth = None if candidate is None else on_fresh_seeds(candidate)
+    estimate = None if candidate is None else on_fresh_seeds(candidate)
     fate = ranking.places[number][1]
-    return fate if worth is None else f"{worth} ({worth.count}) {fate}"
+    return fate if estimate is None else f"{estimate} ({estimate.count}) {fate}"
 
 
 def _places(view: SweepView) -> dict[int, int]:
@@ -195,11 +195,11 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
                ("effect ± 95 %, all together", FOLD), ("verdict", FOLD))  # fmt: skip
     title = "one factor at a time, against the base configuration on the same seeds"
     table = build_table(*columns, padding=(0, 1), title=title)
-    table.add_row("", "as configured", "", format_estimate(comparison.worth), "", "", style="bold")
+    table.add_row("", "as configured", "", format_estimate(comparison.estimate), "", "", style="bold")
     for effect in comparison.effects:
         style = "dim" if effect.verdict in ("unfinished", "unknown") else ""
         changed = (str(effect.trial), effect.parameter, label_text(effect.label))
-        table.add_row(*changed, format_estimate(effect.worth), format_effect(effect), effect.verdict, style=style)
+        table.add_row(*changed, format_estimate(effect.estimate), format_effect(effect), effect.verdict, style=style)
     reasons: dict[str, str] = {}
     for point, problem in view.invalid_points:
         code = str(problem.get("code"))
@@ -256,7 +256,7 @@ SHARED = "*"  # two curves meet
 Series = Sequence[tuple[float, float]]
 
 
-def draw(series: Series, width: int = 60, height: int = 8) -> list[str]:
+def draw_curve(series: Series, width: int = 60, height: int = 8) -> list[str]:
     """Return a curve over completions in Braille dots as lines of text; none without points."""
     if not series:
         return []
@@ -271,7 +271,7 @@ def draw(series: Series, width: int = 60, height: int = 8) -> list[str]:
     return _frame(["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes)
 
 
-def overlay(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
+def draw_curves(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
     """Return curves over completions under their letters, interpolated linearly, as lines of text; none without points."""
     known = {letter: sorted(points) for letter, points in curves.items() if points}
     if not known:

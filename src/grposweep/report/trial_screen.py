@@ -13,7 +13,7 @@ from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
 from grposweep.report.hang import hang_sentence
-from grposweep.report.tables import FOLD, build_table, draw, format_duration, format_effect, format_objective
+from grposweep.report.tables import FOLD, build_table, draw_curve, format_duration, format_effect, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -71,14 +71,14 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
     """Yield each attempt's number, with its job id and how it ended."""
-    said: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for event in trial.attempts:
-        words = said.setdefault(event.attempt, [])
+        words = texts.setdefault(event.attempt, [])
         if event.event == AttemptEventKind.STARTED:
             words.append(event.job_id or "")
         elif event.event == AttemptEventKind.ENDED:
             words.append(_end(event))
-    yield from ((number, ", ".join(words) or "announced") for number, words in said.items())
+    yield from ((number, ", ".join(words) or "announced") for number, words in texts.items())
 
 
 def _end(event: AttemptEvent) -> str:
@@ -94,7 +94,7 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         points = trial.curve(metric)
         if len(points) > 1:
             yield Text(f"\n{metric}", "bold")
-            yield Text("\n".join(draw([(point.completions, point.value) for point in points])))
+            yield Text("\n".join(draw_curve([(point.completions, point.value) for point in points])))
             return
 
 

@@ -280,8 +280,8 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     status = result.status
     if status in (TrialStatus.FINISHED, TrialStatus.PRUNED, TrialStatus.FAILED):
         return State(status.value)
-    begun, told = folder.open_attempt(), result.attempt
-    if begun is not None and (told is None or told < begun.number):
+    begun, reported = folder.open_attempt(), result.attempt
+    if begun is not None and (reported is None or reported < begun.number):
         if (begun.job_id or "local").startswith("local") and not controller_lives:
             return State.STOPPED  # its attempt ended with the controller
         last = read_runs(folder.path)[-1:]

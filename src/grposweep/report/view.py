@@ -107,8 +107,8 @@ class SweepView:
     @cached_property
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
-        seen = dict.fromkeys(name for trial in self.trials for name in trial.point)
-        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(seen)))
+        names = dict.fromkeys(name for trial in self.trials for name in trial.point)
+        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(names)))
 
     @property
     def choices(self) -> dict[str, list[Any]]:
@@ -362,7 +362,7 @@ class SweepReader:
 
     def trial(self, folder: TrialFolder) -> TrialView:
         """Return one trial as it is now. For the controller's process, once the study holds the trial's end."""
-        return self._look(folder, controller_lives=True, told=True)
+        return self._look(folder, controller_lives=True, has_ended=True)
 
     def _trials(self) -> Iterator[TrialFolder]:
         """The trial folders by number; folders known already are not looked at again."""
@@ -374,7 +374,7 @@ class SweepReader:
             self._folders = {folder.path.name: folder for folder in self._folder.trials()}
         yield from self._folders.values()
 
-    def _look(self, folder: TrialFolder, controller_lives: bool, told: bool = False) -> TrialView:
+    def _look(self, folder: TrialFolder, controller_lives: bool, has_ended: bool = False) -> TrialView:
         name = folder.path.name
         known = self._known.get(name)
         if known is not None and known.settled:
@@ -385,7 +385,7 @@ class SweepReader:
             if files == known.files and known.view.state is not State.RUNNING:
                 return known.view
         view = read_trial(folder, controller_lives)
-        settled = (told or known is not None) and view.state.is_over and folder.open_attempt() is None
+        settled = (has_ended or known is not None) and view.state.is_over and folder.open_attempt() is None
         self._known[name] = _Known(view, files, settled)
         return view
 

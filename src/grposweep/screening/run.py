@@ -178,8 +178,8 @@ def _message(folder: Path, end: End) -> str:
     failure = TrialFolder(folder).result.failure
     if failure is not None and end.code == ExitCode.BAD_INPUT:
         return failure.message
-    said = f"{failure.kind}: {failure.message}" if failure is not None else end.message or f"exit code {end.code}"
-    return f"screening failed ({said}). Its whole output is in {folder / paths.LOGS}; run the same command to continue."
+    text = f"{failure.kind}: {failure.message}" if failure is not None else end.message or f"exit code {end.code}"
+    return f"screening failed ({text}). Its whole output is in {folder / paths.LOGS}; run the same command to continue."
 
 
 def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None = None) -> dict[int, float]:

@@ -190,7 +190,7 @@ class Effect:
     parameter: str
     label: Label
     trial: int
-    worth: Estimate | None
+    estimate: Estimate | None
     effect: Estimate | None
     verdict: str  # better, worse, tied; unfinished on a seed; unknown: one seed tells no spread
 
@@ -200,7 +200,7 @@ class Comparison:
     """The baseline's trial and its mean objective (None: it failed), and the effect of each change of one parameter."""
 
     baseline: int | None
-    worth: Estimate | None
+    estimate: Estimate | None
     effects: Sequence[Effect]
 
 
@@ -224,10 +224,10 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
     def effect(number: int, parameter: str, label: Label) -> Effect:
         if number not in known:
             return Effect(parameter, label, number, None, None, "unfinished")
-        worth, gain = _mean(known[number], sign), found.get(number)
+        mean, gain = _mean(known[number], sign), found.get(number)
         if gain is None:
-            return Effect(parameter, label, number, worth, None, "unknown")
-        return Effect(parameter, label, number, worth, replace(gain, mean=sign * gain.mean), _verdict(gain))
+            return Effect(parameter, label, number, mean, None, "unknown")
+        return Effect(parameter, label, number, mean, replace(gain, mean=sign * gain.mean), _verdict(gain))
 
     effects = [effect(number, *change) for number, change in changed.items()]
     if baseline is None:
@@ -237,7 +237,7 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
 
 def _mean(candidate: Candidate, sign: int) -> Estimate:
     """Return a point's mean objective over its seeds."""
-    return replace(candidate.worth, mean=sign * candidate.worth.mean)
+    return replace(candidate.overall, mean=sign * candidate.overall.mean)
 
 
 def _verdict(gain: Estimate) -> str:

@@ -100,7 +100,7 @@ class RdbMirror:
         self._url, self._name, self._direction, self._last_seconds = url, name, direction, last_seconds
         self._trials: Sequence[FrozenTrial] = ()
         self._states: list[TrialState] = []  # of these
-        self._news, self._told, self._ends = threading.Event(), threading.Event(), threading.Event()
+        self._news, self._copied, self._ends = threading.Event(), threading.Event(), threading.Event()
         self._copy = StudyCopy(self._open, name)
         self.problem = ""  # why the database is behind; empty if it is not
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
@@ -111,17 +111,17 @@ class RdbMirror:
         states = [trial.state for trial in trials]
         if states != self._states:
             self._states, self._trials = states, list(trials)
-            self._told.clear()
+            self._copied.clear()
             self._news.set()
 
     def close(self) -> bool:
         """Wait a while until the rest is copied, and return whether it was; if not, ``problem`` says why."""
-        told = not self._trials or self._told.wait(self._last_seconds)
-        if not told:
+        copied = not self._trials or self._copied.wait(self._last_seconds)
+        if not copied:
             self.problem = self.problem or BEHIND.format("the server does not answer")
         self._ends.set()
         self._news.set()
-        return told
+        return copied
 
     def _work(self) -> None:
         while not self._ends.is_set():
@@ -136,7 +136,7 @@ class RdbMirror:
             else:
                 self.problem = ""
                 if not self._news.is_set():
-                    self._told.set()
+                    self._copied.set()
 
     def _open(self) -> optuna.Study:
         storage = optuna.storages.RDBStorage(self._url, engine_kwargs={"pool_pre_ping": True})
@@ -160,8 +160,8 @@ def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:
     for step, value in mine.intermediate_values.items():
         if step not in theirs.intermediate_values:
             live.report(value, step)
-    told: dict[str, Any] = {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
-    study.tell(theirs.number, **told)
+    result: dict[str, Any] = {"values": mine.values} if mine.state == TrialState.COMPLETE else {"state": mine.state}
+    study.tell(theirs.number, **result)
 
 
 def _first_line(error: Exception) -> str:

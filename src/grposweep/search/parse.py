@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 
 from grporecipe.errors import UserError
 from grposweep.config.compose import malformed
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
@@ -129,7 +129,7 @@ def check_numbers(overrides: Iterable[str]) -> None:
 
 
 def _refuse_infinite(overrides: Iterable[Override]) -> None:
-    refuse(
+    refuse_mistakes(
         f"{override.input_line}: {odd[0]} is no finite number, so nothing could be computed with it. Set a finite number, or "
         "quote it if it is text."
         for override in overrides

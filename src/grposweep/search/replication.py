@@ -127,7 +127,7 @@ class Candidate:
         return estimate([self.values[seed] for seed in seeds]).mean
 
     @property
-    def worth(self) -> Estimate:
+    def overall(self) -> Estimate:
         """Return its mean over all its seeds."""
         sampled = average([self.samplings.get(seed, UNKNOWN) for seed in self.values])
         return estimate(list(self.values.values()), sampling=sampled)
@@ -193,7 +193,7 @@ def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chanc
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
     """Return a point's mean on the fresh seeds that it has run; its interval misses with a chance of CHANCE."""
-    return runner.worth if runner.values else None
+    return runner.overall if runner.values else None
 
 
 Own = TypeVar("Own")

@@ -130,7 +130,7 @@ class SweepStudy:
         ended = [trial for trial in self.started if trial.state.is_finished()]
         values = [t.value if t.state == TrialState.COMPLETE else None for t in ended]
         results = [None if value is None else self.sign * value for value in values]
-        told = [
+        outcomes = [
             EndedTrial(
                 t.number,
                 value,
@@ -139,7 +139,7 @@ class SweepStudy:
             )
             for t, value in zip(ended, results, strict=True)
         ]
-        return self.replication.ranking(told)
+        return self.replication.ranking(outcomes)
 
     @property
     def best(self) -> FrozenTrial | None:

@@ -19,7 +19,7 @@ from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
-from grposweep.config.validate import collect, refuse, validate
+from grposweep.config.validate import collect_messages, find_mistakes, refuse_mistakes
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 
@@ -201,7 +201,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
         p.name: p.domain.values[0] for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)
     }
     base = points.experiment(path) if path else points.base
-    problems = validate(base, {*names, *(item.name for item in space.parameters)}, trains)
+    problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
@@ -215,12 +215,12 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
             problems += (found for value in parameter.domain.values for found in _at(points, parameter.name, value))
         else:
             problems += _in_interval(points, parameter.name, parameter.domain)
-    refuse(problems)
+    refuse_mistakes(problems)
 
 
 def _at(points: Points, name: str, value: Any) -> Iterator[str]:
     """Yield what is wrong at one value of a parameter."""
-    yield from collect(lambda: validate(points.experiment({name: value})))
+    yield from collect_messages(lambda: find_mistakes(points.experiment({name: value})))
 
 
 def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:

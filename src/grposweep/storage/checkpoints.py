@@ -67,7 +67,7 @@ def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
 
 def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
-    found = [each for each in _all(folder) if examine(each, ranks).state is State.COMPLETE]
+    found = [each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE]
     return sorted(found, key=lambda each: each.step)
 
 
@@ -78,7 +78,7 @@ def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
     that another program can resume from by itself: it is renamed only if the folder ``is_ours``.
     """
     for checkpoint in _all(folder):
-        found = examine(checkpoint, ranks)
+        found = examine_checkpoint(checkpoint, ranks)
         if found.state is State.TORN or (is_ours and found.state is State.UNKNOWN):
             _rename(checkpoint, found.why)
 
@@ -114,7 +114,7 @@ def take_best_model(folder: Path, step: int | None, model: Path) -> None:
     drop_best_models(folder, keep=())
 
 
-def examine(checkpoint: Checkpoint, ranks: int) -> Finding:
+def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
     """Tell whether everything that a resume with this number of ranks reads is there, to its end."""
     path = checkpoint.path
     if (path / FAKE).is_file():

@@ -84,8 +84,8 @@ def read_completions(trial: Path) -> Evaluations:
 def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True) -> None:
     """Add one evaluation to the file. It replaces an earlier one of the same step."""
     if completions:
-        known = read_completions(trial) | {completions[0].step: fit(completions)}
-        _write(trial, thin({step: known[step] for step in sorted(known)}, maximize))
+        known = read_completions(trial) | {completions[0].step: fit_texts(completions)}
+        _write(trial, thin_evaluations({step: known[step] for step in sorted(known)}, maximize))
 
 
 def rewind_completions(trial: Path, step: int | None) -> None:
@@ -95,12 +95,12 @@ def rewind_completions(trial: Path, step: int | None) -> None:
         _write(trial, {at: kept for at, kept in found.items() if step is not None and at <= step})
 
 
-def fit(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
+def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
     """Return the completions with texts shortened until all lines together have at most `EVALUATION_BYTES`."""
     longest = LONGEST
     while True:
         found = [
-            replace(kept, prompt=shorten(kept.prompt, longest), completion=shorten(kept.completion, longest))
+            replace(kept, prompt=shorten_text(kept.prompt, longest), completion=shorten_text(kept.completion, longest))
             for kept in completions
         ]
         if longest <= SHORTEST or sum(len(kept.line()) for kept in found) <= EVALUATION_BYTES:
@@ -108,7 +108,7 @@ def fit(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
         longest //= 2
 
 
-def shorten(text: str, longest: int) -> str:
+def shorten_text(text: str, longest: int) -> str:
     """Return the start and the end of a text of more than ``longest`` characters, with a note of what is left out."""
     if len(text) <= longest:
         return text
@@ -123,7 +123,7 @@ def best_step(found: Evaluations, maximize: bool = True) -> int | None:
     return best(values, key=lambda step: values[step]) if values else None
 
 
-def thin(found: Evaluations, maximize: bool = True) -> Evaluations:
+def thin_evaluations(found: Evaluations, maximize: bool = True) -> Evaluations:
     """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the nearest neighbours."""
     found, sizes = dict(found), {step: sum(len(kept.line()) for kept in group) for step, group in found.items()}
     while sum(sizes[step] for step in found) > TRIAL_BYTES:
@@ -151,9 +151,9 @@ class PromptRewards:
     means: Sequence[float] = ()
 
     @classmethod
-    def parse(cls, said: object) -> Self:
+    def parse(cls, record: object) -> Self:
         """Return the rewards of a JSON object; empty for anything else."""
-        content: Mapping[str, Any] = said if isinstance(said, dict) else {}
+        content: Mapping[str, Any] = record if isinstance(record, dict) else {}
         listed = content.get("means")
         means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
         known = [value for value in means if value is not None]

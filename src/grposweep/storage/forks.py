@@ -37,11 +37,11 @@ class ForkState:
     @classmethod
     def parse(cls, content: Any) -> Self | None:
         """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
-        said = content if isinstance(content, dict) else {}
-        step, seed = whole_or_none(said.get("step")), whole_or_none(said.get("seed"))
+        data = content if isinstance(content, dict) else {}
+        step, seed = whole_or_none(data.get("step")), whole_or_none(data.get("seed"))
         if step is None or seed is None:
             return None
-        return cls(text_or(said.get("sweep")), text_or(said.get("trial")), step, seed, text_or(said.get("sha256")))
+        return cls(text_or(data.get("sweep")), text_or(data.get("trial")), step, seed, text_or(data.get("sha256")))
 
     def __str__(self) -> str:
         return f"{Path(self.sweep).name} trial {self.trial} at step {self.step}"

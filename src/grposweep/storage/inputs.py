@@ -276,8 +276,8 @@ class TrialInputs:
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the inputs of a trial; empty without a record of them."""
-        said = read_json(trial / paths.PROVENANCE) or {}
-        copies, files = said.get("copies"), said.get("files")
+        recorded = read_json(trial / paths.PROVENANCE) or {}
+        copies, files = recorded.get("copies"), recorded.get("files")
         if not isinstance(copies, str) or not isinstance(files, dict):
             return cls()
         return cls(trial.parent.parent / copies if copies else None, {str(k): str(v) for k, v in files.items()})

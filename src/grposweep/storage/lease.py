@@ -24,7 +24,7 @@ BEAT_SECONDS = 1.0
 # After so long without a move, a holder on another machine counts as dead. NFS shows a file's changes within acdirmax
 # (nfs(5): 60 s), and a busy server holds up a write for seconds. Taking over a live controller trains its trials twice.
 PATIENCE_SECONDS = 60.0
-TOLD_SECONDS = 2.0  # of watching, after which the user is told why; a live holder moves within BEAT_SECONDS
+NOTICE_SECONDS = 2.0  # of watching, after which the user is told why; a live holder moves within BEAT_SECONDS
 
 
 class Lease:
@@ -127,11 +127,11 @@ def is_held(path: Path) -> bool:
     lives = _process_lives(found)
     if lives is not None:  # a suspended or stalled holder moves no counter, and lives
         return lives
-    until, told = time.monotonic() + PATIENCE_SECONDS, time.monotonic() + TOLD_SECONDS
+    until, notice_at = time.monotonic() + PATIENCE_SECONDS, time.monotonic() + NOTICE_SECONDS
     while time.monotonic() < until:
         time.sleep(0.2)
-        if time.monotonic() > told:
-            told = math.inf
+        if time.monotonic() > notice_at:
+            notice_at = math.inf
             say(
                 f"process {found.get('pid')} on {found.get('host')} held this sweep last; watching {path} for a sign of life, "
                 f"for up to {PATIENCE_SECONDS:.0f} s",

@@ -75,8 +75,8 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
 
 def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
     """Append the present command to those that ran this sweep; ``grposweep retry`` repeats the last one."""
-    said = {name: provenance.get(name) for name in ("command", "working_directory")}
-    append_line(sweep / paths.COMMANDS, {**said, "sweep": str(sweep)})
+    command = {name: provenance.get(name) for name in ("command", "working_directory")}
+    append_line(sweep / paths.COMMANDS, {**command, "sweep": str(sweep)})
 
 
 def repeated_by(command: str, *arguments: object) -> dict[str, str]:
@@ -121,16 +121,16 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
     elif before.get("git_diff") != now.get("git_diff"):
         parts.append("uncommitted changes to the code")
-    old, new = (_table(said, "packages") for said in (before, now))
+    old, new = (_table(record, "packages") for record in (before, now))
     parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
-    old, new = (_table(said, "files") for said in (before, now))
+    old, new = (_table(record, "files") for record in (before, now))
     # A file in only one of them usually means another working directory, not a change.
     parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
     return ", ".join(parts) or None
 
 
-def _table(said: dict[str, Any], name: str) -> dict[str, Any]:
-    found = said.get(name)
+def _table(record: dict[str, Any], name: str) -> dict[str, Any]:
+    found = record.get(name)
     return found if isinstance(found, dict) else {}
 
 

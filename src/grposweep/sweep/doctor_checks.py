@@ -160,16 +160,16 @@ def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
 
 def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
     """Check that attempts count upwards and that each is announced, started and ended once (launchers may restart them)."""
-    seen, announced, ended = {-1}, set(), set()
+    numbers, announced, ended = {-1}, set(), set()
     for line in events:
         attempt, event = line.attempt, line.event
-        if event == AttemptEventKind.INTENT and attempt <= max(seen):
-            yield f"attempt {attempt} was announced after attempt {max(seen)}"
+        if event == AttemptEventKind.INTENT and attempt <= max(numbers):
+            yield f"attempt {attempt} was announced after attempt {max(numbers)}"
         elif event in (AttemptEventKind.STARTED, AttemptEventKind.ENDED) and attempt not in announced:
             yield f"attempt {attempt} {'was started' if event == AttemptEventKind.STARTED else 'ended'} and was never announced"
         if event == AttemptEventKind.ENDED and attempt in ended:
             yield f"attempt {attempt} ended twice"
-        seen.add(attempt)
+        numbers.add(attempt)
         announced |= {attempt} if event == AttemptEventKind.INTENT else set()
         ended |= {attempt} if event == AttemptEventKind.ENDED else set()
 

@@ -286,7 +286,7 @@ class EarlyStoppingMonitor:
         if not trial.params and self.search.sampler == "one_factor":
             return None
         curve = self._curve(trial)
-        alarm = guards.check(curve, is_reward=self.sign > 0) if self.search.guards else None
+        alarm = guards.check_curve(curve, is_reward=self.sign > 0) if self.search.guards else None
         if alarm is None and self.search.max_template_share is not None:
             alarm = guards.one_template(curve, self.search.max_template_share)
         if alarm is not None:

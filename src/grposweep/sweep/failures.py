@@ -1,4 +1,4 @@
-"""Classify failed attempts and choose what comes next: evidence -> ``classify`` -> ``next_step``.
+"""Classify failed attempts and choose what comes next: evidence -> ``classify_failure`` -> ``next_step``.
 
 The evidence is what an attempt left in its trial folder. The class is the root cause: what other ranks report after it
 does not count. The next step is to retry (here, on other nodes, in smaller micro-batches), to fail the trial, or to stop
@@ -296,31 +296,31 @@ _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
 _BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
 
 
-def classify(evidence: Evidence) -> Failure:
+def classify_failure(evidence: Evidence) -> Failure:
     """Return the class of a failed attempt."""
-    said = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
-    said |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
+    named = {failure for log in (*evidence.logs.values(), [evidence.error]) for failure in read_log(log)}
+    named |= {FAILURE_OF_END[evidence.state]} if evidence.state in FAILURE_OF_END else set()
     for failure in (*_ROOTS, *_TAKEN):
-        if failure in said:
+        if failure in named:
             return failure
     if evidence.code == ExitCode.DISK_FULL:
         return Failure.DISK_FULL
     if evidence.code == ExitCode.BAD_INPUT:
         return Failure.BAD_CONFIGURATION
-    if Failure.TIME_LIMIT in said and evidence.progress is not False:
+    if Failure.TIME_LIMIT in named and evidence.progress is not False:
         return Failure.TIME_LIMIT
-    if Failure.CRASH in said:
+    if Failure.CRASH in named:
         return _crash(evidence)
-    return _quiet_end(evidence, said)
+    return _quiet_end(evidence, named)
 
 
-def _quiet_end(evidence: Evidence, said: set[Failure]) -> Failure:
+def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
     """Return the class of an end that no rank's exception explains."""
-    if said & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
-        return Failure.COMMUNICATION if Failure.COMMUNICATION in said else Failure.HANG
-    if Failure.KILLED in said or evidence.code in _BY_HAND:
+    if named & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
+        return Failure.COMMUNICATION if Failure.COMMUNICATION in named else Failure.HANG
+    if Failure.KILLED in named or evidence.code in _BY_HAND:
         return Failure.KILLED
-    if Failure.COMMUNICATION in said:
+    if Failure.COMMUNICATION in named:
         return Failure.COMMUNICATION
     # The scheduler forgot the job and no log says why: its node or its daemon died.
     return Failure.NODE_FAILURE if evidence.state == EndState.VANISHED else _crash(evidence)
@@ -345,7 +345,7 @@ class Step(StrEnum):
 
     RETRY = "retry"
     ELSEWHERE = "elsewhere"  # on other nodes
-    HEAL = "heal"  # with the changes of ``heal``, if there are any; otherwise FAIL, with a recorded memory constraint
+    HEAL = "heal"  # with the changes of ``halve_batch``, if there are any; otherwise FAIL, with a recorded memory constraint
     FAIL = "fail"
     STOP = "stop"  # the trial stays unfinished, and nothing new is submitted
 

@@ -118,13 +118,13 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
             f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and children with one change each"
         )
         origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
-        said = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
+        words = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
 
         def keep(folder: Path) -> None:
             state.keep(checkpoint.path, logs, folder)
             keep_inputs(trial, base, folder)
 
-        ended = run_sweep(space, points, said, "fork", origin, keep)
+        ended = run_sweep(space, points, words, "fork", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         say(_control(trial, SweepFolder(Path(base.outputs) / name)))
     return ended

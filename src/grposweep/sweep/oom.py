@@ -30,7 +30,7 @@ SPLITTABLE = frozenset({"grpo", "sapo", "dr_grpo", "luspo", "dapo", "cispo", "ve
 Changes = dict[str, int]  # of the batch: its fields and ours have the same names
 
 
-def heal(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
+def halve_batch(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     """Half the per-device size (a third of 3, a fifth of 5, ...) and as many times the accumulation and an explicit
     ``steps_per_generation``; None if that is impossible, invalid, or another loss.
 

@@ -17,9 +17,9 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus
 from grposweep.sweep.attempts import RunningAttempt
-from grposweep.sweep.failures import Step, classify, is_epidemic, next_step, read_evidence, same_words
+from grposweep.sweep.failures import Step, classify_failure, is_epidemic, next_step, read_evidence, same_words
 from grposweep.sweep.log import about
-from grposweep.sweep.oom import heal, record_oom, record_peak
+from grposweep.sweep.oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
 CONTINUING = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
@@ -49,7 +49,7 @@ def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved
     """
     events = folder.attempts()
     intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
-    failure = classify(read_evidence(folder.path, end, moved, intent.logs if intent else None))
+    failure = classify_failure(read_evidence(folder.path, end, moved, intent.logs if intent else None))
     reopened = max((n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0)
     past = [Failure(event.failure) for event in events[reopened:] if event.failure and not event.again]
     if end.again:
@@ -81,7 +81,7 @@ def _report(folder: TrialFolder, end: End) -> FailureReport:
 
 def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure, attempt: int) -> bool:
     """Write smaller micro-batches for further attempts; False if there are none that change no number."""
-    changes = heal(verdict.setting, verdict.experiment.rules.ignore)
+    changes = halve_batch(verdict.setting, verdict.experiment.rules.ignore)
     before = OomFix.read(folder.path)
     # A fix for this very attempt was written by a controller that died at it.
     is_healed = before is not None and before.attempt != attempt

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
-from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register
+from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register_schema
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
@@ -53,8 +53,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     experiment = _experiment(sweep, trial, overrides, own_conf(recorded))
     for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
-    said = [redact(override) for override in overrides]
-    parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": said}
+    redacted = [redact(override) for override in overrides]
+    parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: _config(experiment), [])
     state = ForkState.read(sweep.path)
@@ -127,7 +127,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
         with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
     else:
-        register()
+        register_schema()
     code = alone.cluster.code or code_copy(trial)
     name = name_of("rerun", trial, Space(), alone)
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
@@ -174,20 +174,20 @@ def not_as_recorded(
     """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
     changed = changed_files(trial, experiment)
-    said = [f"training runs the sweep's own copy of the code, {code}"] if code else []
+    lines = [f"training runs the sweep's own copy of the code, {code}"] if code else []
     if changed and experiment.search.changed_files != ACCEPT:
         now["files"] = recorded.get("files")
-        said.append(
+        lines.append(
             f"{', '.join(changed)} changed since: training uses the sweep's own copy of {', '.join(changed)} "
             "(search.changed_files=accept uses the present content)"
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
-        said.append(f"not as recorded: {found}")
+        lines.append(f"not as recorded: {found}")
     if is_external(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
-        said.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
-    return said
+        lines.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
+    return lines
 
 
 def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
@@ -200,7 +200,7 @@ def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], cho
     before, after = trial.result.value or 0.0, again.result.value or 0.0
     text = f"recorded {before:.4f}, now {after:.4f} ({after - before:+.4f})"
     one, other = (read_json(folder.path / paths.PROVENANCE) or {} for folder in (trial, again))
-    files = difference(*({"files": said.get("files")} for said in (one, other)))
+    files = difference(*({"files": record.get("files")} for record in (one, other)))
     if differ := [*unlike, *([files] if files else [])]:
         return f"{text} with {' '.join(differ)}"
     how = f" with {' '.join(chosen)}, by which another evaluation of the training counts" if chosen else ""

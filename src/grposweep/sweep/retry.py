@@ -39,7 +39,7 @@ NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
 
 def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]) -> list[str]:
     """Open the failed trials that are to be tried again; return a line for each, with the reason."""
-    wanted, said = validator.points.base.search.retry_failed, []
+    wanted, lines = validator.points.base.search.retry_failed, []
     named = os.environ.pop(NAMED, "").split()  # removed: attempts inherit the environment
     for trial in folder.trials():
         if trial.result.status is not TrialStatus.FAILED or not trial.is_done or (record := trial.record) is None:
@@ -54,8 +54,8 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping
             _renew(trial, verdict, provenance)
             _reopen(trial)
             asked = "search.retry_failed=true" if wanted else "grposweep retry"
-            said.append(f"trial {trial.number} is tried again: {cured or asked}")
-    return said
+            lines.append(f"trial {trial.number} is tried again: {cured or asked}")
+    return lines
 
 
 def _reopen(trial: TrialFolder) -> None:
@@ -70,7 +70,7 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    if found := difference(*({name: said.get(name) for name in ("packages", "files")} for said in (before, now))):
+    if found := difference(*({name: record.get(name) for name in ("packages", "files")} for record in (before, now))):
         return found
     if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
@@ -99,7 +99,7 @@ def _renew(trial: TrialFolder, verdict: ValidationResult, provenance: Mapping[st
         (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
 
 
-def retry(named: str | None, trials: Collection[str], outputs: Path) -> int:
+def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> int:
     """Resume a sweep, which tries failed trials again (all, if none is named); return its exit code.
 
     A trial whose command is refused stays as it is.

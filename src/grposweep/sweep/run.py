@@ -27,7 +27,7 @@ from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.native_keys import check_switches
 from grposweep.config.points import Points
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
@@ -60,7 +60,7 @@ from grposweep.sweep.resume import (
 from grposweep.sweep.start import (
     ValidatedSpace,
     build_controller,
-    prepare,
+    prepare_sweep,
     share_gpus,
     task_problems,
     validate_space,
@@ -77,14 +77,14 @@ def end_event(controller: Controller) -> dict[str, str]:
     best = controller.study.best
     return {
         "sweep": str(controller.folder.path),
-        "status": status(controller),
+        "status": name_status(controller),
         "metric": controller.search.metric,
         "best_trial": "" if best is None else controller.trial_folder(best).path.name,
         "objective": "" if best is None else repr(best.value),
     }
 
 
-def status(controller: Controller) -> str:
+def name_status(controller: Controller) -> str:
     """``finished``; ``stopped``: by itself, something has to be corrected; ``budget``: it is spent; ``failed``: no result."""
     if controller.stopped_itself:
         return "stopped"
@@ -97,7 +97,7 @@ POLL_SECONDS = 0.1
 SHOW_SECONDS = 0.5
 
 
-def work(
+def run_trials(
     controller: Controller,
     console: Console,
     interrupts: SignalCounter,
@@ -110,15 +110,15 @@ def work(
     Return the reasons of the failures that were printed, each with the number of its first trial.
     """
     reasons: dict[str, int] = {}
-    said: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
-    seen, shown, notice, written = 0, 0.0, "", SweepProgress()
+    printed: set[int] = {trial.number for trial in controller.started if trial.state.is_finished()}
+    interrupted, shown, notice, written = 0, 0.0, "", SweepProgress()
     with LiveDisplay(console) as display:
         while True:
             if interrupts.count and controller.launcher.outlives:
                 return reasons
-            if interrupts.count > seen:
-                seen = interrupts.count
-                notice = _interrupt(controller, seen)
+            if interrupts.count > interrupted:
+                interrupted = interrupts.count
+                notice = _interrupt(controller, interrupted)
                 display.say(notice)
             done = controller.tick()
             for mirror in mirrors:
@@ -126,8 +126,8 @@ def work(
             while controller.outcomes.news:
                 display.say(controller.outcomes.news.pop(0))
             for trial in controller.started:
-                if trial.state.is_finished() and trial.number not in said:
-                    said.add(trial.number)
+                if trial.state.is_finished() and trial.number not in printed:
+                    printed.add(trial.number)
                     ended = reader.trial(controller.trial_folder(trial))
                     first = reasons.setdefault(ended.reason, ended.number) if ended.state is State.FAILED else None
                     alike = first if first != ended.number else None
@@ -238,14 +238,14 @@ def run_sweep(
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)
-        if not launcher.is_dry and not prepare(folder, judged.preparable(), launcher, console, interrupts):
+        if not launcher.is_dry and not prepare_sweep(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(with_screens(prepared, judged), console)
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
         if not launcher.is_dry:
             note_command(folder.path, provenance)
-        return _play(console, controller, judged, interrupts, stack)
+        return _run_controller(console, controller, judged, interrupts, stack)
 
 
 def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
@@ -254,11 +254,11 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     check_numbers(overrides)
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
-    refuse(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
+    refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
     if (
         base.name is None or not (Path(base.outputs) / base.name).exists()
     ):  # a sweep with results has its files and metric
-        refuse(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
+        refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged
 
@@ -295,7 +295,7 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     return [f"task.screen={digest}"]
 
 
-def _play(
+def _run_controller(
     console: Console, controller: Controller, judged: ValidatedSpace, interrupts: SignalCounter, stack: ExitStack
 ) -> int:
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
@@ -313,7 +313,7 @@ def _play(
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     try:
-        reasons = work(controller, console, interrupts, invalid, mirrors, reader)
+        reasons = run_trials(controller, console, interrupts, invalid, mirrors, reader)
     except UserError as error:  # a job was refused; the others continue
         left = [item.job_id for item in controller.running.values() if item.folder.open_attempt() is not None]
         if left and launcher.outlives:
@@ -324,7 +324,7 @@ def _play(
             console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
     failed = controller.study.best is None or controller.stopped_itself
     code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
-    end = "interrupted" if interrupts.count else status(controller)
+    end = "interrupted" if interrupts.count else name_status(controller)
     logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
         console.print(_detach_message(controller), highlight=False, soft_wrap=True)

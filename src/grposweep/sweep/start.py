@@ -209,7 +209,7 @@ class Interrupted(Protocol):
     count: int
 
 
-def prepare(
+def prepare_sweep(
     folder: SweepFolder,
     experiments: Mapping[str, Experiment],
     launcher: Launcher,

@@ -68,7 +68,7 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
     theirs = {"at": "last", **theirs}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
-        found, here = (" ".join(f"search.{n}={said[n]}" for n in other) for said in (theirs, ours))
+        found, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
         raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
             "be compared with ours. Set the same objective, or leave that sweep out."
@@ -116,17 +116,17 @@ def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator)
 
 def _read(path: Path) -> WarmStart | None:
     """Return the content of a file; None if it is missing or damaged."""
-    said = read_json(path) or {}
-    first, observations = said.get("first"), said.get("observations")
+    content = read_json(path) or {}
+    first, observations = content.get("first"), content.get("observations")
     if not _are_objects(first) or not _are_objects(observations):
         return None
     kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
     if any(
-        set(seen) != set(kinds) or not all(isinstance(seen[name], kind) for name, kind in kinds.items())
-        for seen in observations
+        set(record) != set(kinds) or not all(isinstance(record[name], kind) for name, kind in kinds.items())
+        for record in observations
     ):
         return None
-    return WarmStart(first, [Observation(**seen) for seen in observations])
+    return WarmStart(first, [Observation(**record) for record in observations])
 
 
 def _are_objects(value: object) -> TypeGuard[list[dict[str, Any]]]:
@@ -183,9 +183,9 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
     except (OSError, UserError):  # of a version with other keys, or damaged
         return None
     setting = read_setting(past)
-    wanted, told = learning(past, setting), numbers(setting)
+    wanted, past_numbers = learning(past, setting), numbers(setting)
     for _, point in zip(range(MOST_LOOKED_AT), _candidates(validator.space, past, setting), strict=False):
-        if numbers(validator.fields.setting(point)) != told or not validator.is_valid(point):
+        if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(point):
             continue
         verdict = validator.validate(point)
         found = learning(verdict.experiment, verdict.setting)

@@ -25,9 +25,9 @@ def main(arguments: list[str]) -> int:
 
         return prepare_sweep(Path(arguments[1]))
     if len(arguments) == 2 and arguments[0] == "serve":
-        from grposweep.train.vllm import serve
+        from grposweep.train.vllm import serve_model
 
-        serve(Path(arguments[1]))  # becomes another program
+        serve_model(Path(arguments[1]))  # becomes another program
     if len(arguments) == 1 and not arguments[0].startswith("-"):
         from grposweep.train.process import take_rank_place
         from grposweep.train.run import run_attempt

@@ -112,7 +112,7 @@ def measure(completions: Sequence[Completion]) -> Measured:
     )
 
 
-def choose(completions: Sequence[Completion], keys: Sequence[str], top: str, prompts: int, each: int) -> list[int]:
+def pick_places(completions: Sequence[Completion], keys: Sequence[str], top: str, prompts: int, each: int) -> list[int]:
     """Return the places of a few completions: of the same prompts at every evaluation, and one of the template ``top``."""
     wanted = _spread(sorted({completion.prompt_id for completion in completions}), prompts)
     seen: Counter[int] = Counter()

@@ -13,7 +13,7 @@ import torch
 from grporecipe.files import finite_or_none, text_sha256
 from grposweep.storage.completions import KeptCompletion, PromptRewards, keep_completions
 from grposweep.train.attempt import Attempt
-from grposweep.train.diversity import Completion, choose, measure
+from grposweep.train.diversity import Completion, measure, pick_places
 from grposweep.train.rewards import text_of
 
 KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
@@ -78,9 +78,9 @@ class HeldOutEvaluation:
         """(call, rank, position, completion with its rewards), as `rows`."""
         rewards = {row[:3]: finite_or_none(row[4]) for row in self.rows(rank)}
         return [
-            (call, rank, place, replace(said, reward=rewards[call, rank, place], parts=self._parts(call, place)))
+            (call, rank, place, replace(completion, reward=rewards[call, rank, place], parts=self._parts(call, place)))
             for call, texts in enumerate(self.texts)
-            for place, said in enumerate(texts)
+            for place, completion in enumerate(texts)
         ]
 
     def _parts(self, call: int, place: int) -> tuple[float | None, ...]:
@@ -98,14 +98,14 @@ def in_order(found: list[tuple[int, int, int, Completion]], generations: int) ->
     return kept
 
 
-def sampling_error(seen: list[Completion]) -> float | None:
+def sampling_error(completions: list[Completion]) -> float | None:
     """Return the standard error of the mean reward that sampling alone causes, on the same prompts.
 
     Evaluations of one trial share their prompts, so only this part of their noise differs. None unless each prompt has two
     completions with a reward.
     """
     by_prompt: dict[int, list[float]] = {}
-    for completion in seen:
+    for completion in completions:
         if completion.reward is not None:
             by_prompt.setdefault(completion.prompt_id, []).append(completion.reward)
     if not by_prompt or min(map(len, by_prompt.values())) < 2:
@@ -134,9 +134,9 @@ def mean_over_prompts(by_prompt: Mapping[int, float]) -> tuple[float, float | No
     return float(means.mean()), error
 
 
-def rewards_by_prompt(by_prompt: Mapping[int, float], seen: Sequence[Completion]) -> PromptRewards:
+def rewards_by_prompt(by_prompt: Mapping[int, float], completions: Sequence[Completion]) -> PromptRewards:
     """Return the mean rewards in the order of the prompts' ids; empty if a prompt has none."""
-    texts = {completion.prompt_id: completion.prompt for completion in seen}
+    texts = {completion.prompt_id: completion.prompt for completion in completions}
     means = [by_prompt[prompt] for prompt in sorted(by_prompt)]
     if by_prompt.keys() != texts.keys() or any(map(math.isnan, means)):
         return PromptRewards()
@@ -147,7 +147,7 @@ def keep_evaluation(
     attempt: Attempt,
     step: int,
     values: Mapping[str, Any],
-    seen: Sequence[Completion],
+    completions: Sequence[Completion],
     names: Sequence[str],
     began: float,
 ) -> dict[str, float]:
@@ -156,7 +156,7 @@ def keep_evaluation(
     ``names`` are those of the rewards, ``began`` when the evaluation began (seconds of the performance counter).
     """
     before, search = time.perf_counter(), attempt.experiment.search
-    measured = measure(seen)
+    measured = measure(completions)
     metrics: dict[str, float] = measured.metrics
     value = finite_or_none({**values, **metrics}.get(search.metric))
     kept = [
@@ -164,15 +164,15 @@ def keep_evaluation(
             step=step,
             attempt=attempt.number,
             value=value,
-            prompt_id=seen[place].prompt_id,
-            prompt=seen[place].prompt,
-            completion=seen[place].text,
-            reward=seen[place].reward,
-            rewards=dict(zip(names, seen[place].parts, strict=True)),
-            truncated=seen[place].truncated,
+            prompt_id=completions[place].prompt_id,
+            prompt=completions[place].prompt,
+            completion=completions[place].text,
+            reward=completions[place].reward,
+            rewards=dict(zip(names, completions[place].parts, strict=True)),
+            truncated=completions[place].truncated,
             template=bool(measured.template) and measured.keys[place] == measured.template,
         )
-        for place in choose(seen, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
+        for place in pick_places(completions, measured.keys, measured.template, KEPT_PROMPTS, KEPT_EACH)
     ]
     keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
     attempt.tracker.log_completions(step, kept)

@@ -131,11 +131,11 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
             write_json(chosen, {"attempt": attempt.number, "checkpoint": newest.path.name if newest else None})
         return newest.path if newest else None
     until = time.monotonic() + CHOICE_SECONDS
-    while (said := read_json(chosen) or {}).get("attempt") != attempt.number:
+    while (choice := read_json(chosen) or {}).get("attempt") != attempt.number:
         if time.monotonic() > until:
             raise TimeoutError(f"the first node did not write {chosen} within {CHOICE_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
-    return trial.output / said["checkpoint"] if said["checkpoint"] else None
+    return trial.output / choice["checkpoint"] if choice["checkpoint"] else None
 
 
 def _start(
@@ -297,8 +297,8 @@ def error_line(lines: Sequence[str]) -> str:
     """Return the last exception of a log with the file and line of the user's own code; without one its last error line."""
     start = max((n for n, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if start is None:
-        said = (line for line in reversed(lines) if "error" in line.lower() and not line.startswith("$ "))
-        return _RANK.sub("", next(said, "")).strip()[:LONGEST_ERROR]
+        errors = (line for line in reversed(lines) if "error" in line.lower() and not line.startswith("$ "))
+        return _RANK.sub("", next(errors, "")).strip()[:LONGEST_ERROR]
     frames = [found for line in lines[start:] if (found := _FRAME.search(line))]
     ends = [n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))]
     if not ends:

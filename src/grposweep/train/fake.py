@@ -14,7 +14,7 @@ from grporecipe.files import write_json
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train.attempt import Attempt, Outcome
-from grposweep.train.records import summarise
+from grposweep.train.records import find_objective
 
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
 
@@ -91,7 +91,7 @@ def _resume(attempt: Attempt) -> int:
 
 def _finish(attempt: Attempt, step: int) -> Outcome:
     keep, search = attempt.experiment.trainer.keep, attempt.experiment.search
-    best = summarise(attempt.metrics.lines(), search).best_step
+    best = find_objective(attempt.metrics.lines(), search).best_step
     model = _save_model(attempt.folder, best or step) if keep == "best" or (best and keep != "none") else None
     if keep in ("last", "all"):
         return Outcome(stopped=False, step=step, model=model, checkpoint=_save(attempt, step))

@@ -29,7 +29,7 @@ WENT_OFFLINE = "GRPOSWEEP_OFFLINE"  # set by `go_offline`, not by the user
 SECONDS = 1.0  # between two looks at a download
 
 
-def download(model: Model, progress: Progress) -> Path:
+def download_model(model: Model, progress: Progress) -> Path:
     """Return the complete local snapshot of a hub model, downloaded if it is not in the hub's cache.
 
     ``progress`` is called about once a second during a download. Without a connection a complete snapshot in the cache will do.
@@ -47,12 +47,12 @@ def download(model: Model, progress: Progress) -> Path:
     except Exception as error:  # network errors are those of the client's HTTP library, which has changed twice
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if (known := find(model, _cached_commit(model))) is not None:
+        if (known := find_snapshot(model, _cached_commit(model))) is not None:
             return known
-        raise UserError(explain(model, error)) from error
+        raise UserError(explain_absence(model, error)) from error
 
 
-def find(model: Model, commit: str | None) -> Path | None:
+def find_snapshot(model: Model, commit: str | None) -> Path | None:
     """Return the complete snapshot of this commit in the hub's cache, or None."""
     folder = _repository(model) / "snapshots" / (commit or "")
     return folder if commit and _is_complete(folder) else None
@@ -69,7 +69,7 @@ def go_offline() -> None:
             setattr(sys.modules[module], name, True)
 
 
-def explain(model: Model, error: Exception) -> str:
+def explain_absence(model: Model, error: Exception) -> str:
     """Return why a model could not be had, and the ways to have it."""
     text = str(error)
     if "gated" in text.lower() or "401" in text or "403" in text:

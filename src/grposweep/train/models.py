@@ -43,14 +43,14 @@ class Loaded:
     peft_config: LoraConfig | None = None
 
 
-def locate(model: Model, prepared: str | None = None, progress: Progress = silent) -> Path:
+def find_model_folder(model: Model, prepared: str | None = None, progress: Progress = silent) -> Path:
     """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub model.
 
     ``prepared`` is the hash of the weights that preparation noted, a hub model's commit. If this machine has what preparation
     loaded, this process stays off the network from now on. Otherwise a hub model is downloaded.
     """
     is_local = model.path in CREATED or Path(model.path).is_dir()
-    known = None if is_local else hub.find(model, prepared)
+    known = None if is_local else hub.find_snapshot(model, prepared)
     wants_kernels = model.use_kernels or "/" in (model.attn_implementation or "")  # of the hub; preparation loads none
     if prepared is not None and (is_local or known) and not wants_kernels:
         hub.go_offline()  # the client would try for half a minute to see whether the task's data is new
@@ -59,7 +59,7 @@ def locate(model: Model, prepared: str | None = None, progress: Progress = silen
     if is_local:
         _check_folder(Path(model.path))
         return Path(model.path)
-    return known or hub.download(replace(model, revision=prepared or model.revision), progress)
+    return known or hub.download_model(replace(model, revision=prepared or model.revision), progress)
 
 
 def load_model(model: Model, folder: Path) -> Loaded:

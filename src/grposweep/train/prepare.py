@@ -50,10 +50,10 @@ def prepare_sweep(folder: Path) -> int:
                     done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
-        said = inputs.with_originals(str(error))
-        print(said, file=sys.stderr)
+        message = inputs.with_originals(str(error))
+        print(message, file=sys.stderr)
         if folder.is_dir():
-            write_text(folder / paths.PREPARE_ERROR, redact(said))  # for the controller, which shows no log
+            write_text(folder / paths.PREPARE_ERROR, redact(message))  # for the controller, which shows no log
         return ExitCode.BAD_INPUT
     return ExitCode.FINISHED
 
@@ -121,11 +121,11 @@ def prepare_model(
 
     Raises UserError if its tokenizer cannot read the prompts.
     """
-    from grposweep.train.models import load_model, locate, read_shape
+    from grposweep.train.models import find_model_folder, load_model, read_shape
     from grposweep.train.trl import calm  # torch and TRL: only for a real model
 
     calm()
-    folder = locate(experiment.model, progress=progress)
+    folder = find_model_folder(experiment.model, progress=progress)
     loaded = load_model(experiment.model, folder)
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])

@@ -192,8 +192,8 @@ class RayNode:
             f"there are {there}. Read logs/ray-*.log, or set a higher cluster.ray_timeout."
         )
 
-    def _announce(self, **said: Any) -> None:
-        write_json(self.attempt.folder / STATE, {"attempt": self.attempt.number, **said})
+    def _announce(self, **state: Any) -> None:
+        write_json(self.attempt.folder / STATE, {"attempt": self.attempt.number, **state})
 
     def _ended(self, child: "subprocess.Popen[bytes]") -> str:
         return f"Ray ended on node {self.attempt.rank} of {self.cluster.nodes} with exit code {child.returncode}"
@@ -204,8 +204,8 @@ class RayNode:
 
 def _state(attempt: Attempt) -> dict[str, Any]:
     """Return the state that this attempt's head has written; empty before."""
-    said = read_json(attempt.folder / STATE) or {}
-    return said if said.get("attempt") == attempt.number else {}
+    state = read_json(attempt.folder / STATE) or {}
+    return state if state.get("attempt") == attempt.number else {}
 
 
 def _until(attempt: Attempt, seconds: float) -> Iterator[None]:
@@ -222,8 +222,8 @@ def _until(attempt: Attempt, seconds: float) -> Iterator[None]:
 def _last_line(log: Path) -> str:
     """Return the end of a log, for a message."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return f"logs/{log.name} ends with: {said}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    return f"logs/{log.name} ends with: {last}"
 
 
 def _nodes(answer: Path) -> list[list[float]] | None:

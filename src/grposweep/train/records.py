@@ -130,7 +130,7 @@ class Objective:
         return {n: value for n, value in shown.items() if value is not None or n not in ("best_step", "optimism")}
 
 
-def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
+def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | None = None) -> Objective:
     """Return the objective of these lines. They are read from disk, so a resumed attempt includes its past.
 
     The standard error is the mean of the evaluations' own: an upper bound, since they share their prompts.
@@ -147,8 +147,8 @@ def summarise(lines: list[dict[str, Any]], search: Search, metric: str | None = 
     by_prompt = steps if metric == "eval_reward" else ()
     if found is None or value is None:
         return Objective(value, error, start, start_error, evaluated=by_prompt)
-    worth = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
-    return Objective(worth, error, start, start_error, steps[-1], found.optimism, by_prompt)
+    unbiased = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
+    return Objective(unbiased, error, start, start_error, steps[-1], found.optimism, by_prompt)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from grporecipe.errors import UserError
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.storage.inputs import original_path
 
 Function = Callable[..., Sequence[float | None]]
@@ -192,7 +192,7 @@ def load_reward(spec: str) -> Reward:
     """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
     if spec in BUILT_IN:
         return Reward(spec, BUILT_IN[spec])
-    refuse(reward_problems(spec))
+    refuse_mistakes(reward_problems(spec))
     place, _, name = spec.rpartition(":")
     function = getattr(_load_module(spec, place), name, None)
     if not callable(function):

@@ -21,7 +21,7 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, attempt_number, load_attempt
 from grposweep.train.records import (
     check_objective,
-    summarise,
+    find_objective,
 )
 from grposweep.train.tracker import with_intervals
 
@@ -92,7 +92,7 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
     elif kind == "trl":
         from grposweep.train.trl import train
     elif kind == "screen":
-        from grposweep.train.screen import screen as train
+        from grposweep.train.screen import screen_prompts as train
     else:
         from grposweep.train.external import train
     return train
@@ -104,7 +104,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
         return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
-    found = summarise(lines, search)
+    found = find_objective(lines, search)
     if not outcome.stopped:
         check_objective(lines, search.metric, found)
     took = attempt.seconds

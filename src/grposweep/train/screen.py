@@ -66,7 +66,7 @@ class Screener(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         self._metrics["eval"].clear()
 
 
-def screen(attempt: Attempt) -> Outcome:
+def screen_prompts(attempt: Attempt) -> Outcome:
     """Sample what is not sampled yet, until all is done or the attempt is asked to stop."""
     calm()
     use_devices(attempt)
@@ -97,17 +97,17 @@ def screen(attempt: Attempt) -> Outcome:
         samples.clear()
         if attempt.is_main:
             for prompt in portion:
-                collect(rows[prompt], gathered, request.samples).append(attempt.folder)
+                collect_samples(rows[prompt], gathered, request.samples).append(attempt.folder)
     attempt.beat(len(order), force=True)
     return Outcome(stopped=False, step=len(order))
 
 
 def agreed(attempt: Attempt, done: int) -> int:
     """Return rank 0's count on every rank: on a network file system others may still see an older state."""
-    told = [done]
+    shared = [done]
     if attempt.ranks > 1:
-        torch.distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def describe(attempt: Attempt, rows: Dataset, weights: str, rewards: list[Reward]) -> ScreenedData:
@@ -142,7 +142,7 @@ def build_screener(
     ends = {model.tokenizer.eos_token_id, model.tokenizer.pad_token_id}
     trainer = Screener(
         model=model.path,
-        reward_funcs=[keep(reward, number, samples, ends) for number, reward in enumerate(rewards)],
+        reward_funcs=[tap_reward(reward, number, samples, ends) for number, reward in enumerate(rewards)],
         args=arguments,
         train_dataset=rows,
         eval_dataset=rows,
@@ -156,7 +156,7 @@ def build_screener(
     return trainer
 
 
-def keep(reward: Reward, number: int, samples: list[Sample], ends: set[int]) -> Callable[..., list[float | None]]:
+def tap_reward(reward: Reward, number: int, samples: list[Sample], ends: set[int]) -> Callable[..., list[float | None]]:
     """Return the same reward, which also records its calls and values. The first reward's calls make the samples."""
 
     def heard(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
@@ -176,7 +176,7 @@ def keep(reward: Reward, number: int, samples: list[Sample], ends: set[int]) -> 
     return heard
 
 
-def collect(row: dict[str, Any], gathered: list[Sample], count: int) -> PromptSamples:
+def collect_samples(row: dict[str, Any], gathered: list[Sample], count: int) -> PromptSamples:
     """Return a prompt's record; of several ranks the last batch is filled up with further samples, which are left out."""
     own = [sample for sample in gathered if sample.prompt == row["prompt_id"]][:count]
     lowest = sorted(own, key=lambda sample: (sum(value or 0.0 for value in sample.rewards), not sample.mentions))

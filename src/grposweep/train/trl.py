@@ -52,12 +52,12 @@ from grposweep.train.models import (
     Loaded,
     build_quantization,
     check_installed,
+    find_model_folder,
     load_model,
-    locate,
     name_base_model,
     widen_adapters,
 )
-from grposweep.train.records import build_rollout_schedule, summarise
+from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
 from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.tasks import Data, load_data
@@ -106,7 +106,7 @@ def locate_model(attempt: Attempt) -> Path:
     def feed(_what: str, _done: int, _total: int) -> None:
         watchdog.feed(attempt.experiment.cluster.stall_min)
 
-    return locate(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
+    return find_model_folder(attempt.experiment.model, prepared_weights(attempt.folder, attempt.experiment), feed)
 
 
 def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
@@ -114,12 +114,12 @@ def choose_checkpoint(attempt: Attempt) -> Checkpoint | None:
 
     Rank 0 chooses and tells the others: on a network file system each node may still see an older state of a folder.
     """
-    told: list[Checkpoint | None] = [None]
+    shared: list[Checkpoint | None] = [None]
     if attempt.is_main:
-        told = [attempt.begin()]
+        shared = [attempt.begin()]
     if attempt.ranks > 1:
-        torch.distributed.broadcast_object_list(told, src=0)
-    return told[0]
+        torch.distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def calm() -> None:
@@ -200,18 +200,18 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
                 values = dict(super().evaluate(*args, **kwargs))
         finally:
             self.held_out.active = False
-        rows, said = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
+        rows, completions = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
         if ranks > 1:
-            rows, said = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(said)
+            rows, completions = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(completions)
         by_prompt = prompt_means(rows, self.num_generations_eval)
         mean, error = mean_over_prompts(by_prompt)
         values |= {"eval_reward": mean, "eval_reward_se": error}
         if self.attempt.is_main:
-            seen = in_order(said, self.num_generations_eval)
+            ordered = in_order(completions, self.num_generations_eval)
             names = [reward.__name__ for reward in self.reward_funcs]
-            values |= {"eval_reward_noise": sampling_error(seen)}
-            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, seen))
-            values |= keep_evaluation(self.attempt, step, values, seen, names, began)
+            values |= {"eval_reward_noise": sampling_error(ordered)}
+            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
+            values |= keep_evaluation(self.attempt, step, values, ordered, names, began)
         self.attempt.log("eval", step, values)
         if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
             self._keep_best(step)
@@ -393,4 +393,4 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
 def best_step_of(attempt: Attempt, until: float = math.inf) -> int | None:
     """Return the step of the best evaluation so far, or by a step; on rank 0, which writes the metrics."""
     lines = [line for line in attempt.metrics.lines() if line["step"] <= until]
-    return summarise(lines, attempt.experiment.search).best_step
+    return find_objective(lines, attempt.experiment.search).best_step

@@ -25,7 +25,7 @@ from grposweep.train.process import port_for_weights
 POLL_SECONDS = 1.0
 
 
-def serve(folder: Path) -> None:
+def serve_model(folder: Path) -> None:
     """Become the trial's server, on port $GRPOSWEEP_VLLM_PORT: ``python -m grposweep.train serve <trial folder>``.
 
     Its engines are processes of their own, and end with it. Its output is redacted.
@@ -36,9 +36,9 @@ def serve(folder: Path) -> None:
         command = ["bash", "-c", experiment.generation.vllm_server_command]
         os.execvpe("bash", command, {**os.environ, **end_children_with(os.getpid())})
     from grposweep.train.attempt import prepared_weights, read_own_setting
-    from grposweep.train.models import locate  # torch; only here
+    from grposweep.train.models import find_model_folder  # torch; only here
 
-    path = str(locate(experiment.model, prepared_weights(folder, experiment)))
+    path = str(find_model_folder(experiment.model, prepared_weights(folder, experiment)))
     length = read_own_setting(folder, experiment).vllm_max_model_length
     command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.

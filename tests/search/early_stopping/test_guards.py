@@ -2,7 +2,7 @@
 
 import pytest
 
-from grporecipe.guards import check, one_template
+from grporecipe.guards import check_curve, one_template
 from grposweep.search.early_stopping import Curve, State
 
 
@@ -39,7 +39,7 @@ SOUND = {
 @pytest.mark.parametrize("guard", COLLAPSED)
 def test_each_guard_finds_its_collapse_and_says_what_it_saw(guard: str) -> None:
     """In words that a user can check."""
-    alarm = check(COLLAPSED[guard])
+    alarm = check_curve(COLLAPSED[guard])
     assert alarm is not None
     assert alarm.guard == guard
     assert any(digit.isdigit() for digit in alarm.evidence) or guard == "non_finite"
@@ -48,7 +48,7 @@ def test_each_guard_finds_its_collapse_and_says_what_it_saw(guard: str) -> None:
 @pytest.mark.parametrize("case", SOUND)
 def test_no_guard_ends_a_training_that_may_recover_or_has_learned(case: str) -> None:
     """Better one collapse too late than a good trial lost."""
-    assert check(SOUND[case]) is None
+    assert check_curve(SOUND[case]) is None
 
 
 @pytest.mark.parametrize("guard", COLLAPSED)
@@ -57,7 +57,7 @@ def test_a_guard_is_silent_one_evaluation_before(guard: str) -> None:
     whole = COLLAPSED[guard]
     if len(whole.held_out) > 1:
         before = {name: list(values[:-1]) for name, values in whole.signals.items()}
-        assert check(curve(list(whole.held_out[:-1]), whole.start, **before)) is None
+        assert check_curve(curve(list(whole.held_out[:-1]), whole.start, **before)) is None
 
 
 def test_the_guard_against_templates_has_the_limit_that_is_set() -> None:
@@ -70,4 +70,4 @@ def test_the_guard_against_templates_has_the_limit_that_is_set() -> None:
         == "80% of the held-out completions are one template, more than search.max_template_share=0.5 twice"
     )
     assert one_template(gamed, 0.75) is None
-    assert check(gamed) is None
+    assert check_curve(gamed) is None

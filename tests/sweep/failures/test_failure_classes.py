@@ -16,7 +16,7 @@ import yaml
 
 from grposweep.launchers.base import End
 from grposweep.storage.results import Failure
-from grposweep.sweep.failures import POLICIES, Evidence, classify, log_sizes, read_evidence
+from grposweep.sweep.failures import POLICIES, Evidence, classify_failure, log_sizes, read_evidence
 
 PARTS = ("develop", "held_out", "fresh", "blind_first", "blind_second", "blind_third")
 FOREVER = {failure for failure, policy in POLICIES.items() if policy.retries is None}
@@ -31,7 +31,7 @@ def found(case: dict[str, Any]) -> Failure:
     """The class by its evidence."""
     logs = {name: text.splitlines() for name, text in case["logs"].items()}
     evidence = {key: case[key] for key in ("code", "state", "error", "progress", "metrics") if key in case}
-    return classify(Evidence(logs=logs, **evidence))
+    return classify_failure(Evidence(logs=logs, **evidence))
 
 
 def accepted(case: dict[str, Any]) -> list[str]:
@@ -73,7 +73,7 @@ def test_no_failure_is_wrongly_tried_again_forever_and_none_wrongly_given_up(par
 
 def test_an_attempt_without_evidence_is_a_crash() -> None:
     """Not something to be repeated."""
-    assert classify(Evidence()) is Failure.CRASH
+    assert classify_failure(Evidence()) is Failure.CRASH
 
 
 def test_an_earlier_attempts_lines_are_not_this_ones_evidence(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_an_earlier_attempts_lines_are_not_this_ones_evidence(tmp_path: Path) ->
     before = log_sizes(tmp_path)
     with log.open("a") as file:
         file.write("AssertionError\n")
-    assert classify(read_evidence(tmp_path, End(1), before=before)) is Failure.CRASH
-    assert classify(read_evidence(tmp_path, End(1))) is Failure.GPU_MEMORY
+    assert classify_failure(read_evidence(tmp_path, End(1), before=before)) is Failure.CRASH
+    assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.GPU_MEMORY
 
 
 def test_only_the_tail_of_a_long_log_is_read_and_its_first_line_is_whole(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_only_the_tail_of_a_long_log_is_read_and_its_first_line_is_whole(tmp_pat
     lines = read_evidence(tmp_path, End(1)).logs["rank-0.log"]
     assert len(lines) < 6_000
     assert set(lines[:-2]) == {"0123456789\ufffd"}
-    assert classify(read_evidence(tmp_path, End(1))) is Failure.HOST_MEMORY
+    assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.HOST_MEMORY
 
 
 def test_what_the_attempt_said_itself_is_evidence(tmp_path: Path) -> None:
     """result.json's failure, and metrics without numbers."""
     (tmp_path / "result.json").write_text('{"failure": {"kind": "RewardError", "message": "task.rewards: x raised"}}')
-    assert classify(read_evidence(tmp_path, End(1))) is Failure.REWARD
+    assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.REWARD
     (tmp_path / "result.json").unlink()
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 3, "loss": null}\n{"kind": "trai')
-    assert classify(read_evidence(tmp_path, End(1))) is Failure.NON_FINITE
+    assert classify_failure(read_evidence(tmp_path, End(1))) is Failure.NON_FINITE

@@ -14,7 +14,7 @@ from grposweep.config.fields import KEYS
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment
 from grposweep.storage.records import OomFix, apply_oom_fix
-from grposweep.sweep.oom import SPLITTABLE, heal
+from grposweep.sweep.oom import SPLITTABLE, halve_batch
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
@@ -29,9 +29,9 @@ def setting(size: int, accumulation: int, generation: int | None = None, **more:
 
 def test_the_micro_batch_is_halved_and_the_accumulation_doubled() -> None:
     """And a rollout's micro-steps, where they are set; otherwise TRL derives them from the accumulation."""
-    assert heal(setting(8, 3)) == dict(zip(BATCH[:2], (4, 6), strict=True))
-    assert heal(setting(8, 3, 6)) == dict(zip(BATCH, (4, 6, 12), strict=True))
-    assert heal(setting(9, 1)) == dict(zip(BATCH[:2], (3, 3), strict=True))
+    assert halve_batch(setting(8, 3)) == dict(zip(BATCH[:2], (4, 6), strict=True))
+    assert halve_batch(setting(8, 3, 6)) == dict(zip(BATCH, (4, 6, 12), strict=True))
+    assert halve_batch(setting(9, 1)) == dict(zip(BATCH[:2], (3, 3), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_micro_batch_is_halved_and_the_accumulation_doubled() -> None:
 )
 def test_what_cannot_be_split_or_would_train_otherwise_is_not_healed(hopeless: Setting) -> None:
     """It becomes a failed trial."""
-    assert heal(hopeless) is None
+    assert halve_batch(hopeless) is None
 
 
 @given(
@@ -60,7 +60,7 @@ def test_healing_keeps_rollouts_and_steps(
     before = setting(size, accumulation, generation, num_iterations=reuse, loss_type=loss).replace(
         {"processes": processes}
     )
-    changes = heal(before)
+    changes = halve_batch(before)
     if changes is None or errors(check(before)):
         return
     after = before.replace(changes)
@@ -81,7 +81,7 @@ def test_an_experiment_whose_sizes_were_left_to_the_planner_is_healed_too(tmp_pa
     experiment.batch.prompts_per_step, experiment.batch.num_generations = 8, 8
     experiment.schedule.max_steps = 10
     before = read_setting(experiment)
-    changes = heal(before)
+    changes = halve_batch(before)
     assert changes is not None
     OomFix(changes, "out of GPU memory", attempt=0).write(tmp_path)
     after = read_setting(apply_oom_fix(tmp_path, experiment))
@@ -104,7 +104,7 @@ def test_trl_derives_the_same_rollout_for_a_healed_batch(generation: int | None,
         max_steps=10,
         **dict(zip(BATCH, (8, 2, generation), strict=True)),
     )
-    changes = heal(before)
+    changes = halve_batch(before)
     assert changes is not None
     configs = [
         GRPOConfig(output_dir=str(tmp_path), num_generations=4, use_cpu=True, **{n: getattr(s, n) for n in BATCH})

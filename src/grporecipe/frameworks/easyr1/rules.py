@@ -294,10 +294,10 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
 
 def _when(key: str, recipe: Recipe) -> str:
     """Say when a key was added or removed, and name the release that the recipe is judged by."""
-    now, seen = text(recipe.version), easyr1.span(key)
-    if seen is None:
+    now, releases = text(recipe.version), easyr1.span(key)
+    if releases is None:
         return "no EasyR1 release has such a key"
-    first, last = seen
+    first, last = releases
     if recipe.version < first:
         return f"it came with EasyR1 {text(first)}, and this is {now}"
     return f"EasyR1 {text(last)} removed it" if last else f"EasyR1 {now} does not take it"

@@ -15,7 +15,7 @@ from grporecipe.frameworks.ms_swift.recipes import (
     keys_of,
     native_keys,
     render,
-    unsaid,
+    unstated,
 )
 from grporecipe.registries import Lazy
 
@@ -36,7 +36,7 @@ FRAMEWORK = Framework(
     },
     renamed={"warmup_ratio": "warmup_steps"},
     collect=collect,
-    unsaid=unsaid,
+    unstated=unstated,
     keys_of=keys_of,
     derived=DERIVED,
     render=render,

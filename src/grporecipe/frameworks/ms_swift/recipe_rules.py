@@ -93,10 +93,10 @@ def _life(name: str, version: Version) -> str:
     """Say why a key is missing: its successor, or the releases that have it."""
     if name in GONE:
         return f": {GONE[name]}"
-    seen = span(name)
-    if seen is None:
+    lifetime = span(name)
+    if lifetime is None:
         return ""
-    first, last = seen
+    first, last = lifetime
     return f": it came with {text(first)}" if version < first else f": {text(last)} removed it" if last else ""
 
 

@@ -13,8 +13,8 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks.base import (
+    ABSENT,
     RELEASE,
-    UNSAID,
     Field,
     Framework,
     KeyTable,
@@ -103,7 +103,7 @@ FIELDS = (
     Field("model_name_or_path", "model", RELEASE, plain=False),
     Field("dataset_name", "dataset"),
     Field("parameters", "model", fixable=False,
-          derive=lambda found: model_size(str(found.said.get("model") or "")) or UNSAID),
+          derive=lambda found: model_size(str(found.stated.get("model") or "")) or ABSENT),
     Field("train_prompts", "dataset", fixable=False),
     Field("eval_prompts", "val_dataset", fixable=False),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
@@ -144,7 +144,7 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
 
 
-def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
+def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
     """Return the values that ms-swift sets after parsing for keys that a recipe leaves out."""
     return {
         "gradient_accumulation_steps": 1,
@@ -163,34 +163,34 @@ def unsaid(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
 
 def keys_of(found: Values) -> dict[str, str]:
     """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
-    if found.said.get("warmup_ratio"):
+    if found.stated.get("warmup_ratio"):
         return {"warmup_steps": "warmup_ratio"}
     return MEGATRON_KEYS if is_megatron(found.recipe) else {}
 
 
 def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the completion length, for which two older keys win, and whether a teacher gives the signal."""
-    said = found.said
-    length = said.get("response_length") or said.get("max_new_tokens")
-    teacher = said.get("teacher_model") or said.get("teacher_model_server")
+    stated = found.stated
+    length = stated.get("response_length") or stated.get("max_new_tokens")
+    teacher = stated.get("teacher_model") or stated.get("teacher_model_server")
     return {**({"max_completion_length": length} if length else {}), **({"distils": True} if teacher else {})}
 
 
 def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
-    said = found.said
-    steps, epochs, most = read_steps(said.get("max_steps")), said.get("num_train_epochs", 3.0), said.get("max_epochs")
-    fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in said else epochs}
+    keys = found.stated
+    steps, epochs, most = read_steps(keys.get("max_steps")), keys.get("num_train_epochs", 3.0), keys.get("max_epochs")
+    fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in keys else epochs}
     if most:
         fields = {"epochs": float(most) if steps is not None else min(epochs, float(most)), "ends_with_epochs": True}
-    if "learning_rate" not in said:
-        fields["learning_rate"] = FULL_RATE if said.get("tuner_type") == "full" else TUNER_RATE
-    return fields | {"warmup_steps": said.get("warmup_steps") or said.get("warmup_ratio") or 0.0}
+    if "learning_rate" not in keys:
+        fields["learning_rate"] = FULL_RATE if keys.get("tuner_type") == "full" else TUNER_RATE
+    return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
-    values = found.said
+    values = found.stated
     estimator = values.get("advantage_estimator", "grpo")
     losses = _listed(values.get("loss_type")) or ["grpo"]
     scaling = values.get("scale_rewards") or SCALES.get(estimator, "group")
@@ -224,7 +224,7 @@ def derive_data(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
     The number of rows is the one given to the reader, or the samples that every data set names (``name#1000``).
     """
-    values, recipe = found.said, found.recipe
+    values, recipe = found.stated, found.recipe
     strategy = values.get("eval_strategy") or fields["save_strategy"]
     ratio = 0.0 if values.get("val_dataset") or values.get("streaming") else values.get("split_dataset_ratio", 0.0)
     rows = recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))

@@ -160,12 +160,12 @@ class Options:
 
 def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the actor's GPUs and the prompts of an optimizer step. The recipe states that step in completions."""
-    option, told = Options(found), fields["processes"]
+    option, stated = Options(found), fields["processes"]
     gpus = option.whole("actor.num_nodes", 1) * option.whole("actor.num_gpus_per_node", 8)
     names = {at(f"actor.{name}", found.recipe.version) for name in ("num_nodes", "num_gpus_per_node")}
     group, completions = max(fields["num_generations"], 1), option.whole("train.batch_size", 128)
     return {
-        "processes": told if told is not None else None if found.bad & names else gpus,
+        "processes": stated if stated is not None else None if found.bad & names else gpus,
         "prompts_per_step": max(completions // group, 1) if completions > 0 else completions,
         "use_vllm": option.whole("vllm.num_engines", 0) > 0,
         "vllm_mode": "colocate",

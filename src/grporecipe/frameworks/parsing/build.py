@@ -7,7 +7,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import open_file
-from grporecipe.frameworks import FRAMEWORKS, detect, recognise
+from grporecipe.frameworks import FRAMEWORKS, detect_framework, recognise_recipe
 from grporecipe.frameworks.parsing.launcher_files import near
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.version_source import Judged, Wanted, find_version
@@ -73,7 +73,7 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     """Return a recipe with its version, for the given framework or the one detected by keys and paths."""
     framework = options.framework
     if framework == "auto":  # a small object made by a program is for TRL unless its keys show another framework
-        framework = detect(config, *paths) if len(config) <= FEW_KEYS else recognise(config, paths)
+        framework = detect_framework(config, *paths) if len(config) <= FEW_KEYS else recognise_recipe(config, paths)
     processes = options.processes if options.processes is not None else more.pop("processes", None)
     more.pop("processes", None)
     if FRAMEWORKS[framework].is_dotted:

@@ -391,7 +391,7 @@ class Overrides:
 
 def read_overrides(start: LaunchCommand) -> Overrides:
     """Return the overrides after the program's name, in order."""
-    said = Overrides()
+    given = Overrides()
     options: dict[str, str] = {}
     words = iter(start.after)
     for word in words:
@@ -399,30 +399,30 @@ def read_overrides(start: LaunchCommand) -> Overrides:
         if name in FILE_OPTIONS:
             options[name] = value if equals else getattr(next(words, None), "text", "")
         elif name == "config":
-            said.base = value
+            given.base = value
         else:
-            _take(said, word)
-    said.base = _WORKING.sub("", said.base or _named(options))
-    return said
+            _take(given, word)
+    given.base = _WORKING.sub("", given.base or _named(options))
+    return given
 
 
-def _take(said: Overrides, word: Word) -> None:
+def _take(given: Overrides, word: Word) -> None:
     override = parse_override(word.text)
     if override is None:
         if word.unknown:
-            said.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
-            said.may_have_more |= not ARGUMENTS.fullmatch(word.text)
+            given.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
+            given.may_have_more |= not ARGUMENTS.fullmatch(word.text)
         return
     key = ("~" if override.sign == "~" else override.sign) + override.key
-    for before in [known for known in said.config if known.lstrip("+") == override.key]:
-        if said.config[before] != override.value:
-            said.duplicates += (Duplicate(override.key, said.lines[before], word.line, said.config[before]),)
-        del said.config[before], said.lines[before]
-    said.config[key], said.lines[key] = override.value, word.line
-    said.raw[key] = word.text.partition("=")[2]
-    said.unresolved.pop(key, None)
+    for before in [known for known in given.config if known.lstrip("+") == override.key]:
+        if given.config[before] != override.value:
+            given.duplicates += (Duplicate(override.key, given.lines[before], word.line, given.config[before]),)
+        del given.config[before], given.lines[before]
+    given.config[key], given.lines[key] = override.value, word.line
+    given.raw[key] = word.text.partition("=")[2]
+    given.unresolved.pop(key, None)
     if word.unknown and "${" + "oc." not in word.text:
-        said.unresolved[key] = word.text.partition("=")[2]
+        given.unresolved[key] = word.text.partition("=")[2]
 
 
 def _named(options: Mapping[str, str]) -> str:

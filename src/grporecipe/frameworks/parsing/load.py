@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS, read, recognise
+from grporecipe.frameworks import FRAMEWORKS, read_recipe, recognise_recipe
 from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launcher_files import read_keys
 from grporecipe.frameworks.parsing.project import settings_for
@@ -48,7 +48,7 @@ def stated_processes(path: Path) -> int | None:
     """Return the training processes that a recipe states itself if these are several; None if it cannot be read."""
     try:
         recipe = load_recipe(path, Options())
-        setting = read(recipe).setting
+        setting = read_recipe(recipe).setting
     except UserError:
         return None
     is_stated = bool(recipe.processes) or "processes" in setting.given
@@ -93,7 +93,7 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
     if path.suffix == ".toml":
         refuse_toml(text)
     flat = parse_yaml(text)
-    framework = recognise(flat.config, [str(path)]) if options.framework == "auto" else options.framework
+    framework = recognise_recipe(flat.config, [str(path)]) if options.framework == "auto" else options.framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
 

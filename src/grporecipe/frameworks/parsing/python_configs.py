@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, takes, version_of
+from grporecipe.frameworks import FRAMEWORKS, find_keys, version_of
 from grporecipe.frameworks.parsing.build import Options, build_recipe
 from grporecipe.frameworks.parsing.python_launched import LIBRARY_TRAINERS, MOST_BASES, fields_of, read_trainer
 from grporecipe.frameworks.parsing.python_source import (
@@ -131,7 +131,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     judged = _installed(made, framework, options) or options.find_version(
         framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
-    known = takes(framework, judged.version)
+    known = find_keys(framework, judged.version)
     recipe = build_recipe(
         {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
         replace(options, framework=framework, judged=judged),
@@ -144,7 +144,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     )
     if not made.spread:
         return recipe
-    rest = dict.fromkeys(takes(framework, recipe.version).keys() - recipe.config.keys(), made.spread)
+    rest = dict.fromkeys(find_keys(framework, recipe.version).keys() - recipe.config.keys(), made.spread)
     return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
 
 
@@ -239,7 +239,7 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
         trainers = every
     if not trainers and not (is_only and not every):
         return {}
-    said: dict[str, Slot] = {}
+    slots: dict[str, Slot] = {}
     for call, scope in names.calls:
         if last_name(call.func) not in ("from_pretrained", "get_peft_model"):
             continue
@@ -247,24 +247,24 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
         if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
             model = given.get("model_name") or given.get("*0")
             found = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
-            said |= {key: slot for key, slot in found.items() if slot is not None and slot.value is not UNKNOWN}
+            slots |= {key: slot for key, slot in found.items() if slot is not None and slot.value is not UNKNOWN}
         elif last_name(call.func) == "get_peft_model" and "r" in given:
-            said |= _read_lora(call, given)
+            slots |= _read_lora(call, given)
     if not trainers:
-        return said
+        return slots
     given, _ = _arguments(names, *trainers[0])
     if "peft_config" in given and given["peft_config"].value is not None:
         lora = trainers[0][1].bindings(given["peft_config"].node)
         is_known = len(lora) == 1 and isinstance(lora[0], ast.Call) and last_name(lora[0].func) == "LoraConfig"
-        said["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
+        slots["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
         if is_known and isinstance(lora[0], ast.Call):
-            said |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
+            slots |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
     if "model" in given and isinstance(given["model"].value, str):
-        said["model_name_or_path"] = given["model"]
+        slots["model_name_or_path"] = given["model"]
     rewards = given.get("reward_funcs")
     if rewards is not None and isinstance(rewards.node, ast.List):
-        said["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])
-    return said
+        slots["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])
+    return slots
 
 
 def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:

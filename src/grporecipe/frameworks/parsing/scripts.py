@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, detect, recognise, takes
+from grporecipe.frameworks import FRAMEWORKS, detect_framework, find_keys, recognise_recipe
 from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launch import (
     PROCESSES,
@@ -83,7 +83,7 @@ def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchComman
     """Return the framework of a launch, by its keys and its program."""
     named = [str(path), *_config_name(start)]
     try:
-        return recognise(config, named, [start.launch.program])
+        return recognise_recipe(config, named, [start.launch.program])
     except NotARecipe:
         refuse_launch(text)  # its options may be in unknown arrays
         raise
@@ -97,17 +97,17 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
     framework = options.framework
     code = read_launched(start.launch.program, path) if start.own is None else None
     if framework == "auto" and has_sign_of_grpo(start, code):
-        framework = detect({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
+        framework = detect_framework({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
     elif framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
     if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
-        recognise({**base, **start.options}, [str(path)], [start.launch.program])  # it may be a profile of its own
+        recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])  # maybe a profile
     if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file)) is False:
         raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
-    config = {**base, **build_config(start, judged.vendored or takes(framework, judged.version))}
+    config = {**base, **build_config(start, judged.vendored or find_keys(framework, judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
     if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in PROCESSES:
@@ -153,44 +153,44 @@ def _spell_out(start: LaunchCommand, framework: str, code: LaunchedCode | None) 
 
 def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:
     """Return the recipe of a command line: its overrides on top of the configuration that it names, if that is found."""
-    said = read_overrides(start)
+    given = read_overrides(start)
     framework = options.framework
     if framework == "auto":
-        framework = _recognise_launch(said.config, path, start, text)
-    base = _base_of(said, framework, path, start.folder, options)
+        framework = _recognise_launch(given.config, path, start, text)
+    base = _base_of(given, framework, path, start.folder, options)
     if options.framework == "auto" and base.config:
-        recognise({**base.config, **said.config}, [str(path)], [start.launch.program])  # it may be a profile of its own
+        recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])  # maybe a profile
     return build_recipe(
-        {**base.config, **said.config},
+        {**base.config, **given.config},
         replace(options, framework=framework),
         file=str(path),
-        lines=said.lines,
-        duplicates=said.duplicates,
-        unresolved=said.unresolved,
-        may_have_more=said.may_have_more,
-        launch=replace(start.launch, config=said.base, raw=said.raw),
-        base=said.base,
+        lines=given.lines,
+        duplicates=given.duplicates,
+        unresolved=given.unresolved,
+        may_have_more=given.may_have_more,
+        launch=replace(start.launch, config=given.base, raw=given.raw),
+        base=given.base,
     )
 
 
-def _base_of(said: Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
+def _base_of(given: Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
     """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
-    if not said.base:
+    if not given.base:
         return FlatConfig({}, {}, ())
-    if "$" in said.base:  # only a running shell knows it
-        said.may_have_more = True
+    if "$" in given.base:  # only a running shell knows it
+        given.may_have_more = True
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
-    own = fallback(said.base, options.find_version(framework, said.config, script).version) if fallback else None
-    found = find_near(said.base, script, folder)
+    own = fallback(given.base, options.find_version(framework, given.config, script).version) if fallback else None
+    found = find_near(given.base, script, folder)
     if found is not None:
         try:
             return parse_nested(load_text(found))
         except UserError as error:
-            raise UserError(f"{said.base}: {error}") from None
+            raise UserError(f"{given.base}: {error}") from None
     if own is None:
-        said.may_have_more = True
-        said.unresolved["config"] = said.base
+        given.may_have_more = True
+        given.unresolved["config"] = given.base
     return FlatConfig(dict(own or {}), {}, ())
 
 

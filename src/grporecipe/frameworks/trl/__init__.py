@@ -12,7 +12,7 @@ from grporecipe.frameworks.trl.recipes import (
     keys_of,
     native_keys,
     render,
-    unsaid,
+    unstated,
 )
 from grporecipe.registries import Lazy
 from grporecipe.setting import TRL, TRL_FRAMEWORK
@@ -26,7 +26,7 @@ FRAMEWORK = Framework(
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
     collect=collect,
-    unsaid=unsaid,
+    unstated=unstated,
     keys_of=keys_of,
     derived=(derive_launch,),
     render=partial(render, script=("-m", "trl.scripts.grpo")),

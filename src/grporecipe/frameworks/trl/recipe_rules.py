@@ -474,10 +474,10 @@ def _stranger(recipe: Recipe, key: str, near: list[str], why: str, severity: Sev
 def _when(key: str, recipe: Recipe) -> str:
     """Say which releases have a key, and the version of the recipe."""
     now = f"TRL {text(recipe.version)}"
-    seen = keys.span(key)
-    if seen is None:
+    releases = keys.span(key)
+    if releases is None:
         return f"a key of Open-R1, which {now} does not take"
-    first, last = seen
+    first, last = releases
     if recipe.version < first:
         return f"it came with TRL {text(first)}, after {now}"
     if keys.is_async(recipe) and (last is None or recipe.version < last):

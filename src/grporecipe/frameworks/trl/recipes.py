@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from grporecipe.frameworks.base import (
+    ABSENT,
     RELEASE,
-    UNSAID,
     Field,
     Framework,
     KeyTable,
@@ -71,46 +71,46 @@ def read_steps(count: int | None) -> int | None:
 
 def _epochs(found: Values) -> Any:
     """Return the epochs. If they are unset or -1, a number of steps overrides them."""
-    epochs = found.said.get("num_train_epochs", UNSAID)
-    if read_steps(found.said.get("max_steps")) is None:
+    epochs = found.stated.get("num_train_epochs", ABSENT)
+    if read_steps(found.stated.get("max_steps")) is None:
         return epochs
-    return None if epochs is UNSAID or (epochs or 0) <= 0 else epochs
+    return None if epochs is ABSENT or (epochs or 0) <= 0 else epochs
 
 
 def _save_steps(found: Values) -> Any:
-    is_other = read_strategy(found.said.get("save_strategy", "steps")) != "steps"
-    return None if is_other else found.said.get("save_steps", UNSAID)
+    is_other = read_strategy(found.stated.get("save_strategy", "steps")) != "steps"
+    return None if is_other else found.stated.get("save_steps", ABSENT)
 
 
 def _warmup(found: Values) -> Any:
     """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in ``warmup_steps``."""
-    steps, ratio = found.said.get("warmup_steps"), found.said.get("warmup_ratio")
+    steps, ratio = found.stated.get("warmup_steps"), found.stated.get("warmup_ratio")
     if ratio and not steps:
         return ratio
     has_ratio = "warmup_ratio" in known(found.recipe.version) and found.recipe.version < (0, 27, 2)
     if steps is not None and steps < 1 and has_ratio:
         return 0 if steps >= 0 else steps
-    return UNSAID if steps is None else steps
+    return ABSENT if steps is None else steps
 
 
 def _rewards(found: Values) -> Any:
     """Return the number of rewards: a recipe holds the list, a setting its length."""
-    rewards = found.said.get("reward_funcs")
-    return len(rewards) + bool(found.said.get("reward_model_name_or_path")) if isinstance(rewards, list) else UNSAID
+    rewards = found.stated.get("reward_funcs")
+    return len(rewards) + bool(found.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else ABSENT
 
 
 def read_split(found: Values) -> Any:
     """Return whether a batch is split among the processes, by accelerate's configuration."""
-    split = read_mapping(found.said.get("accelerator_config")).get("split_batches", found.said.get("split_batches"))
-    return UNSAID if split is None else bool(split)
+    split = read_mapping(found.stated.get("accelerator_config")).get("split_batches", found.stated.get("split_batches"))
+    return ABSENT if split is None else bool(split)
 
 
 def _inside(name: str, word: str) -> Field:
     """Return the row of a parallel size inside a mapping."""
 
     def size(found: Values) -> Any:
-        inside = read_mapping(found.said.get("parallelism_config")).get(word, found.said.get(word))
-        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else UNSAID
+        inside = read_mapping(found.stated.get("parallelism_config")).get(word, found.stated.get(word))
+        return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else ABSENT
 
     return Field(name, f"parallelism_config.{word}", derive=size)
 
@@ -125,7 +125,7 @@ DERIVED = (
     Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
-          derive=lambda found: model_size(str(found.said.get("model_name_or_path") or "")) or UNSAID),
+          derive=lambda found: model_size(str(found.stated.get("model_name_or_path") or "")) or ABSENT),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
@@ -207,7 +207,7 @@ def _convert(value: Any, kind: str) -> Value:
     return found if found.value is None or not found.trouble else Value(found.value)
 
 
-def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
+def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
     """Return the behaviour of releases that do not have a key yet."""
     before = {
         "loss_type": "bnpo" if version >= (0, 16, 0) else "grpo",
@@ -222,13 +222,13 @@ def unsaid(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
 
 def keys_of(found: Values) -> dict[str, str]:
     """Return the key of the warmup if it is a share."""
-    return {"warmup_steps": "warmup_ratio"} if found.said.get("warmup_ratio") else {}
+    return {"warmup_steps": "warmup_ratio"} if found.stated.get("warmup_ratio") else {}
 
 
 def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
     launch = found.recipe.launch
-    processes = found.said.get("num_processes") if fields["processes"] is None else fields["processes"]
+    processes = found.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
     return {
         "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
@@ -332,8 +332,8 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
         f"{name}={getattr(s, name)}: {framework.name} {text(version)} does not have it; {value} is the nearest"
         for name, value in nearest.items()
     )
-    said = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
-    return s.replace(said), (*_elsewhere(s), *changed, *_unsaid(framework, s, version))
+    changes = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
+    return s.replace(changes), (*_elsewhere(s), *changed, *_unwritten(framework, s, version))
 
 
 def _correction(s: Setting, version: Version) -> dict[str, bool]:
@@ -352,7 +352,7 @@ def _alone(s: Setting) -> dict[str, int]:
     return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
 
 
-def _unsaid(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
+def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
     """Yield fields for which this release has no key, and whose value differs from its behaviour."""
     takes, default = framework.takes(version), release_defaults(framework, version)
     for name in sorted(SAME - takes.keys() - NAMES):

@@ -73,14 +73,14 @@ def corrected_size(size: int, accumulation: int, processes: int | None, group: i
 
 def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that Unsloth changes before TRL sees the configuration."""
-    said, changes = found.said, dict[str, Any]()
+    stated, changes = found.stated, dict[str, Any]()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
-    if said.get("steps_per_generation") is None and said.get("generation_batch_size") is None:
+    if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
         changes["per_device_train_batch_size"] = corrected_size(
             size, accumulation, fields["processes"], group, found.recipe.version
         )
-    if "warmup_steps" not in said and "warmup_ratio" not in said:
+    if "warmup_steps" not in stated and "warmup_ratio" not in stated:
         changes["warmup_steps"] = SHARE
     loss = str(fields["loss_type"]).lower()
     if loss == "dapo":

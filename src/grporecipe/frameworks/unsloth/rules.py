@@ -31,7 +31,7 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
     if reading.unknown & {"per_device_train_batch_size", "gradient_accumulation_steps", "num_generations"}:
         return
     s = reading.setting
-    size = int(values_of(recipe).said.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
+    size = int(values_of(recipe).stated.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
     if (
         size < 1
         or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version) == size
@@ -49,14 +49,14 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
 @recipe_rule("GL701", "warning", of=UNSLOTH)
 def the_loss_keeps_its_options(recipe: Recipe) -> Iterator[Violation]:
     """With ``loss_type=dapo`` Unsloth sets the upper clip to 0.28 and masks truncated completions; dr_grpo is not scaled."""
-    said = values_of(recipe).said
-    loss = str(said.get("loss_type", "")).lower()
+    stated = values_of(recipe).stated
+    loss = str(stated.get("loss_type", "")).lower()
     taken = {"epsilon_high": DAPO_CLIP, "mask_truncated_completions": True} if loss == "dapo" else {}
-    if loss == "dr_grpo" and str(said.get("scale_rewards")) in ("True", "group"):
+    if loss == "dr_grpo" and str(stated.get("scale_rewards")) in ("True", "group"):
         taken = {"scale_rewards": False}
     for key, value in taken.items():
-        if key in said and said[key] != value:
-            yield Violation(f"{key}={said[key]}", f"with loss_type={loss} Unsloth takes {value} instead", f"Set {key}={value}.",
+        if key in stated and stated[key] != value:
+            yield Violation(f"{key}={stated[key]}", f"with loss_type={loss} Unsloth takes {value} instead", f"Set {key}={value}.",
                             (key,), ({key: value},), frozenset({key}))  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def a_mini_batch_fits_a_rollout(recipe: Recipe) -> Iterator[Violation]:
 
     "Unsloth GRPO mini batch size needs to be less than or equal to the effective generation batch size".
     """
-    size = values_of(recipe).said.get("unsloth_grpo_mini_batch") or 0
+    size = values_of(recipe).stated.get("unsloth_grpo_mini_batch") or 0
     rollout = planning.completions_per_rollout(read_table(FRAMEWORK, recipe).setting)
     if rollout is not None and size > rollout:
         key = "unsloth_grpo_mini_batch"

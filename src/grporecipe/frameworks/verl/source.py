@@ -217,6 +217,6 @@ def _decorated(text: str) -> tuple[str, str] | None:
     calls = [call for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for call in node.decorator_list]
     for call in calls:
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("main"):
-            said = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
-            return str(said.get("config_path") or "."), str(said.get("config_name") or "").removesuffix(".yaml")
+            given = {word.arg: word.value.value for word in call.keywords if isinstance(word.value, ast.Constant)}
+            return str(given.get("config_path") or "."), str(given.get("config_name") or "").removesuffix(".yaml")
     return None

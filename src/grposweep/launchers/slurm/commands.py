@@ -63,7 +63,7 @@ class JobInfo:
         return self.state in ALIVE
 
 
-def submit(script: Path, cluster: Cluster) -> str:
+def submit_script(script: Path, cluster: Cluster) -> str:
     """Submit a script; return the job's id.
 
     Raises LauncherBusy if Slurm may take it later, UserError if never.
@@ -75,18 +75,18 @@ def submit(script: Path, cluster: Cluster) -> str:
         if _is_id(job_id):
             return job_id
         raise LauncherBusy(f"sbatch took the job and said {done.stdout[:80]!r} instead of its number; looking for it")
-    said = _last_error(done.stderr)
+    error = _last_error(done.stderr)
     unreachable = any(
         word in done.stderr for word in _UNREACHABLE
     )  # without slurm.conf, a restart of slurmctld says both
     if not unreachable and any(word in done.stderr for word in _NO_CLUSTER):
         raise UserError(
-            f"cluster=slurm: Slurm's commands find no controller here ({said}). Run this on a login node, set SLURM_CONF to the "
+            f"cluster=slurm: Slurm's commands find no controller here ({error}). Run this on a login node, set SLURM_CONF to the "
             "cluster's slurm.conf, or set cluster=local."
         )
     if unreachable or any(word in done.stderr for word in _FULL):
-        raise LauncherBusy(f"Slurm takes no job now ({said}); trying again")
-    raise UserError(_refusal(said, done.stderr, cluster))
+        raise LauncherBusy(f"Slurm takes no job now ({error}); trying again")
+    raise UserError(_refusal(error, done.stderr, cluster))
 
 
 def read_queue() -> dict[str, JobInfo]:
@@ -115,7 +115,7 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
     return found
 
 
-def cancel(job_ids: Sequence[str]) -> None:
+def cancel_jobs(job_ids: Sequence[str]) -> None:
     """End jobs; those that have ended already are no error."""
     if job_ids:
         _run(["scancel", *job_ids])
@@ -170,7 +170,7 @@ def _last_error(text: str) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _refusal(said: str, text: str, cluster: Cluster) -> str:
+def _refusal(why: str, text: str, cluster: Cluster) -> str:
     """Return the message to the user, with the key that Slurm seems to complain about."""
     for word, key, look in _REFUSED:
         if word in text.lower() and (getattr(cluster, key) is not None or key == "partition"):
@@ -178,10 +178,10 @@ def _refusal(said: str, text: str, cluster: Cluster) -> str:
             is_service = value is not None and getattr(cluster, f"service_{key}", None) == value
             name = f"cluster.{'service_' if is_service else ''}{key}"
             return (
-                f"{name}={'null' if value is None else value}: Slurm refuses the job ({said}). "
+                f"{name}={'null' if value is None else value}: Slurm refuses the job ({why}). "
                 f"Set another {name}; {look}. {_SCRIPT}"
             )
-    return f"cluster=slurm: Slurm refuses the job ({said}). Correct what cluster.* and cluster.extra ask for. {_SCRIPT}"
+    return f"cluster=slurm: Slurm refuses the job ({why}). Correct what cluster.* and cluster.extra ask for. {_SCRIPT}"
 
 
 # A job in one of these states will end, or run again, by itself.

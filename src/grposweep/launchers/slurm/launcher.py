@@ -156,7 +156,7 @@ class Slurm(Launcher):
 
     def submit(self, job: Job) -> str:
         """Write the script and submit it."""
-        job_id = commands.submit(write_script(job, self._sweep, self._code), job.cluster)
+        job_id = commands.submit_script(write_script(job, self._sweep, self._code), job.cluster)
         self._jobs[job_id] = _Followed(job, time.monotonic())
         return job_id
 
@@ -198,7 +198,7 @@ class Slurm(Launcher):
 
     def cancel(self, job_id: str) -> None:
         """End a job through scancel."""
-        commands.cancel([job_id])
+        commands.cancel_jobs([job_id])
 
     def preparation(self, cluster: Cluster) -> Preparer:
         """Return a process of this machine, or with ``cluster.prepare=job`` a job."""
@@ -243,7 +243,7 @@ class Slurm(Launcher):
     @classmethod
     def cancel_jobs(cls, job_ids: Sequence[str]) -> None:
         """End jobs through scancel."""
-        commands.cancel(job_ids)
+        commands.cancel_jobs(job_ids)
 
     @classmethod
     def cancel_command(cls, job_ids: Sequence[str]) -> str:
@@ -320,7 +320,7 @@ class Slurm(Launcher):
         last = followed.last
         if last is None or followed.hopeless < CERTAIN:
             return
-        commands.cancel([last.job_id])
+        commands.cancel_jobs([last.job_id])
         note_cancelled(TrialFolder(followed.job.folder), followed.job.attempt)
         key = HOPELESS[last.reason]
         raise UserError(

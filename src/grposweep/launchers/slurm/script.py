@@ -51,7 +51,7 @@ def write_script(job: Job, sweep: Path, code: Path) -> Path:
     return path
 
 
-def render(template: str, **content: Any) -> str:
+def render_template(template: str, **content: Any) -> str:
     """Render a template of slurm/; the caller quotes the values for the shell."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed by ranks and by validation
 
@@ -65,7 +65,7 @@ def render(template: str, **content: Any) -> str:
 def render_script(job: Job, sweep: Path, code: Path) -> str:
     """Return the script's text; the job runs the grposweep in the folder ``code``."""
     cluster, name, lead = job.cluster, attempt_name(job, sweep), warn_seconds(job.cluster)
-    return render(
+    return render_template(
         "trial.sbatch.j2",
         name=name,
         options=keep_output(sbatch_options(cluster, name, job.starts_ranks), job.folder / paths.LOGS),

@@ -16,7 +16,7 @@ from grposweep.launchers.slurm.script import (
     mount_sources,
     python_command,
     quoted,
-    render,
+    render_template,
     service_cluster,
     service_options,
 )
@@ -51,14 +51,14 @@ def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) ->
     name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
     if waiting := _living(name):
         return f"the controller is Slurm job {waiting} already; its output is in {log}"
-    job_id = commands.submit(write_controller(cluster, sweep, command), service_cluster(cluster))
+    job_id = commands.submit_script(write_controller(cluster, sweep, command), service_cluster(cluster))
     return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
 
 
 def write_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> Path:
     """Write the script of a sweep's controller; return its path."""
     name, script = build_job_name(CONTROLLER, sweep), sweep / "controller.sbatch"
-    text = render(
+    text = render_template(
         "controller.sbatch.j2",
         name=name,
         options=keep_output(service_options(cluster, name, CONTROLLER_MEMORY_GB), sweep),
@@ -100,7 +100,7 @@ class SlurmPreparation:
             self._job_id = _living(name)
             if not self._job_id:
                 self._done.unlink(missing_ok=True)
-                self._job_id = commands.submit(self._write(sweep, name, log), service_cluster(self._cluster))
+                self._job_id = commands.submit_script(self._write(sweep, name, log), service_cluster(self._cluster))
         except (LauncherBusy, LauncherUnreachable) as error:
             raise UserError(
                 f"cluster.prepare=job: Slurm takes no job now ({error}). Give the command again later, or "
@@ -119,7 +119,7 @@ class SlurmPreparation:
 
     def end(self) -> None:
         """Cancel the job."""
-        commands.cancel([self._job_id])
+        commands.cancel_jobs([self._job_id])
 
     def _exit_code(self) -> int | None:
         try:
@@ -139,7 +139,7 @@ class SlurmPreparation:
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
-        text = render(
+        text = render_template(
             "prepare.sbatch.j2",
             name=name,
             options=keep_output([*service_options(cluster, name), *_without_gpus(cluster.extra)], script.parent),

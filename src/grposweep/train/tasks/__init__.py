@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.terminal import count as count_text
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts
@@ -143,9 +143,9 @@ def _load_json_lines(path: Path, key: str) -> list[Row]:
         else:
             wrong[number] = "is not a JSON object"
     if wrong:
-        said = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
-        said += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
-        raise UserError(f"{key}={path}: {'; '.join(said)}. Write one JSON object per line.")
+        mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
+        mistakes += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
+        raise UserError(f"{key}={path}: {'; '.join(mistakes)}. Write one JSON object per line.")
     return rows
 
 
@@ -168,7 +168,7 @@ def _load_parquet(path: Path, key: str) -> list[Row]:
 
 def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
     """Return one column of all rows. Raises UserError if a row lacks it."""
-    refuse(_lacking(rows, column, source, key))
+    refuse_mistakes(_lacking(rows, column, source, key))
     return [row[column] for row in rows]
 
 
@@ -190,7 +190,7 @@ def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: 
 
     Raises UserError with all that is wrong with the rows.
     """
-    refuse(_wrong_rows(rows, prompt_column, answer_column, source))
+    refuse_mistakes(_wrong_rows(rows, prompt_column, answer_column, source))
     return [{**row, "prompt": row[prompt_column], "answer": str(row[answer_column])} for row in rows]
 
 

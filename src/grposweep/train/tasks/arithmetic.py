@@ -20,7 +20,7 @@ def pairs() -> list[tuple[int, int]]:
     return order
 
 
-def load(task: Task) -> tuple[list[Row], list[Row]]:
+def load_pairs(task: Task) -> tuple[list[Row], list[Row]]:
     """The first ``eval_prompts`` pairs are held out, the others are for training."""
     limit = 10_000 - WARM_START_PAIRS
     if task.eval_prompts > limit:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grposweep.config.validate import refuse
+from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
 from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, prompt_key, shuffled, take_column
@@ -30,7 +30,7 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
             read.append(_read(task, Path(path), key))
         except UserError as error:
             problems += error.problems or [str(error)]
-    refuse(problems)
+    refuse_mistakes(problems)
     if task.eval_split is None:
         return hold_out(read[0], task.eval_prompts, task.path)
     return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts]
@@ -94,15 +94,15 @@ def _hub(path: str, task: Task, split: str) -> list[Any]:
     except (
         Exception
     ) as error:  # network errors are those of the client's HTTP library; ValueError: no such subset or split
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
         if WENT_OFFLINE in os.environ:
             raise UserError(
                 f"task.path={path} (subset {task.subset}, split {split}): the hub cache of {socket.gethostname()} has the model "
-                f"and not this dataset ({said}). A trial whose model is there stays "
+                f"and not this dataset ({cause}). A trial whose model is there stays "
                 "off the network. Set HF_HOME to a cache that holds both, task.path to a local folder, or HF_HUB_OFFLINE=0."
             ) from error
         raise UserError(
             f"task.path={path} (subset {task.subset}, split {split}): not found here, and not to be had from the hub "
-            f"({said}). Set task.path to a local folder with its parquet "
+            f"({cause}). Set task.path to a local folder with its parquet "
             "files, or HF_HOME to a cache that holds it, or allow network access (trials do with HF_HUB_OFFLINE=0)."
         ) from error
