@@ -72,6 +72,14 @@ def test_a_recipe_of_a_tests_folder_is_told_its_errors_only(put: Write, here: Pa
     assert "error" in lint(here)[1]
 
 
+def test_a_recipe_of_a_folder_that_cannot_be_parsed_is_named(put: Write, here: Path) -> None:
+    """By its keys, although nothing in it says GRPO."""
+    put("broken.yaml", "num_generations: 8\nbeta: 0.04: x\n")
+    out = " ".join(lint(here)[1].split())
+    assert "not judged (name one to see why): " in out
+    assert "broken.yaml" in out
+
+
 def test_files_of_a_folder_that_are_no_recipes_are_counted_only(put: Write, here: Path) -> None:
     """Only recipes decide the exit code. A file that mentions GRPO and cannot be judged is named."""
     put("a.yaml")

@@ -424,3 +424,12 @@ def test_figures_without_matplotlib_or_with_a_table_are_refused(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ended = commands("export", "a", "--figures", "paper")
     assert (ended.code, "pip install matplotlib" in ended.err) == (2, True)
+
+
+def test_the_recipe_of_a_trial_does_not_write_into_its_folder(commands: Commands) -> None:
+    """A training from it would replace the model that the sweep keeps."""
+    sweep = make_sweep(Path("outputs/s"), Made(trials=3))
+    best = json.loads(commands("status", "s", "--json").out)["best"]["number"]
+    (trial,) = (path for path in (sweep / "trials").iterdir() if path.name.startswith(f"{best:04}-"))
+    (trial / "recipe.yaml").write_text(f"learning_rate: 1e-6\noutput_dir: {trial.resolve()}/model\n")
+    assert f"output_dir: output-{trial.name}/model" in commands("best", "s", "--as", "recipe").out

@@ -14,6 +14,7 @@ from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS, Options, build_recipe, load_text
+from grporecipe.frameworks.signs import GROUPS
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
 from grporecipe.linting.linter import RuleSelection, judge_text, lint_recipe
 from grporecipe.linting.output import (
@@ -255,7 +256,7 @@ def _without_warnings(fixed: FixedFile) -> FixedFile:
 
 
 def _leave_out(total: Total, path: Path, error: UserError) -> None:
-    """Count a file of a folder that is not judged. One that mentions GRPO is named at the end."""
+    """Count a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at the end."""
     if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
         total.unjudged.append(str(path))
     else:
@@ -264,7 +265,8 @@ def _leave_out(total: Total, path: Path, error: UserError) -> None:
 
 def _speaks_of_grpo(path: Path) -> bool:
     try:
-        return SIGN in path.name.lower() or SIGN in load_text(path).lower()
+        text = load_text(path).lower()
+        return SIGN in path.name.lower() or SIGN in text or any(f"{key}:" in text for key in GROUPS)
     except UserError:
         return False
 

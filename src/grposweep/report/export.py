@@ -252,7 +252,13 @@ def _own_recipe(best: TrialView, head: str) -> str:
         raise UserError(
             f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra."
         )
-    return f"# {head}; {best.path / 'program.sh'} launched it\n{path.read_text(encoding='utf-8')}"
+    text = _own_output(best, path.read_text(encoding="utf-8"))
+    return f"# {head}; {best.path / 'program.sh'} launched it\n{text}"
+
+
+def _own_output(best: TrialView, recipe: str) -> str:
+    """Return the recipe with a folder of its own for what it writes: a training from it must not write over the trial."""
+    return recipe.replace(str(best.path.resolve()), f"output-{best.name}")
 
 
 def _hydra(best: TrialView, head: str, file: Path) -> str:
@@ -347,7 +353,9 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})
     recipe, path = None, best.path / RECIPE
-    if is_external(experiment.trainer.kind) and path.is_file():  # its program read this, and no keys of ours
+    if (
+        is_theirs := is_external(experiment.trainer.kind)
+    ) and path.is_file():  # its program read this, and no keys of ours
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(path, options)
         setting = frameworks.read_recipe(recipe).setting
@@ -359,10 +367,10 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     keys |= {"rewards": ",".join(task.rewards)}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    omitted = f"# Not in it: prompts and rewards (here {source}).\n"
+    omitted = "" if is_theirs else f"# Not in it: prompts and rewards (here {source}).\n"
     if setting.model_name_or_path is None:
         omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
-    return omitted + render(translation, head, form)
+    return omitted + _own_output(best, render(translation, head, form))
 
 
 @dataclass(frozen=True)
