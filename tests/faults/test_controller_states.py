@@ -148,7 +148,7 @@ class Sweep(RuleBasedStateMachine):
         return sum(job.folder == folder.path for job in self.jobs.jobs)
 
     def teardown(self) -> None:
-        """Left alone, every sweep comes to its end: by its target or by its budget."""
+        """Left alone, every sweep comes to its end: by its target or by its budget. A paused trial may stay paused."""
         self.jobs.is_busy = False
         for _ in range(4 * TARGET):
             self.come_back()
@@ -157,6 +157,7 @@ class Sweep(RuleBasedStateMachine):
                 self.jobs.finish(name, "finished")
             self.tick("")
         finished = sum(trial.state.is_finished() for trial in self.controller.started)
+        finished += len(self.controller.early_stopping.paused)
         dearest = max((self.attempts(trial) for trial in self.controller.started), default=0)
         assert finished == TARGET or self.jobs.hours + dearest >= BUDGET_HOURS
         shutil.rmtree(self.folder.path)

@@ -266,8 +266,6 @@ class EarlyStoppingMonitor:
         One that a guard has ended counts as the worst that has finished, or as its own last value where that is worse: a sampler
         has to learn that trainings collapse there, not how far they fall.
         """
-        if len(self.study.study.directions) > 1:
-            return {}  # no order says which is the worst of several objectives
         values = self.stopping.predict(self.curves()) if self.stops_early else {}
         trials = self.study.trials
         if guarded := [trial for trial in trials if trial.state == TrialState.PRUNED and self._is_guarded(trial)]:
