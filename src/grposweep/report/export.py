@@ -42,25 +42,21 @@ AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "s
 def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     """Return all trials as ``csv`` (with a header), ``json`` (a list of objects), or a ``markdown`` or ``latex`` table.
 
-    ``chosen`` are the columns; without them all, in a table for readers those that fit there, best trial first.
+    ``chosen`` are the columns; without them all. A table for readers has a row per point instead, best first, as the leaderboard.
     Raises UserError for a column that there is not.
     """
+    if form in ("markdown", "latex") and not chosen:
+        points = _point_rows(view)
+        columns = list(points[0]) if points else []
+        return _readers_table([[_readers_cell(row[name]) for name in columns] for row in points], columns, form)
     rows = trial_rows(view)
     known = list(rows[0]) if rows else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
     if unknown := [name for name in chosen if name not in known]:
         near = get_close_matches(unknown[0], known, n=3) or known[:12]
         raise UserError(f"--columns {','.join(unknown)}: there is no such column. Set some of {', '.join(near)}.")
     if form in ("markdown", "latex"):
-        columns = list(chosen) or [
-            "rank",
-            "trial",
-            *view.parameters,
-            "objective",
-            "objective_se",
-            "gpu_hours",
-        ]
         rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["trial"]))
-        return _readers_table([[_readers_cell(row[name]) for name in columns] for row in rows], columns, form)
+        return _readers_table([[_readers_cell(row[name]) for name in chosen] for row in rows], chosen, form)
     rows = [{name: row[name] for name in chosen or known} for row in rows]
     if form == "json":
         return json.dumps(rows, indent=1) + "\n"
@@ -69,6 +65,19 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
+
+
+def _point_rows(view: SweepView) -> list[dict[str, Any]]:
+    """Return one row per point: its value and 95 % interval as the leaderboard has them, and the seeds behind it."""
+    return [
+        {
+            "rank": rank, "trial": point.first.number,
+            **{name: point.first.point.get(name) for name in view.parameters if name != "seed"},
+            view.metric: point.value, "± 95 %": point.half, "seeds": len(point.seeds),
+            "gpu_hours": sum(trial.gpu_hours for trial in point.trials),
+        }
+        for rank, point in enumerate(view.leaderboard, 1)
+    ]  # fmt: skip
 
 
 def _readers_cell(value: object) -> str:
