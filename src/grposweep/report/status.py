@@ -173,7 +173,7 @@ def _cost(view: SweepView) -> RenderableType:
     if not left or expected is None:
         return _line("spent", spent)
     basis = count(expected.trials, "finished trial")
-    in_all = f"{expected.total:.3g} GPU hours in all, {expected.each:.2g} per trial, by {basis}"
+    in_all = f"{expected.total:.3g} {view.hours_unit} in all, {expected.each:.2g} per trial, by {basis}"
     return Group(_line("spent", spent), _line("expected", in_all))
 
 
@@ -181,7 +181,7 @@ def _running(view: SweepView) -> RenderableType | None:
     running = _in(view, State.RUNNING)
     if not running:
         return None
-    head = Text(f"{'running':8} {'step':>13} {'reward':>7} {'GPU h':>7} {'time':>9}", "dim")
+    head = Text(f"{'running':8} {'step':>13} {'reward':>7} {view.hours_unit[:5]:>7} {'time':>9}", "dim")
     lines = (line for trial in running[:MOST] for line in (_running_line(trial), *_doubts(trial)))
     return Group(head, *lines, *_more(len(running) - MOST))
 
