@@ -256,6 +256,7 @@ def translate(
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
     stated = {**parse_yaml(written.recipe), **kept} if shares_names else kept
+    stated |= {"torch_dtype": stated["dtype"]} if "dtype" in stated else {}  # one key: its name before transformers 5
     rewards = () if target != "trl" else list_unknown_rewards(kept)
     losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
     after = read_back(replace(written, recipe=text), target, setting) if kept else after
