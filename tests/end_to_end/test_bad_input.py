@@ -57,7 +57,7 @@ CASES = {
     ),
     "two contradictions at once": (["kl.beta=0.1", "batch.num_generations=7"], ["GK101", "GB101", "kl.enabled=true"]),
     "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
-    "two lengths": (["schedule.max_steps=5"], ["GS101", "schedule.budget_completions=null"]),
+    "two lengths": (["schedule.max_steps=5", "schedule.epochs=1"], ["GS101", "schedule.epochs=null"]),
     "a launcher of Hydra's": (["hydra/launcher=joblib"], ["hydra/launcher=joblib", "cluster=local"]),
     "a launcher of Hydra's with a dot": (["hydra.launcher=submitit_slurm", "lr=1e-3"], ["Set cluster=local or cluster=slurm"]),
     "a partition without Slurm": (
