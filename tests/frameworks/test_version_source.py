@@ -247,6 +247,8 @@ def test_the_keys_of_an_easyr1_in_the_repository_count(tree: Tree) -> None:
     assert (result.setting.num_generations, result.setting.max_batched_tokens) == (8, 16385)
     messages = [found.message for found in result.diagnostics if found.code in ("GV301", "GV305", "GT303")]
     assert [message.partition(":")[0] for message in messages] == ["worker.rollout.m=1"]
+    tree(**{"verl/workers/config/own.py": WORKER.replace("n: int = 8", "n: int = 16")})
+    assert linted("run.sh").setting.num_generations == 16
 
 
 def test_the_options_of_an_openrlhf_in_the_repository_count(tree: Tree) -> None:

@@ -4,7 +4,7 @@ For dotted keys also types and choices of values, and KL keys without effect. A 
 variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
 
 GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another version. Findings on keys are
-uncertain if the version is unknown, so they become one warning without a safe fix. Findings that are true for every
+uncertain if the version is unknown, so they become one finding without a safe fix. Findings that are true for every
 release (`Violation.certain`) stay errors.
 """
 
@@ -119,7 +119,12 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
 THINKER = re.compile(r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral")
 HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
 SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192  # tokens
-TOLD = ("enable_thinking", "no_think", "thinking_budget", "reasoning_effort")  # the recipe decides how much it thinks
+THINKING_KEYS = (
+    "enable_thinking",
+    "no_think",
+    "thinking_budget",
+    "reasoning_effort",
+)  # the recipe decides how much it thinks
 
 
 @recipe_rule("GA208", "warning", of=EVERY)
@@ -138,7 +143,7 @@ def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
     short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if THINKER.search(name) else 0
     if s.max_completion_length >= short or {"max_completion_length", "model_name_or_path"} & reading.unknown:
         return
-    if any(word in f"{recipe.config}" for word in TOLD):
+    if any(word in f"{recipe.config}" for word in THINKING_KEYS):
         return
     key = s.key("max_completion_length")
     off = ", or switch thinking off in the chat template (enable_thinking: false)" if is_hybrid else ""

@@ -7,7 +7,6 @@ ms-swift: its version alone.
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from grporecipe.frameworks import easyr1, openrlhf
@@ -19,14 +18,8 @@ from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Version
 
 CONFIG = "trl/trainer/grpo_config.py"
-STATED = (
-    "VERSION",
-    "trl/VERSION",
-    "trl/version.py",
-    "trl/__init__.py",
-    "setup.py",
-    "pyproject.toml",
-)  # the first match is used
+# Files that state a version; the first match is used.
+STATED = ("VERSION", "trl/VERSION", "trl/version.py", "trl/__init__.py", "setup.py", "pyproject.toml")
 _VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
 LARGEST = 2**20  # characters
 Known = Callable[[Version], Mapping[str, KeySpec]]
@@ -49,11 +42,6 @@ def read_easyr1(folder: Path, _: Recipe) -> Vendored:
 
     The stated version does not count: a development version may have the keys of the release before or after it.
     """
-    return _read_easyr1(folder)
-
-
-@lru_cache(maxsize=64)
-def _read_easyr1(folder: Path) -> Vendored:
     own = dict(_nested(folder / "verl/trainer/config.py", "PPOConfig"))
     version = _nearest(own, easyr1.known, easyr1.releases())
     return Vendored(_typed(own, easyr1.known(version)) if own else None, version)
@@ -61,11 +49,6 @@ def _read_easyr1(folder: Path) -> Vendored:
 
 def read_openrlhf(folder: Path, _: Recipe) -> Vendored:
     """Return the options of OpenRLHF's command in this source, and its version."""
-    return _read_openrlhf(folder)
-
-
-@lru_cache(maxsize=64)
-def _read_openrlhf(folder: Path) -> Vendored:
     names = read_file(folder / "openrlhf/cli/train_ppo_ray.py")
     own = options_of(names) if names is not None else {}
     version = _stated(folder, ("version.txt",))

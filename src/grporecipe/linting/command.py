@@ -39,9 +39,8 @@ YAML = (".yaml", ".yml")
 PYTHON = (".py", ".ipynb")
 SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
 SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
-TESTS = frozenset(
-    {"tests", "test"}
-)  # their recipes are short and unusual by intention: in folders only errors are told
+# The recipes of a project's tests are short and unusual by intention: in folders only their errors are shown.
+TESTS = frozenset({"tests", "test"})
 MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig or a class of its own
 
 

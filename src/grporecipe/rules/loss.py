@@ -347,9 +347,8 @@ def _wide(s: Setting) -> list[str]:
 
 
 CORRECTED = ("version", "use_vllm", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode")
-TRUNCATING: Mapping[
-    str, tuple[Callable[[float], bool], float | None]
-] = {  # whether it truncates, and a value that does not
+# Sampling options: whether a value leaves tokens out, and a value that does not.
+TRUNCATING: Mapping[str, tuple[Callable[[float], bool], float | None]] = {
     "top_p": (lambda value: value < 1, 1.0),
     "top_k": (lambda value: value >= 1, 0),
     "min_p": (lambda value: value > 0, None),

@@ -100,7 +100,7 @@ def refuse_mistakes(problems: Iterable[str]) -> None:
 
 def check_value(key: str, value: Any) -> Iterator[str]:
     """Say if a key has an unknown choice, a word that is no size, or a number outside its range."""
-    if (ranges := keys_with("range")) and key in ranges and value is not None:
+    if key in (ranges := keys_with("range")) and value is not None:
         wanted, is_inside = RANGES[ranges[key]]
         if not is_inside(value):
             unset = ", or null for the default" if default_of(key) is None else ""

@@ -67,7 +67,7 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
     """
     root = find_root(recipe)
     for folder in recipe.absolute().parents if root is not None else ():
-        found = [code for file in sorted(folder.glob("*.py")) if _parses(file) and (code := read_program(file))]
+        found = [code for file in sorted(folder.glob("*.py")) if _names_config(file) and (code := read_program(file))]
         codes = [code for code in found if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
             fates = {code.other_keys for code in codes}
@@ -82,7 +82,7 @@ def read_nearest(recipe: Path) -> LaunchedCode | None:
     return None
 
 
-def _parses(file: Path) -> bool:
+def _names_config(file: Path) -> bool:
     try:
         return b"GRPOConfig" in file.read_bytes()[:LARGEST]
     except OSError:
@@ -306,7 +306,7 @@ READS_ALL = frozenset({"vars", "asdict", "getattr", "__dict__", "to_dict", "fiel
 def never_read(path: Path) -> frozenset[str]:
     """Return the options that a Python file declares and certainly does not read.
 
-    Not those of a class that is derived from one of another file. None if parsed options leave the file.
+    Not those of a class that is derived from one of another file. Empty if parsed options leave the file.
     """
     names = read_file(path)
     if names is None:

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +60,16 @@ def parse_python(text: str) -> ast.Module | None:
 def read_file(path: Path) -> "Names | None":
     """Return the names of a Python file; None if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8-sig") if path.stat().st_size <= LARGEST_FILE else ""
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return _read_names(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read_names(path: Path, _: int, size: int) -> "Names | None":
+    try:
+        text = path.read_text(encoding="utf-8-sig") if size <= LARGEST_FILE else ""
     except (OSError, ValueError):
         return None
     tree = parse_python(text)
