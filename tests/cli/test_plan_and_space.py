@@ -73,6 +73,14 @@ def test_an_asynchronous_recipe_has_numbers_of_its_own(
     assert "completions per rollout" not in out
 
 
+def test_an_error_of_an_asynchronous_recipe_is_in_its_plan(grposweep: Grposweep, tmp_path: Path) -> None:
+    """An exit code of 1 has its reason on the screen."""
+    (tmp_path / "t.py").write_text(ASYNCHRONOUS % "epsilon=-0.2")
+    ended = grposweep("plan", str(tmp_path / "t.py"), "--processes", "2", "--framework-version", "1.16")
+    assert ended.code == 1
+    assert "epsilon=-0.2" in ended.out
+
+
 def test_the_plan_says_where_the_guides_shortcut_is_wrong(grposweep: Grposweep) -> None:
     """1,333 by the shortcut, 1,332 in truth; nothing to say where both agree."""
     wrong = grposweep("plan", *MS_SWIFT, "task.train_prompts=8000").out

@@ -258,7 +258,8 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
 
 
 def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
-    if synchronous := [pair for pair in named if not pair[1].asynchronous]:
+    synchronous = [(name, setting) for name, setting in named if not setting.asynchronous]
+    if synchronous:
         console.print(plan_table(synchronous))
     for name, setting in named:
         if setting.asynchronous:
@@ -267,17 +268,17 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
             )
             console.print(asynchronous_table(setting))
     console.print(SYMBOLS, style="dim")
-    named = synchronous
-    for name, setting in named:
+    for name, setting in synchronous:
         memory = estimate(setting)
         if memory is not None:
             console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
-        if setting.architecture is not None:
-            _print_assumptions(console, setting, head)
-        for note in notes(setting):
-            console.print(f"{head}{note}", markup=False)
+        if not setting.asynchronous:
+            if setting.architecture is not None:
+                _print_assumptions(console, setting, head)
+            for note in notes(setting):
+                console.print(f"{head}{note}", markup=False)
         for problem in _problems(setting):
             style = "red" if problem.severity == "error" else "yellow"
             console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)

@@ -125,8 +125,7 @@ def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
 
     A trial on a fresh seed repeats the trial ``of``.
 
-    ``rank`` and ``ranked_by`` are the place and the value of the
-    trial's point: its mean on fresh seeds if it ran on some.
+    ``rank`` and ``ranked_by`` are the place and the value of the trial's point: its mean on fresh seeds if it ran on some.
     """
     rank, point = view.places.get(trial.number, (None, None))
     return {
@@ -362,9 +361,9 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})
     recipe, path = None, best.path / RECIPE
-    if (
-        is_theirs := is_external(experiment.trainer.kind)
-    ) and path.is_file():  # its program read this, and no keys of ours
+    is_theirs = is_external(experiment.trainer.kind)
+    # its program read this, and no keys of ours
+    if is_theirs and path.is_file():
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(path, options)
         setting = frameworks.read_recipe(recipe).setting

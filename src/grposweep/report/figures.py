@@ -90,17 +90,11 @@ def _draw_parameters(view: SweepView, figure: "Figure") -> None:
     panels = figure.subplots(1, len(view.parameters), sharey=True, squeeze=False)[0]
     for axes, (name, text) in zip(panels, short_names(view.parameters).items(), strict=True):
         is_range = name in view.ranges
-        labels = [label_text(label) for label in view.choices.get(name, [])]
+        places = {label_text(label): place for place, label in enumerate(view.choices.get(name, []))}
         for trial in view.searched:
             value = trial.reached if trial.objective is None else trial.objective
             label = trial.point.get(name)
-            x = (
-                as_number(label)
-                if is_range
-                else labels.index(label_text(label))
-                if label_text(label) in labels
-                else None
-            )
+            x = as_number(label) if is_range else places.get(label_text(label))
             if value is not None and x is not None:
                 is_done = trial.objective is not None
                 axes.plot(x, value, marker="o" if is_done else "D", markersize=5 if is_done else 4, linestyle="",
@@ -108,7 +102,7 @@ def _draw_parameters(view: SweepView, figure: "Figure") -> None:
         if is_range and view.ranges[name].get("log"):
             axes.set_xscale("log")
         elif not is_range:
-            axes.set_xticks(range(len(labels)), labels)
+            axes.set_xticks(range(len(places)), list(places))
             axes.margins(x=0.25)
         axes.set_xlabel(text)
     panels[0].set_ylabel(view.metric)
