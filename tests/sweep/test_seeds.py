@@ -45,6 +45,18 @@ def test_the_end_names_the_winner_with_its_interval(raced: Ended) -> None:
     assert [path.parent.name[:4] for path in raced.sweep.glob("trials/*/model")] == [f"{winner:04d}"]
 
 
+def test_seeds_of_a_later_command_leave_the_winner_a_model(tmp_path: Path) -> None:
+    """The first command kept its own best model alone; the winner's repeat has one."""
+    first = run_in(tmp_path, *(word for word in RACED if "seeds" not in word), "trainer.fake.noise=0.5")
+    (kept,) = first.sweep.glob("trials/*/model")
+    ended = run_in(tmp_path, *RACED, "trainer.fake.noise=0.5", "search.leaders=4")
+    winner = int(ended.out.split("on 3 fresh seeds: trial ")[1].split(",")[0])
+    assert winner != int(kept.parent.name[:4])
+    (model,) = first.sweep.glob("trials/*/model")
+    assert f"of: {winner}" in (model.parent / "trial.json").read_text().replace('"', "")
+    assert f"its model is in {model} (trained on seed 1000)" in ended.out.replace("\n", "")
+
+
 @pytest.mark.slow
 def test_a_study_made_again_knows_its_replicates(raced: Ended, here: Path) -> None:
     """Their role is in trial.json, so nothing is lost with the journal."""

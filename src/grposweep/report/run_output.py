@@ -246,8 +246,9 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     """
     if trial is None:
         return ""
-    if (model := trial.path / paths.MODEL).is_dir():
-        return f"its model is in {model}"
+    for known in (trial, *(other for other in view.trials if other.attributes.get("of") == trial.number)):
+        if (model := known.path / paths.MODEL).is_dir():
+            return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})")
     trainer = view.baseline.get("trainer")
     if not isinstance(trainer, dict) or (trainer.get("kind"), trainer.get("keep")) != ("trl", "best"):
         return ""

@@ -13,6 +13,7 @@ from grposweep.launchers.base import End, EndState
 from grposweep.schema import Search, is_external
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus
@@ -178,7 +179,7 @@ class OutcomeRecorder:
         started = self.study.started
         finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
         pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
-        self._delete_resumable(self.folder.trial(trial.number, trial.user_attrs["experiment"]) for trial in pruned)
+        self._delete_resumable(self._trial(trial.number) for trial in pruned)
         if self.keep == "best":
             self._delete_models(finished)
 
@@ -237,7 +238,15 @@ class OutcomeRecorder:
 
     def _delete_models(self, finished: Iterable[int]) -> None:
         """Delete the models of these and earlier trials, except those to keep now."""
-        kept, trials = self.study.kept, self.study.trials
+        kept = {self._model_of(number) for number in self.study.kept}
         for number in {*finished, *self._kept} - kept:
-            self.folder.trial(number, trials[number].user_attrs["experiment"]).delete_model()
+            self._trial(number).delete_model()
         self._kept = kept
+
+    def _model_of(self, number: int) -> int:
+        """Return the trial, or its first repeat that has a model if its own was deleted before seeds were asked for."""
+        found = (number, *(t.number for t in self.study.started if t.user_attrs.get("of") == number))
+        return next((one for one in found if (self._trial(one).path / paths.MODEL).is_dir()), number)
+
+    def _trial(self, number: int) -> TrialFolder:
+        return self.folder.trial(number, self.study.trials[number].user_attrs["experiment"])
