@@ -103,11 +103,18 @@ def test_repeats_of_one_seed_are_one_seed() -> None:
     assert found.half == pytest.approx(1.959964 * 0.01)
 
 
+def test_a_point_that_nothing_chose_stands_under_its_own_trial() -> None:
+    """A control and its repeat on another seed, which ended higher, are the trial that the others are compared with."""
+    (found,) = rank_points([trial(0, 1e-3, 0.7), fresh(4, 0, 1e-3, 1000, 0.8)], "maximize")
+    assert (found.first.number, found.value) == (0, pytest.approx(0.75))
+
+
 def test_the_best_of_many_has_a_wider_interval() -> None:
     """Its value was chosen because it is the largest, so the interval holds for all points together."""
     found = rank_points([trial(n, 10.0**-n, 0.5 + n / 100) for n in range(10)], "maximize")[0]
     assert found.half == pytest.approx(2.807 * 0.01, rel=1e-3)
     assert "95 % over prompts, best of 10" in found.text
+    assert found.own.text.startswith("0.5900 ± 0.0196 (95 % over prompts)")  # as a row of a table
 
 
 def read_files(folder: Path, number: int, content: str) -> TrialView:

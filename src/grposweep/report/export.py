@@ -18,7 +18,7 @@ from rich.text import Text
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, write_text
-from grporecipe.terminal import count, say, short, write_data
+from grporecipe.terminal import say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
@@ -73,7 +73,7 @@ def _point_rows(view: SweepView) -> list[dict[str, Any]]:
         {
             "rank": rank, "trial": point.first.number,
             **{name: point.first.point.get(name) for name in view.parameters if name != "seed"},
-            view.metric: point.value, "± 95 %": point.half, "seeds": len(point.seeds),
+            view.metric: point.value, "± 95 %": point.own.half, "seeds": len(point.seeds),
             "gpu_hours": sum(trial.gpu_hours for trial in point.trials),
         }
         for rank, point in enumerate(view.leaderboard, 1)
@@ -237,15 +237,13 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
     if point.is_fresh:
         screen.append(f"in the search: {format_objective(best)}\n")
     screen.append(f"{short(best.point)}\n")
-    others = [trial for trial in view.ranked if trial.number != best.number and not trial.is_replicate]
     confirmed = replication_note(view)
     for line in confirmed:
         screen.append(f"{line}\n")
+    others = view.leaderboard[1:]
     if others and not confirmed:  # fresh seeds do not rank by the value above
-        second = others[0]
-        screen.append(
-            f"best of {count(len(others) + 1, 'trial')}; second: trial {second.number}, {format_objective(second)}\n"
-        )
+        second = others[0].own
+        screen.append(f"best of {len(others) + 1} points; second: trial {second.first.number}, {second.text}\n")
     for line in tie_sentences(view):
         screen.append(f"{line}\n")
     if line := model_line(view, best):

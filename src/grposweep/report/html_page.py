@@ -149,9 +149,10 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
     verdicts = _verdicts(view)
     for rank, place in enumerate(view.leaderboard, 1):
         verdict = next((verdicts[trial.number] for trial in place.trials if trial.number in verdicts), "")
+        half = place.own.half
         yield {
             **_cells(view, place.first, sum(trial.gpu_hours for trial in place.trials)), "rank": rank,
-            "worth": f"{place.value:.4f}", "half": "" if place.half is None else f"{place.half:.4f}",
+            "worth": f"{place.value:.4f}", "half": "" if half is None else f"{half:.4f}",
             "source": place.source, "seeds": len(place.values), "key": place.value,
             "note": "; ".join(filter(None, (place.fate or verdict, warning(place.first)))),
         }  # fmt: skip

@@ -64,8 +64,8 @@ class RankedPoint:
 
     @property
     def first(self) -> TrialView:
-        """The trial whose model stands for the point: on fresh seeds the one that found it, otherwise the best of them."""
-        if self.fate or self.is_fresh:
+        """The trial whose model stands for the point: the one that others repeat on fresh seeds, or the best of them."""
+        if self.fate or any(trial.is_replicate for trial in self.trials):
             return self.trials[0]
         return min(self.counted, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
 
@@ -88,6 +88,11 @@ class RankedPoint:
     def source(self) -> str:
         """What the interval is over: ``seeds``, or the evaluation ``prompts`` of a single trial."""
         return "seeds" if len(self.values) > 1 else "" if self.seeds[0].error is None else "prompts"
+
+    @property
+    def own(self) -> "RankedPoint":
+        """The point as a row of a table: its 95 % interval is of this point alone, and no claim that it is the best."""
+        return replace(self, among=1)
 
     @property
     def half(self) -> float | None:

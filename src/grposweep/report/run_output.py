@@ -196,8 +196,8 @@ def _winner(view: SweepView) -> Iterator[str]:
 
 
 def replication_note(view: SweepView) -> list[str]:
-    """Return the result on fresh seeds in sentences; empty without replicates."""
-    ranking = view.replication
+    """Return the result on fresh seeds in sentences; empty without replicates, and where nothing was chosen."""
+    ranking = None if view.compares else view.replication
     if ranking is None or not (ranking.alive or ranking.out):
         return []
     if ranking.wanted:
