@@ -115,6 +115,19 @@ def test_a_command_hides_secrets_and_quotes_paths(tmp_path: Path) -> None:
     assert "'task.path=/a folder/x'" in commands
 
 
+def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(tmp_path: Path) -> None:
+    """It goes to where the sweep was started, and continues it with the sweep's own copies of the files."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    (sweep / "sweep.yaml").write_text(
+        (sweep / "sweep.yaml").read_text().replace("packages:", "working_directory: /a b\n  packages:", 1)
+    )
+    (sweep / "inputs.json").write_text("{}")
+    for folder in (sweep / "trials").iterdir():
+        (folder / "provenance.json").write_text(json.dumps({"files": {"rewards.py": "aa"}}))
+    (seeds,) = [step.command for step in advice(sweep).steps if "search.seeds" in step.command]
+    assert seeds == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
+
+
 def test_no_advice_before_a_trial_has_finished_or_in_a_comparison(tmp_path: Path) -> None:
     """Nothing has finished, or one factor at a time, where the effects are the answer."""
     assert advise(read_sweep(make_sweep(tmp_path / "a", Made(trials=1, running=1)))) is None

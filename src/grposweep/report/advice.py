@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grporecipe.files import as_number
@@ -386,9 +387,13 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
         words = []
     if keeps_name and (trials := _trials_of_extended(view, words)):
         changes = {"search.trials": trials, **changes}
+    if keeps_name and any(trial.files for trial in view.trials):  # an edit since then must not stop the command
+        changes = {"search.changed_files": "recorded", **changes}
     dropped = (*changes, *(() if keeps_name else ("name",)))
     kept = [word for word in words or ["python", "src/run.py"] if word.partition("=")[0] not in dropped]
-    return shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
+    there = str(view.provenance.get("working_directory") or Path.cwd())
+    elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
+    return elsewhere + shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
 
 
 def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
