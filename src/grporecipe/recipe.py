@@ -46,7 +46,8 @@ class LaunchedCode:
     neither it nor the framework takes: training stops, the key is dropped, or unknown. ``own_config`` is true if the file
     builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
     and ``no_rewards`` are the line of the trainer's call if it certainly passes no ``eval_dataset`` or ``reward_funcs``.
-    ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line.
+    ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line,
+    and ``classes`` those of the library whose fields they take.
     """
 
     file: str
@@ -59,6 +60,7 @@ class LaunchedCode:
     no_rewards: int | None = None
     declares_more: bool = False
     parsers: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

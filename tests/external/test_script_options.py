@@ -91,6 +91,23 @@ def test_a_value_that_the_script_sets_or_never_reads_is_refused(
     assert all(said in problem and "all values would train the same" in problem for problem in problems)
 
 
+def test_keys_of_classes_that_the_script_does_not_parse_are_refused(tmp_path: Path) -> None:
+    """Its parser stops at each: in the recipe, in trainer.args, and where another key's refusal names one."""
+    (tmp_path / "train.py").write_text(TRAINS.format("use(mine)"))
+    (tmp_path / "recipe.yaml").write_text("num_generations: 8\npenalty: 0.2\ndataset_name: sums\n")
+    script = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml")
+    ended = run_in(tmp_path, *script, "trainer.args.lora_r=8", "-m", "lr=1e-4,1e-3", "task.path=a,b")
+    assert ended.code == 2
+    for said in (
+        "the parser of train.py stops at dataset_name, which no class that it parses has",
+        "neither the classes that the script parses nor its recipe have such a key",
+    ):
+        assert said in ended.err
+    (tmp_path / "recipe.yaml").write_text("num_generations: 8\n")
+    ended = run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3", "task.path=a,b")
+    assert "Set a key that the script reads: trainer.args.KEY." in ended.err
+
+
 def test_a_recipe_for_more_processes_is_refused_until_the_command_chooses(tmp_path: Path) -> None:
     """The trials would train on one, with other batches."""
     (tmp_path / "run.sh").write_text("accelerate launch --num_processes 8 train.py --num_generations 8 --max_steps 2\n")

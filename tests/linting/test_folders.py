@@ -53,9 +53,11 @@ def test_what_git_ignores_is_left_out(put: Write, here: Path) -> None:
 
 
 def test_hidden_folders_and_environments_are_left_out(put: Write, here: Path) -> None:
-    """Also caches, other kinds of files, and Python files that never say GRPO."""
+    """Also caches, results of sweeps, other kinds of files, and Python files that never say GRPO."""
     put("env/pyvenv.cfg", "home = /usr/bin\n")
-    for name in (".hidden/a.yaml", "env/a.yaml", "node_modules/a.yaml", "a.json", "a.txt", "plain.py"):
+    put("outputs/s/sweep.yaml", "v: 1\n")
+    mine = "outputs/s/trials/0000-abc/recipe.yaml"
+    for name in (".hidden/a.yaml", "env/a.yaml", "node_modules/a.yaml", mine, "a.json", "a.txt", "plain.py"):
         put(name)
     put("train.py", "from trl import GRPOConfig\n")
     put("run.slurm", "#!/bin/bash\n")

@@ -70,7 +70,7 @@ def test_a_second_rerun_shows_the_recorded_result(run: Run, here: Path) -> None:
     first, second = grposweep(here, "rerun", "1"), grposweep(here, "rerun", "1")
     assert first.code == second.code == 0
     assert "every number of metrics.jsonl is the same" in first.out
-    assert "1 of them recorded already" in second.out
+    assert "has repeated it already, and nothing is trained. Add force=true" in second.out
     forced = grposweep(here, "rerun", "1", "force=true")
     assert len(trials(forced.sweep)) == 2
     assert forced.out.count("every number of metrics.jsonl is the same") == 1

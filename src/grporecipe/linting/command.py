@@ -75,8 +75,10 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _is_searched(here: Path, name: str) -> bool:
-    """Return whether a folder may hold recipes: not if hidden, a virtual environment or a cache."""
-    return not name.startswith(".") and name not in SKIPPED and not (here / name / "pyvenv.cfg").exists()
+    """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache or the results of a sweep."""
+    there = here / name
+    is_sweep = (there / "trials").is_dir() and (there / "sweep.yaml").exists()
+    return not name.startswith(".") and name not in SKIPPED and not (there / "pyvenv.cfg").exists() and not is_sweep
 
 
 def _may_train(path: Path) -> bool:

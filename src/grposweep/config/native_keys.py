@@ -152,7 +152,7 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
             advice = "Set generation.max_completion_length."
         elif not follows_trl:
             advice = "Set it in trainer.recipe, or among trainer.arguments."
-        elif theirs in known(TRL) or theirs in declared(trainer):
+        elif _takes(trainer)(theirs) or theirs in declared(trainer):
             advice = f"Set trainer.args.{theirs}, a key of its recipe."
         else:
             advice = "Set a key that the script reads: trainer.args.KEY."
@@ -239,7 +239,34 @@ def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
     """Return the options that a training script declares, and those of its recipe, without running anything."""
     code = _code_of(trainer)
     own = {} if code is None else code.declares
-    return {**dict.fromkeys(load_base(replace(trainer, args={})).config, KeySpec("any", None)), **own}
+    return {**dict.fromkeys(load_base(replace(trainer, args={})).config, ANY), **own}
+
+
+ANY = KeySpec("any", None)
+# Classes of TRL, by the part of its table that has their keys.
+CLASSES = {
+    "config": {"GRPOConfig"}, "model": {"ModelConfig"}, "script": {"ScriptArguments", "GRPOScriptArguments"},
+    "data": {"DatasetMixtureConfig"},
+}  # fmt: skip
+
+
+def _takes(trainer: Trainer) -> Callable[[str], bool]:
+    """Return whether a training takes a key: one of TRL's classes that its script parses has it, or the script."""
+    code, classes = _code_of(trainer), set[str]().union(*CLASSES.values())
+    own = set[str]() if code is None else {*code.declares}
+    if code is not None and not code.declares_more and code.classes and code.classes <= classes:
+        classes = {*code.classes}
+    keys = table()["keys"]
+    return lambda name: name in own or (name in keys and not CLASSES[keys[name]["in"]].isdisjoint(classes))
+
+
+def not_taken(trainer: Trainer) -> list[str]:
+    """Return the keys of a script's recipe at which its parser stops, whichever release of TRL it has."""
+    code = _code_of(trainer)
+    if code is None or code.other_keys != "stop" or code.declares_more or "TrlParser" not in code.parsers:
+        return []
+    takes = _takes(trainer)
+    return [name for name in load_base(replace(trainer, args={})).config if name != "env" and not takes(name)]
 
 
 def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
@@ -249,13 +276,14 @@ def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."
-    keys, code = {**known(TRL), **declared(trainer)}, _code_of(trainer)
+    theirs = {key: spec for key, spec in known(TRL).items() if _takes(trainer)(key)}
+    keys, code = {**theirs, **declared(trainer)}, _code_of(trainer)
     if name not in keys and code is not None and code.declares_more:
         return ""  # another file may declare it
     if name not in keys:
         near = closest_keys(name, keys)
         meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."
-        return f"neither TRL's classes nor the script declare such a key, nor does the recipe. {meant}"
+        return f"neither the classes that the script parses nor its recipe have such a key. {meant}"
     wanted = _mistyped(value, keys[name].type)
     return f"the key takes {wanted}. Set one." if wanted else ""
 

@@ -11,7 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load_entry
-from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
+from grposweep.config.native_keys import check_args, check_reach, check_read, not_taken, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
@@ -463,6 +463,11 @@ def check_options(experiment: Experiment, path: Path) -> Iterator[str]:
     from grporecipe.frameworks.parsing.python_launched import read_program  # only a script needs it
 
     code = read_program(path) if path.is_file() else None
+    if lacking := not_taken(trainer):
+        yield (
+            f"trainer.recipe={trainer.recipe}: the parser of {trainer.script} stops at {', '.join(lacking)}, which no class that "
+            "it parses has. Add a class that has them, such as ScriptArguments, or take them out of the recipe."
+        )
     if code is None or code.other_keys != "stop" or "TrlParser" in code.parsers or not code.parsers:
         return
     names = _flags(code.declares) or "no options"

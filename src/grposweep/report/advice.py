@@ -368,7 +368,7 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
     is_late = (
         sorted(finished).index(best.first.number) >= LATE * len(finished) if best.first.number in finished else False
     )
-    if is_late and view.ranges and view.progress_text == "done":
+    if is_late and view.ranges and view.is_over:
         more = str(2 * len(view.searched))
         yield Step(
             "Continue the search: the best trial was among the last",

@@ -325,7 +325,7 @@ def pack_winner(view: SweepView, file: Path) -> str:
         raise UserError(f"--pack {file}: it cannot be written ({error.strerror}). Name a file that can.") from error
     model = str(best.config.get("model", {}).get("path", ""))
     missing += [model] if Path(model).is_dir() else []
-    lacking = f"not in it: {', '.join(missing)}\n" if missing else ""
+    lacking = f"not in it, so copy it there: {', '.join(missing)}\n" if missing else ""
     return f"wrote {file}\n{lacking}repeat it: unzip it into an empty folder, and there: {command}"
 
 

@@ -274,13 +274,13 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
 def sweeps_table(views: Iterable[SweepView]) -> Table:
     """Return one row per sweep: name, progress, trials, best, cost and last change."""
     last = ("last change", {"no_wrap": True})
-    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("GPU h", NUMBER), last)
+    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
     for view in views:
         best = "" if (found := view.best_point) is None else f", best {found.brief}, {short(found.first.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
         state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
         name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
-        table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g}", when)
+        table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g} {view.hours_unit[:5]}", when)
     return table
 
 

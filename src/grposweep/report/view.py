@@ -154,7 +154,8 @@ class SweepView:
         if not self.planned:
             return "not started"
         if not left:
-            return "done"
+            failed = self.count(State.FAILED)
+            return f"done, {f'{failed:,}' if self.leaderboard else 'all'} failed" if failed else "done"
         moving = sum(bool(trial.attempts) for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
         return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
 

@@ -57,6 +57,9 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: _config(experiment), [])
+    repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
+    if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
+        say(f"{experiment.name} has repeated it already, and nothing is trained. Add force=true to train it again.")
     state = ForkState.read(sweep.path)
 
     def keep(folder: Path) -> None:
@@ -69,7 +72,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
         before = load_experiment(trial.path / paths.CONFIG)
         unlike = overrides if _identity(sweep, before) != _identity(sweep, experiment) else []
         chosen = [override for override in overrides if override_name(override) in CHOICE_OF_VALUE]
-        say(_compared(trial, SweepFolder(Path(experiment.outputs) / str(experiment.name)), unlike, chosen))
+        say(_compared(trial, repeat, unlike, chosen))
     return ended
 
 

@@ -47,6 +47,7 @@ def read_program(path: Path) -> LaunchedCode | None:
         return None
     declares, is_whole = _read_options(names)
     trainer, own_trainer = read_trainer(names)
+    parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
     makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
     return LaunchedCode(
         str(path),
@@ -57,6 +58,7 @@ def read_program(path: Path) -> LaunchedCode | None:
         makes_config,
         declares_more=not is_whole,
         parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
+        classes=frozenset(last_name(node) for node in parsed if _is_library(names, node)),
     )
 
 
@@ -170,13 +172,18 @@ def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:
             found |= _read_option(call)
             is_whole = is_whole or not has_parser
         elif "Parser" in name or name == "cli":
-            types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
-            classes = [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
+            classes = _parsed_classes(call)
             for node in classes:
                 found |= fields_of(names, node.id)
             is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
             has_parser = bool(classes)
     return found, is_whole
+
+
+def _parsed_classes(call: ast.Call) -> list[ast.Name]:
+    """Return the classes whose fields a parser takes."""
+    types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
+    return [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
 
 
 def options_of(names: Names) -> dict[str, KeySpec]:
