@@ -165,6 +165,7 @@ TRANSFORMERS = frozenset(
      "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
 )  # fmt: skip
 SPLIT_IN_NAME = "easyr1"  # verl/utils/dataset.py of EasyR1: "name@split"
+SAMPLED = "ms-swift"  # docs/source_en/Instruction/Command-line-parameters.md of ms-swift: "[hf::]name[:subset][#rows]"
 SPLITS = {"dataset_name": "dataset_train_split", "eval_dataset_name": "dataset_test_split"}  # by the data, TRL's keys
 # The rewards that trl 1.16 scripts/grpo.py knows by name; it imports a dotted one.
 REWARDS = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
@@ -277,6 +278,7 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
+        is_held = is_held or _is_read(framework, key, value, setting)
         is_default = key in takes and takes[key].default == value and key != "reward_funcs"  # other scripts have others
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
@@ -286,14 +288,21 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
 
 
+def _is_read(framework: Framework, key: str, value: Any, setting: Setting) -> bool:
+    """Return whether a setting holds what a key's value is read as, such as a list of names as a tuple."""
+    key = framework.renamed.get(key, key)
+    rows = (row for row in framework.fields if row.key == key and row.type == RELEASE and row.read)
+    return any(row.read is not None and row.read(value) == getattr(setting, row.name) for row in rows)
+
+
 def _read_as_others(recipe: Recipe, framework: Framework) -> Iterator[str]:
     """Yield the keys whose value a setting cannot tell from another one: ms-swift's tuners other than LoRA."""
     stated = values_of(recipe).stated
     for row in framework.fields:
         if row.type == RELEASE and row.read and row.write and row.key in stated:
             value, read = stated[row.key], row.read(stated[row.key])
-            if read is not None and row.write(read) != value and row.key in recipe.config:
-                yield row.key
+            if read is not None and row.write(read) != value:
+                yield from (key for key in recipe.config if framework.renamed.get(key, key) == row.key)
 
 
 def _undecided(recipe: Recipe, keys: list[str], setting: Setting) -> list[str]:
@@ -330,6 +339,10 @@ def _with_intervals(setting: Setting) -> Setting:
 def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
     """Return a setting with the split of its data where the target has it: in EasyR1's names (``name@split``) or in a key."""
     source = setting.framework.name
+    if source == SAMPLED != target and (data := setting.dataset_name or ""):
+        plain = re.sub(r"^(hf|ms)::|#\d+$|(?<=[^:]):[^:/]+(?=#|$)", "", data)
+        setting, more = setting.replace({"dataset_name": plain}), {} if plain == data else {"dataset": data}
+        left |= more
     if SPLIT_IN_NAME in (source, target) and source != target:
         for name, key in SPLITS.items():
             data, default = getattr(setting, name), known(TRL)[key].default

@@ -176,3 +176,17 @@ def test_what_best_writes_has_the_types_and_further_arguments_of_the_winner(comp
         dtype = "dtype" if target == "trl" else "torch_dtype"
         assert (written[dtype], written["bf16"], written["lora_r"]) == ("bfloat16", True, 4)
         assert written["disable_dropout"] is True
+
+
+def test_what_ms_swift_says_in_its_own_form_is_translated_or_named() -> None:
+    """A tuner under its older name, a list of modules as one word, and a number of rows in the name of the data."""
+    said = {"model": "m", "dataset": ["hf::AI/math:en#1000"], "tuner_type": "lora", "target_modules": "all-linear"}
+    older = {"train_type" if key == "tuner_type" else key: value for key, value in said.items()}
+    for config, version in ((said, (4, 0, 4)), (older, (3, 12, 0))):
+        recipe = build_recipe({**config, "rlhf_type": "grpo"}, Options("ms-swift", version, processes=8))
+        found = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
+        (listed,) = [line for line in found.losses if line.startswith(LISTED)]
+        assert listed == f"{LISTED}dataset=hf::AI/math:en#1000"
+        written = yaml.safe_load(next(iter(found.files.values())))
+        assert (written["dataset_name"], written["use_peft"]) == ("AI/math", True)
+        assert "vllm_mode" not in written

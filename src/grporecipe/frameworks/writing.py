@@ -41,6 +41,8 @@ def write_release(
             continue  # another framework has no key for it: the release's default
         if row.always or value != default.get(row.name):
             native = row.native(value)
+            if native is None and not kind.endswith("?"):
+                continue
             found[row.key] = int(native) if isinstance(native, float) and kind.startswith("int") else native
     return found
 

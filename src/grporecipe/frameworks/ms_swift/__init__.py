@@ -10,6 +10,7 @@ from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.recipes import (
     DERIVED,
     FIELDS,
+    RENAMED,
     SPECIAL,
     collect,
     keys_of,
@@ -34,7 +35,7 @@ FRAMEWORK = Framework(
         "swift": Command("rlhf", "swift rlhf", takes_file=True),
         "megatron": Command("rlhf", "megatron rlhf", takes_file=True),
     },
-    renamed={"warmup_ratio": "warmup_steps"},
+    renamed={"warmup_ratio": "warmup_steps", **RENAMED},
     collect=collect,
     unstated=unstated,
     keys_of=keys_of,

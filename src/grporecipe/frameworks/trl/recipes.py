@@ -152,6 +152,7 @@ OTHERS = (
     Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
           read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
     Field("gradient_checkpointing", "gradient_checkpointing", RELEASE, read=lambda is_on: is_on is True or is_on == "unsloth"),
+    Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None),
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
