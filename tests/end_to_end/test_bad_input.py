@@ -24,6 +24,8 @@ CASES = {
     "an unknown key in a sweep": (["-m", "lrr=1,2"], ["lrr is not a key", "lr"]),
     "an unknown group": (["modle=tiny"], ["modle", "model"]),
     "an unknown option": (["kl=lwo"], ["kl has no option 'lwo'", "kl=low"]),
+    "several misspelt words": (["-m", "kl=non,low", "schedule.max_step=4", "batch=smal"],
+                               ["3 overrides cannot work", "kl=none", "schedule.max_steps", "batch=small"]),
     "an unknown option in a sweep": (["-m", "batch=small,smal"], ["batch has no option 'smal'", "batch=small"]),
     "an unknown sweep file": (["sweeps=nope"], ["sweeps has no option 'nope'", "lr_batch"]),
     "a number for a group": (["batch=16"], ["batch=16", "batch.prompts_per_step", "medium"]),

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
 from grposweep.config.compose import check_groups, is_conf, message, override_name, register_schema
 from grposweep.config.points import Compose, Points
+from grposweep.process import CONF
 from grposweep.schema import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
 from grposweep.search.space import Space
@@ -49,7 +51,7 @@ def command(main: Callable[[], None]) -> None:
     try:
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
-        check_groups(sys.argv[1:])
+        check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:
@@ -135,6 +137,11 @@ def _own_conf(tokens: list[str]) -> list[str]:
             found[-1], folder = "--config-path", str(Path(folder).resolve())
         found.append(folder)
     return found
+
+
+def _folders(arguments: list[str]) -> list[Path]:
+    """Return the folders that hold further options."""
+    return [Path(value) for word, value in pairwise(arguments) if word in (*CONFIG_DIR, "--config-path", "-cp")]
 
 
 def _showing_base(tokens: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ and ``space``.
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
@@ -337,33 +337,49 @@ def override_name(override: str) -> str:
     return override.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
-def check_groups(overrides: list[str]) -> None:
+def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None:
     """Raise UserError for ``batch=16`` or ``batch=null`` (ValueError in Hydra), and for lists, of which it takes the last.
 
-    Also for one word given to a key that takes a list.
+    Also for one word given to a key that takes a list. With the ``folders`` of all options, which are conf/ and those of
+    --config-dir, for every misspelt option and key together: Hydra names the first one only.
     """
-    for override in overrides:
-        group, _, value = override.partition("=")
-        if _ONE_WORD.fullmatch(value) and (key := override_name(override)) in list_keys():
-            raise UserError(
-                f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of the brackets)."
-            )
-        if group in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
-            raise UserError(unknown_option(group, value, options(CONF, group)))
+    found = list(dict.fromkeys(text for override in overrides for text in _mistakes(override, folders)))
+    if found:
+        raise UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} overrides cannot work:", *found]))
+
+
+def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
+    key, (name, is_set, value) = override_name(override), override.partition("=")
+    if _ONE_WORD.fullmatch(value) and key in list_keys():
+        yield f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of the brackets)."
+    elif name in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
+        yield unknown_option(name, value, options(CONF, name))
+    elif folders and name in (*GROUPS, "sweeps") and _ONE_WORD.fullmatch(value):
+        known = sorted({option for folder in folders for option in options(folder, name)})
+        for word in value.split(","):
+            if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
+                yield unknown_option(name, word, known)
+    elif folders and is_set and re.fullmatch(r"[\w.]+", name) and not name.startswith(("hydra.", *MAPPINGS)):
+        groups = (
+            "recipe",
+            *(path.name for folder in folders for path in folder.iterdir()),
+        )  # a recipe's is registered later
+        yield from [] if key in (*groups, *known_keys()) else [unknown_key(key)]
 
 
 @dataclass(frozen=True)
 class Session:
-    """An open Hydra over conf/."""
+    """An open Hydra over conf/, and its folders of options."""
 
     loader: ConfigLoader
+    folders: tuple[Path, ...] = ()
 
     def compose(self, overrides: list[str]) -> DictConfig:
         """Return the configuration for these overrides, including Hydra's own section.
 
         Raises UserError if Hydra cannot compose it.
         """
-        check_groups(overrides)
+        check_groups(overrides, self.folders)
         try:
             return compose("config", overrides, return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
@@ -406,4 +422,4 @@ def open_session(config_dir: Path | None = None) -> Iterator[Session]:
     if not is_conf(folder):
         raise UserError(f"--config-dir {folder}: it has no config.yaml. 'grposweep init' makes such a folder.")
     with initialize_config_dir(config_dir=str(folder), version_base="1.3"):
-        yield Session(GlobalHydra.instance().config_loader())
+        yield Session(GlobalHydra.instance().config_loader(), (folder,))
