@@ -362,7 +362,7 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     elif folders and is_set and re.fullmatch(r"[\w.]+", name) and not name.startswith(("hydra.", *MAPPINGS)):
         groups = (
             "recipe",
-            *(path.name for folder in folders for path in folder.iterdir()),
+            *(path.name for folder in folders for path in folder.glob("*")),
         )  # a recipe's is registered later
         yield from [] if key in (*groups, *known_keys()) else [unknown_key(key)]
 
