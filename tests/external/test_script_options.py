@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.config.compose import open_session, to_experiment
 from grposweep.config.native_keys import check_read
 from grposweep.schema import Trainer
 from support import run_in
@@ -54,6 +55,25 @@ def test_a_parser_that_may_take_its_arguments_is_not(tmp_path: Path, more: str, 
         tmp_path, "trainer=script", "trainer.script=train.py", f"trainer.takes={takes}", "trainer.args.lr=1e-4"
     )
     assert "declares no" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("script", "takes"),
+    [
+        (HF, "flags"),
+        (HF.replace("HfArgumentParser", "TrlParser").replace("transformers", "trl"), "config"),
+        (ARGPARSE.format("p.add_argument('--config')", "parse_args"), "config"),
+        (ARGPARSE.format("", "parse_known_args"), "flags"),
+        ("import mine\nmine.main()\n", "config"),
+    ],
+)
+def test_how_a_script_takes_its_values_is_read_from_its_parser(tmp_path: Path, script: str, takes: str) -> None:
+    """Unless the user says it; without a parser in sight it is ``--config``."""
+    (tmp_path / "train.py").write_text(script)
+    words = ("trainer=script", f"trainer.script={tmp_path}/train.py")
+    with open_session() as session:
+        assert to_experiment(session.compose([*words])).trainer.takes == takes
+        assert to_experiment(session.compose([*words, "trainer.takes=config"])).trainer.takes == "config"
 
 
 TRAINS = """from dataclasses import dataclass

@@ -66,7 +66,8 @@ class Trainer:
     script: str | None = None
     """Training script of ``trainer=script``."""
     takes: str = key("config", choices=("config", "flags"))
-    """How the script gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser)."""
+    """How the script gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser).
+    ``trainer=script`` chooses by the parser in the script."""
     launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
     """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for several processes, python
     for one."""
