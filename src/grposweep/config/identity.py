@@ -16,7 +16,8 @@ from grporecipe.files import file_digest
 from grporecipe.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
+from grposweep.registries import is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer
 from grposweep.storage.inputs import find_inputs
 
 

@@ -30,8 +30,8 @@ from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.registries import EXTERNAL
-from grposweep.schema import Experiment, Trainer, is_external, trl_arguments, value_at
+from grposweep.registries import EXTERNAL, is_external
+from grposweep.schema import Experiment, Trainer, trl_arguments, value_at
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer

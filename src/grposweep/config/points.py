@@ -24,7 +24,8 @@ from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
-from grposweep.schema import GROUPS, Experiment, Trainer, is_external
+from grposweep.registries import is_external
+from grposweep.schema import GROUPS, Experiment, Trainer
 
 OPTION = "recipe"  # the name of these options, and of the group that chooses all of them
 

@@ -20,7 +20,8 @@ from grposweep.config.base_recipe import base_of, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
-from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, is_external, value_at
+from grposweep.registries import is_external, ranks_follow
+from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, value_at
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -46,15 +47,11 @@ def resolve_auto(s: Setting) -> Setting:
 def base_setting(experiment: Experiment) -> Setting:
     """Return the setting to which an experiment's fields are applied: an external trainer's recipe, otherwise an empty one."""
     if not is_external(experiment.trainer.kind):
-        return OF_TASKS if _starts_tasks(experiment.cluster) else PLAIN
+        cluster = experiment.cluster
+        return OF_TASKS if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node else PLAIN
     base = base_of(experiment.trainer, experiment.cluster.processes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
-
-
-def _starts_tasks(cluster: Cluster) -> bool:
-    """Return whether a job of one node without GPUs starts a rank for each of its tasks."""
-    return cluster.kind in ("slurm", "dry_run") and cluster.nodes == 1 and not cluster.gpus_per_node
 
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:

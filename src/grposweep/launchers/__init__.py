@@ -11,8 +11,8 @@ from grporecipe.errors import UserError
 from grporecipe.registries import load_entry
 from grporecipe.terminal import count
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
-from grposweep.registries import LAUNCHERS
-from grposweep.schema import Experiment, is_external
+from grposweep.registries import LAUNCHERS, is_external
+from grposweep.schema import Experiment
 from grposweep.storage.folders import SweepFolder, find_sweep
 from grposweep.storage.lease import Lease
 

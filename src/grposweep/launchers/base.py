@@ -168,6 +168,8 @@ class Launcher(ABC):
     """What one job is called in messages, such as ``Slurm job``."""
     scheduler: ClassVar[str] = "this machine"
     """What decides when jobs run, in messages."""
+    ranks_follow: ClassVar[bool] = False
+    """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of ranks."""
     unread: ClassVar[Sequence[str]] = ()
     """Keys of ``cluster`` that only a scheduler reads; set on the command line, they need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()

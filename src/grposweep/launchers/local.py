@@ -17,6 +17,7 @@ from grporecipe.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
+from grposweep.registries import runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation
 from grposweep.storage import paths
 
@@ -363,7 +364,7 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
+    preload = [*TRAINING, *(TRL if runs_trl(experiment.trainer.kind) else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)

@@ -20,6 +20,7 @@ from grposweep.config.identity import prepared_key, screen_key
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers import build_launcher
 from grposweep.launchers.base import End, Job, Launcher, LauncherBusy
+from grposweep.registries import runs_trl
 from grposweep.schema import Batch, Experiment, Kl, Loss, Schedule, Tracker
 from grposweep.screening.summary import GROUPS, Screen
 from grposweep.storage import paths
@@ -95,7 +96,7 @@ def run_screen(
 
     Raises UserError if the screen cannot run.
     """
-    if experiment.trainer.kind != "trl":
+    if not runs_trl(experiment.trainer.kind):
         raise UserError(
             f"trainer={experiment.trainer.kind}: a screen samples with TRL's own generation and our rewards. "
             "Set trainer=trl for it, with the same model, prompts, rewards and sampling."

@@ -22,7 +22,7 @@ from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
 from grposweep.redaction import redact
-from grposweep.schema import is_external
+from grposweep.registries import is_external
 from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult

@@ -15,6 +15,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
+from grposweep.registries import is_external
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
@@ -136,7 +137,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     Raises UserError if there is none; it names the nearest step that has one.
     """
     trial, experiment = parent.trial, parent.experiment
-    if experiment.trainer.kind not in ("trl", "fake"):
+    if is_external(experiment.trainer.kind):
         raise UserError(
             f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
             "A fork needs trainer=trl."

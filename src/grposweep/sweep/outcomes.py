@@ -10,7 +10,8 @@ from optuna.trial import TrialState
 
 from grporecipe.errors import ExitCode, UnknownMetricError
 from grposweep.launchers.base import End, EndState
-from grposweep.schema import Search, is_external
+from grposweep.registries import is_external
+from grposweep.schema import Search
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage.folders import SweepFolder, TrialFolder

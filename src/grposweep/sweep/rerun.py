@@ -20,9 +20,9 @@ from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
-from grposweep.registries import LAUNCHERS
+from grposweep.registries import LAUNCHERS, is_external
 from grposweep.report.view import read_sweep
-from grposweep.schema import Experiment, Search, is_external
+from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths

@@ -25,6 +25,7 @@ from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Launcher
+from grposweep.registries import TASKS, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
@@ -81,7 +82,7 @@ class ValidatedSpace:
     def preparable(self) -> dict[str, Experiment]:
         """Return one experiment per model and task among the valid points that really train."""
         experiments = self.distinct("model", "task", "trainer")
-        return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
+        return {prepared_key(item): item for item in experiments if runs_trl(item.trainer.kind)}
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
@@ -175,9 +176,8 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     for experiment in experiments:
-        if experiment.trainer.kind == "trl" and not launcher_class(experiment.cluster.kind).has_own_environment(
-            experiment.cluster
-        ):
+        cluster = experiment.cluster
+        if runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster):
             yield from _data_problems(experiment)
             for spec in experiment.task.rewards:
                 yield from reward_problems(spec)
@@ -187,7 +187,7 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
     """Yield the error of reading a task's files; a dataset of the hub is left to preparation."""
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
-    is_hub = task.kind == "gsm8k" and not files
+    is_hub = TASKS[task.kind].path == "optional" and not files
     if is_hub or any(file.stat().st_size > LARGEST for file in files):
         return
     try:

@@ -39,7 +39,8 @@ from grposweep.launchers.slurm.sweep_jobs import (
     write_controller,
 )
 from grposweep.process import SOURCE, SpawnedProcesses
-from grposweep.schema import Cluster, Experiment, Generation, is_external
+from grposweep.registries import is_external
+from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.provenance import snapshot_code
@@ -69,6 +70,7 @@ class Slurm(Launcher):
 
     kind = "slurm"
     outlives = True
+    ranks_follow = True
     writes_scripts = True
     job_name = "Slurm job"
     scheduler = "Slurm"
