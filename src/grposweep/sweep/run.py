@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,6 @@ from rich.console import Console
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.rules.registry import Problem
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
@@ -211,8 +211,7 @@ def run_sweep(
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
     if base.task.screen is not None:
         provenance["screen"] = base.task.screen
-    outputs = Path(base.outputs)
-    path = outputs / (base.name or default_name(hint, space, identity, study, outputs))
+    path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
     if not path.exists():  # a resume waits for a scheduler that does not answer
@@ -301,7 +300,8 @@ def _run_controller(
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
     base, folder = judged.base, controller.folder
     mirrors = _mirrors(controller, base.search)
-    warnings = _first_problems(controller)
+    checked = controller.queue.valid_points[:CHECKED_POINTS]
+    warnings = chain.from_iterable(controller.validator.validate(point).problems for point in checked)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
     command = [sys.executable, *run_command(), *sys.argv[1:]]
@@ -375,12 +375,6 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         effort=controller.early_stopping.effort,
         settings=[controller.validator.validate(point).setting for point in points],
     )
-
-
-def _first_problems(controller: Controller) -> Iterator[Problem]:
-    """Yield the rules' warnings on the first valid points."""
-    for point in controller.queue.valid_points[:CHECKED_POINTS]:
-        yield from controller.validator.validate(point).problems
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:

@@ -46,7 +46,7 @@ from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
-from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
+from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 from grposweep.train.rewards import reward_problems
 from grposweep.train.tasks import split_rows
 from grposweep.train.tasks.arithmetic import CHARACTERS
@@ -165,8 +165,6 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
 
 KEPT_INVALID = 10_000
-
-
 LARGEST = 32 << 20  # bytes of a data file that are read in about a second
 
 
@@ -290,11 +288,18 @@ def build_controller(
         logger.info("%s", line)
     direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
-    study.sampling_of = cache(partial(_sampling_of, folder, base.task.eval_prompts))
+
+    @cache
+    def sampling_of(number: int, experiment: str) -> Sampling:
+        trial = folder.trial(number, experiment)
+        return read_sampling(trial.path, trial.result, base.task.eval_prompts)
+
+    study.sampling_of = sampling_of
     check_recorded(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
-    _teach(study, judged, warm)
+    study.learn([(seen.point, seen.value) for seen in warm.observations])
+    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
     valid = list(judged.validity.valid_points())
@@ -310,12 +315,6 @@ def build_controller(
     monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
-
-
-def _sampling_of(folder: SweepFolder, samples: int, number: int, experiment: str) -> Sampling:
-    """Return the sampling of a finished trial's evaluation over so many prompts."""
-    trial = folder.trial(number, experiment)
-    return read_sampling(trial.path, trial.result, samples)
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
@@ -351,13 +350,6 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
         cluster = replace(experiment.cluster, processes=load_experiment(trial.path / paths.CONFIG).cluster.processes)
         moved = replace(experiment, cluster=cluster)
         yield experiment_id(moved, read_setting(moved))
-
-
-def _teach(study: SweepStudy, judged: ValidatedSpace, warm: WarmStart) -> None:
-    """Tell the study the results of earlier sweeps, and its seeds."""
-    base = judged.base
-    study.learn([(seen.point, seen.value) for seen in warm.observations])
-    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
 
 
 def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
