@@ -23,8 +23,8 @@ MOST_FILES = 247  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2671, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13616, "grporecipe/linting": 1570,
     "grporecipe/memory": 1281, "grporecipe/rules": 3106, "grposweep": 1226, "grposweep/cli": 1561,
-    "grposweep/config": 2772, "grposweep/external": 496, "grposweep/launchers": 2019, "grposweep/report": 4713,
-    "grposweep/schema": 727, "grposweep/screening": 855, "grposweep/search": 2611, "grposweep/storage": 2475,
+    "grposweep/config": 2674, "grposweep/external": 496, "grposweep/launchers": 2019, "grposweep/report": 4713,
+    "grposweep/schema": 727, "grposweep/screening": 855, "grposweep/search": 2571, "grposweep/storage": 2475,
     "grposweep/sweep": 4637, "grposweep/train": 5194,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
