@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from optuna.trial import TrialState
 from rich.console import Console
@@ -24,7 +24,7 @@ from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
-from grposweep.launchers.base import Launcher
+from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import TASKS, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment
@@ -199,12 +199,6 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
             f"model=tiny reads sums only ({CHARACTERS}), and task.kind={task.kind} has the prompt {str(other)[:60]!r}. Set "
             "model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
         )
-
-
-class Interrupted(Protocol):
-    """Counts requests to stop."""
-
-    count: int
 
 
 def prepare_sweep(
