@@ -18,14 +18,14 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 247  # a merge lowers it, the aim is 180
+MOST_FILES = 246  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 2671, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13616, "grporecipe/linting": 1570,
-    "grporecipe/memory": 1281, "grporecipe/rules": 3106, "grposweep": 1221, "grposweep/cli": 1561,
+    "grporecipe/memory": 1281, "grporecipe/rules": 3106, "grposweep": 1217, "grposweep/cli": 1561,
     "grposweep/config": 2674, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4713,
     "grposweep/schema": 727, "grposweep/screening": 842, "grposweep/search": 2571, "grposweep/storage": 2445,
-    "grposweep/sweep": 4631, "grposweep/train": 5194,
+    "grposweep/sweep": 4557, "grposweep/train": 5194,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -55,7 +55,7 @@ def write_trial(
     record = TrialRecord(verdict.point, attributes, text_sha256(config), number)
     record.write(folder.path)
     work = find_work(verdict.setting)
-    more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else work.as_dict()}
+    more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else asdict(work)}
     write_json(folder.path / paths.PLAN, {**build_plan(verdict.setting).as_dict(), **more})
     write_text(
         folder.path / paths.OVERRIDES, "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])

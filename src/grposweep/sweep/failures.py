@@ -214,15 +214,10 @@ def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
     if known is not None:
         return known
     if is_exception and not _PASSED_ON.match(line):
-        return Failure.BAD_CONFIGURATION if frames and _refuses(line, *frames[-1]) else Failure.CRASH
+        file, function = frames[-1] if frames else ("", "")
+        is_early = _REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function)
+        return Failure.BAD_CONFIGURATION if _CONFIGURATION.search(file) or is_early else Failure.CRASH
     return Failure.CRASH if _OTHER_CRASHES.match(line) else None
-
-
-def _refuses(line: str, file: str, function: str) -> bool:
-    """Return whether an exception raised there means that the user's configuration cannot work."""
-    if _CONFIGURATION.search(file):
-        return True
-    return bool(_REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function))
 
 
 TAIL_BYTES = 65_536  # of each log: tracebacks of several threads fit

@@ -72,18 +72,6 @@ CHECKED_POINTS = 100  # valid points whose warnings are printed
 PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
 
 
-def end_event(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the user's command; empty text if there is no best trial."""
-    best = controller.study.best
-    return {
-        "sweep": str(controller.folder.path),
-        "status": name_status(controller),
-        "metric": controller.search.metric,
-        "best_trial": "" if best is None else controller.trial_folder(best).path.name,
-        "objective": "" if best is None else repr(best.value),
-    }
-
-
 def name_status(controller: Controller) -> str:
     """``finished``; ``stopped``: by itself, something has to be corrected; ``budget``: it is spent; ``failed``: no result."""
     if controller.stopped_itself:
@@ -347,7 +335,14 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     command = controller.search.on_end
     if command is None:
         return
-    variables = {f"GRPOSWEEP_{name.upper()}": value for name, value in end_event(controller).items()}
+    best = controller.study.best
+    variables = {
+        "GRPOSWEEP_SWEEP": str(controller.folder.path),
+        "GRPOSWEEP_STATUS": name_status(controller),
+        "GRPOSWEEP_METRIC": controller.search.metric,
+        "GRPOSWEEP_BEST_TRIAL": "" if best is None else controller.trial_folder(best).path.name,
+        "GRPOSWEEP_OBJECTIVE": "" if best is None else repr(best.value),
+    }
     try:
         code = subprocess.run(
             ["sh", "-c", command], env=os.environ | variables, stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS, check=False

@@ -252,20 +252,6 @@ def _message(folder: SweepFolder, code: int) -> str:
     return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."
 
 
-def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:
-    """Write the invalid combinations of the finite parameters to invalid.jsonl, with problems and fixes.
-
-    A last line counts those beyond the first ten thousand.
-    """
-    lines = [
-        json.dumps({"v": VERSION, "point": verdict.point, "problems": verdict.reasons()})
-        for verdict in islice(invalid, KEPT_INVALID)
-    ]
-    if total > KEPT_INVALID:
-        lines.append(json.dumps({"v": VERSION, "more": total - KEPT_INVALID}))
-    write_text(folder.path / paths.INVALID, "\n".join(lines) + "\n")
-
-
 def build_controller(
     console: Console,
     folder: SweepFolder,
@@ -347,7 +333,10 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
 
 
 def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
-    """Print the invalid points by rule, and write them to invalid.jsonl; a grid's also to the study."""
+    """Print the invalid points by rule, and write them to invalid.jsonl with problems and fixes; a grid's also to the study.
+
+    A last line of the file counts those beyond the first ten thousand.
+    """
     validity = judged.validity
     if not validity.invalid:
         return
@@ -357,7 +346,10 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     ]
     if never:
         console.print(f"never valid with the other parameters in this space: {', '.join(never)}", highlight=False)
-    write_invalid(folder, map(validity.validator.validate, validity.invalid_points()), validity.invalid)
+    verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
+    lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
+    lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
+    write_text(folder.path / paths.INVALID, "".join(json.dumps({"v": VERSION, **line}) + "\n" for line in lines))
     if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(validity.invalid_points(), RECORDED_INVALID):

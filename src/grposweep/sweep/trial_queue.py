@@ -241,20 +241,17 @@ class TrialQueue:
         """
         if self.repeat or not self._is_ending:
             return False
-        may = self.sampler == "tpe" and self._left * BLIND <= self.target
-        return self.sampler == "random" or bool(self._drawn) or (may and self._is_uneven)
+        if self.sampler == "random" or self._drawn:
+            return True
+        latest = self.study.searched[-ENDING * self.at_once :]
+        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
+        is_uneven = max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
+        return self.sampler == "tpe" and self._left * BLIND <= self.target and is_uneven
 
     @property
     def _is_ending(self) -> bool:
         """Whether so few trials are to start that their order decides how long the last one is waited for."""
         return self.at_once > 1 and self._left <= ENDING * self.at_once
-
-    @property
-    def _is_uneven(self) -> bool:
-        """Return whether trials are long and differ in length."""
-        latest = self.study.searched[-ENDING * self.at_once :]
-        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
-        return max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
 
     def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
         """The longest of the last points; each is new to those drawn before it, and the next controller knows them too."""
