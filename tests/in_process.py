@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from command_server import share_warm_server
 from grposweep.cli.run import _composer
 from grposweep.config.compose import open_session
 from grposweep.config.points import Points
@@ -20,6 +21,7 @@ Sweep = Callable[..., Path]
 def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """``sweep("lr=1e-3,2e-3", ..., stopping=...)``: from its words to its folder."""
     monkeypatch.chdir(folder)
+    share_warm_server(monkeypatch)
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:

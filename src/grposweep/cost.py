@@ -1,7 +1,7 @@
 """Predict the cost of a point: its work in tokens, times the cost of a token in the trials that have ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from grporecipe import planning
@@ -18,10 +18,6 @@ class Work:
 
     generated: float
     trained: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the fields as planning.json stores them."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

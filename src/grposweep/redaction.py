@@ -108,18 +108,13 @@ def _is_secret_name(name: str) -> bool:
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
     """Raise UserError if a configuration holds a secret; ``where`` names the file that it is from."""
     for key, value in _leaves(content, ""):
-        if _is_secret(key.rsplit(".", 1)[-1], value):
+        is_named = _KEY.fullmatch(key.rpartition(".")[2]) and len(value) >= SHORTEST and not re.search(r"[$`]", value)
+        if is_named or redact(value) != value:
             raise UserError(
                 f"{where}{key} holds what looks like a secret, and would be written into every trial's folder. Leave it out "
                 "and set it in the environment of the shell that starts the sweep (jobs inherit it), or refer to a file: "
                 "export HF_TOKEN=$(cat ~/.hf_token)."
             )
-
-
-def _is_secret(name: str, value: str) -> bool:
-    if redact(value) != value:
-        return True
-    return bool(_KEY.fullmatch(name)) and len(value) >= SHORTEST and not re.search(r"[$`]", value)
 
 
 def _leaves(content: Any, key: str) -> Iterator[tuple[str, str]]:

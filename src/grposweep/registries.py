@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grporecipe.registries import Lazy
+from grporecipe.registries import Lazy, load_entry
 from grposweep.external import ExternalTrainer
 
 
@@ -50,24 +50,84 @@ def suggest_search_key(key: str, value: object) -> str:
     return f" {value} is an early-stopping policy: set search.stopping={value}." if is_policy else ""
 
 
-# task.kind: a function from schema.Task to training and held-out rows
-TASKS: dict[str, Callable[..., Any]] = {
-    "arithmetic": Lazy("grposweep.train.tasks.arithmetic:load_pairs"),
-    "gsm8k": Lazy("grposweep.train.tasks.files:load_gsm8k"),
-    "jsonl": Lazy("grposweep.train.tasks.files:load_jsonl"),
+@dataclass(frozen=True)
+class TaskLoader(Lazy):
+    """A function from schema.Task to training and held-out rows.
+
+    ``path``: whether ``task.path`` is ``needed``, ``optional`` because there is a dataset of the hub, or ``unread``.
+    """
+
+    path: str = "needed"
+
+
+# task.kind
+TASKS: dict[str, TaskLoader] = {
+    "arithmetic": TaskLoader("grposweep.train.tasks.arithmetic:load_pairs", path="unread"),
+    "gsm8k": TaskLoader("grposweep.train.tasks.files:load_gsm8k", path="optional"),
+    "jsonl": TaskLoader("grposweep.train.tasks.files:load_jsonl"),
 }
 
-# tracker.kind: a class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker
-TRACKERS: dict[str, Callable[..., Any]] = {
-    "none": Lazy("grposweep.train.tracker:Tracker"),
-    "wandb": Lazy("grposweep.train.tracker:WandbTracker"),
-    "tensorboard": Lazy("grposweep.train.tracker:ReportTo"),
-    "trackio": Lazy("grposweep.train.tracker:ReportTo"),
-    "swanlab": Lazy("grposweep.train.tracker:ReportTo"),
-    "mlflow": Lazy("grposweep.train.tracker:ReportTo"),
+
+@dataclass(frozen=True)
+class TrackerClass(Lazy):
+    """A class that takes schema.Tracker and the trial's folder, and follows train.tracker.Tracker.
+
+    It needs one of ``modules``, which ``package`` installs. ``is_trls``: TRL writes it (its ``report_to``).
+    """
+
+    modules: tuple[str, ...] = ()
+    package: str = ""
+    is_trls: bool = False
+
+
+def _report_to(package: str, *modules: str) -> TrackerClass:
+    return TrackerClass("grposweep.train.tracker:ReportTo", modules, package, is_trls=True)
+
+
+# tracker.kind
+TRACKERS: dict[str, TrackerClass] = {
+    "none": TrackerClass("grposweep.train.tracker:Tracker"),
+    "wandb": TrackerClass("grposweep.train.tracker:WandbTracker", ("wandb",), "wandb"),
+    "tensorboard": _report_to("tensorboard", "tensorboard", "tensorboardX"),
+    "trackio": _report_to("trackio", "trackio"),
+    "swanlab": _report_to("'swanlab<0.8'", "swanlab"),  # transformers' callback fails with SwanLab 0.10
+    "mlflow": _report_to("mlflow", "mlflow"),
 }
 
-# trainer.kind: the programs that train instead of TRL's trainer in this process or the fake one
+
+@dataclass(frozen=True)
+class OwnTrainer(Lazy):
+    """A function that trains an attempt in the rank's own process.
+
+    ``runs_trl``: TRL trains the configured model, so model and data are prepared. ``metrics``: all that it reports; empty if
+    its source or the rewards decide.
+    """
+
+    runs_trl: bool = False
+    metrics: frozenset[str] = frozenset()
+
+
+# trainer.kind, with the programs in EXTERNAL
+OWN_TRAINERS = {
+    "trl": OwnTrainer("grposweep.train.trl:train", runs_trl=True),
+    "fake": OwnTrainer(
+        "grposweep.train.fake:train",
+        metrics=frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"}),
+    ),
+}
+
+
+def is_external(kind: str) -> bool:
+    """Return whether a ``trainer.kind`` is an external program, which starts its own ranks."""
+    return kind not in OWN_TRAINERS
+
+
+def runs_trl(kind: str) -> bool:
+    """Return whether TRL trains the configured model in the ranks of this ``trainer.kind``."""
+    return not is_external(kind) and OWN_TRAINERS[kind].runs_trl
+
+
+# trainer.kind: the programs that train instead
 EXTERNAL = {
     "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), needs_script=True),
     "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), needs_script=True),
@@ -86,3 +146,8 @@ LAUNCHERS: dict[str, Any] = {
     "slurm": Lazy("grposweep.launchers.slurm.launcher:Slurm"),
     "dry_run": Lazy("grposweep.launchers.dry_run:DryRun"),
 }
+
+
+def ranks_follow(kind: str) -> bool:
+    """Return whether ranks follow from ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` with this ``cluster.kind``."""
+    return kind in LAUNCHERS and bool(load_entry(LAUNCHERS[kind]).ranks_follow)

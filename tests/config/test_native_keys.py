@@ -11,12 +11,13 @@ import pytest
 
 from grporecipe.check import check
 from grporecipe.errors import UserError
+from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.setting import TRL, UNSET
 from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS
 from grposweep.config.identity import experiment_id, sweep_identity
-from grposweep.config.native_keys import RENAMED, arg_fields, homes, taken
+from grposweep.config.native_keys import RENAMED, homes, taken
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_experiment
@@ -165,7 +166,9 @@ def test_no_upper_bound_is_infinity(session: Session) -> None:
 
 def test_the_fields_that_arguments_set_are_those_of_trls_table() -> None:
     """A field that gets a key of its own leaves the list."""
-    assert dict(arg_fields()) == ARGS
+    keys = {row.name: row.key.partition(".")[0] for row in FRAMEWORKS["trl"].fields if row.name}
+    unnamed = {name: key for name, key in keys.items() if key in taken() and key not in homes()}
+    assert {name: f"trainer.args.{key}" for name, key in unnamed.items()} == ARGS
 
 
 def test_arguments_can_be_swept(session: Session) -> None:

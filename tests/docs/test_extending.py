@@ -25,6 +25,7 @@ from grporecipe.rules.registry import choose as choose_rules
 from grporecipe.translate import read_back, translate
 from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
+from grposweep.registries import TaskLoader
 from grposweep.schema import Experiment
 from in_process import sweeps_in
 from support import PROJECT, lines, trials, wait_for
@@ -63,7 +64,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def entry(line: str) -> tuple[str, Any]:
     """Return the name and the value of a registry's line."""
-    added = eval(f"{{{line.strip()}}}", {"Lazy": Lazy})
+    added = eval(f"{{{line.strip()}}}", {"Lazy": Lazy, "TaskLoader": TaskLoader})
     assert len(added) == 1
     return next(iter(added.items()))
 

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.doctor_checks import check_attempts
+from grposweep.sweep.doctor import check_attempts
 from toy_launcher import Died, Place, open_controller
 
 SLOTS, TARGET, BUDGET_HOURS = 2, 4, 9.0

@@ -52,7 +52,7 @@ class Toy(Launcher):
         files = [str(job.folder / "logs" / "rank-0.log"), str(queue() / f"{job_id}.code")]
         process = subprocess.Popen(
             ["sh", "-c", RUN, "toy", *files, sys.executable, "-m", "grposweep.train", str(job.folder)],
-            env={**inherited(), **job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt)},
+            env={**inherited(), **job.cluster.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt)},
             start_new_session=True,
         )
         content = {"id": job_id, "pid": process.pid, "folder": str(job.folder), "attempt": job.attempt}

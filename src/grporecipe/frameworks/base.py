@@ -12,17 +12,15 @@ from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from grporecipe import registries
 from grporecipe.files import parse_json
 from grporecipe.frameworks.parsing.shell import Word
+from grporecipe.frameworks.parsing.yaml_text import convert, resolve
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.rules.registry import spell
 from grporecipe.setting import FrameworkTraits, Setting, Version
-
-if TYPE_CHECKING:
-    from grporecipe.frameworks.reading import Values  # it builds on this module
 
 RELEASE = "release"  # as the type of a row: type and default are those of the release's key
 ABSENT = object()  # the result of ``derive`` if the recipe does not state the field
@@ -74,6 +72,43 @@ class TranslatedRecipe:
 
 
 @dataclass(frozen=True)
+class Values:
+    """The values behind a recipe's keys.
+
+    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the recipe sets. ``given`` are the
+    keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
+    """
+
+    recipe: Recipe
+    values: Mapping[str, Any]
+    stated: Mapping[str, Any]
+    given: frozenset[str]
+    bad: frozenset[str]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
+        """Return a key's value as a type, with references followed. The default replaces a missing or unreadable value."""
+        found = convert(resolve(self.values, key), f"{kind}?")
+        return default if found.value is None or found.trouble == "type" else found.value
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """Return a count."""
+        return int(self.get(key, "int", default))
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """Return a number."""
+        return float(self.get(key, "float", default))
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return a switch."""
+        return bool(self.get(key, "bool", default))
+
+    def word(self, key: str, default: str = "") -> str:
+        """Return a word."""
+        return str(self.get(key, "any", default))
+
+
+@dataclass(frozen=True)
 class Field:
     """A row of a framework's table: a field of the setting and its native key.
 
@@ -94,7 +129,7 @@ class Field:
     default: Any = None
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
-    derive: "Callable[[Values], Any] | None" = None
+    derive: Callable[[Values], Any] | None = None
     also: frozenset[str] = frozenset()
     rollouts: bool = False
     before: Mapping[Version, str] = field(default_factory=dict)
@@ -200,8 +235,8 @@ class Framework:
     key_table: Callable[[Recipe], Mapping[str, KeySpec]] | None = None
     collect: "Callable[[Framework, Recipe], Values] | None" = None
     unstated: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
-    keys_of: "Callable[[Values], Mapping[str, str]] | None" = None
-    derived: "tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...]" = ()
+    keys_of: Callable[[Values], Mapping[str, str]] | None = None
+    derived: tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...] = ()
     render: "Callable[[Framework, Setting], TranslatedRecipe] | None" = None
     native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)

@@ -9,10 +9,10 @@ from math import ceil, gcd
 from typing import Any
 
 from grporecipe import planning
-from grporecipe.frameworks.base import Field, KeyTable, NativeChange
+from grporecipe.frameworks.base import Field, KeyTable, NativeChange, Values
 from grporecipe.frameworks.lora import lora_losses, write_lora
 from grporecipe.frameworks.parsing.yaml_text import convert, resolve
-from grporecipe.frameworks.reading import Values, values_of
+from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.writing import in_rollouts, rollout_steps
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting

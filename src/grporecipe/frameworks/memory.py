@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from grporecipe.frameworks.base import FRAMEWORKS
+from grporecipe.frameworks.base import FRAMEWORKS, Values
 from grporecipe.frameworks.lora import PEFT_TARGETS
-from grporecipe.frameworks.reading import Values, values_of
+from grporecipe.frameworks.reading import values_of
 from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.recipe import Recipe
 from grporecipe.setting import Runtime, Setting

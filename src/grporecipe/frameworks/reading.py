@@ -5,57 +5,29 @@ A complete table needs no further code. Otherwise small functions belong to a ro
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
 from grporecipe import planning
-from grporecipe.frameworks.base import ABSENT, FRAMEWORKS, RELEASE, Field, Framework, KeyTable, ParsedRecipe, model_size
-from grporecipe.frameworks.parsing.yaml_text import Value, convert, resolve
+from grporecipe.frameworks.base import (
+    ABSENT,
+    FRAMEWORKS,
+    RELEASE,
+    Field,
+    Framework,
+    KeyTable,
+    ParsedRecipe,
+    Values,
+    model_size,
+)
+from grporecipe.frameworks.parsing.yaml_text import Value, convert
 from grporecipe.frameworks.writing import rollout_steps
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
 
 WORDS = frozenset(known.name for known in fields_of(Setting) if known.type in (str, str | None))
-
-
-@dataclass(frozen=True)
-class Values:
-    """The values behind a recipe's keys.
-
-    ``values`` includes the release's defaults. ``stated`` holds only the readable values that the recipe sets. ``given`` are the
-    keys that it sets, ``bad`` those with an unreadable value, and ``lines`` their lines.
-    """
-
-    recipe: Recipe
-    values: Mapping[str, Any]
-    stated: Mapping[str, Any]
-    given: frozenset[str]
-    bad: frozenset[str]
-    lines: Mapping[str, int] = field(default_factory=dict)
-
-    def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
-        """Return a key's value as a type, with references followed. The default replaces a missing or unreadable value."""
-        found = convert(resolve(self.values, key), f"{kind}?")
-        return default if found.value is None or found.trouble == "type" else found.value
-
-    def whole(self, key: str, default: int = 0) -> int:
-        """Return a count."""
-        return int(self.get(key, "int", default))
-
-    def number(self, key: str, default: float = 0.0) -> float:
-        """Return a number."""
-        return float(self.get(key, "float", default))
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        """Return a switch."""
-        return bool(self.get(key, "bool", default))
-
-    def word(self, key: str, default: str = "") -> str:
-        """Return a word."""
-        return str(self.get(key, "any", default))
 
 
 def values_of(recipe: Recipe) -> Values:

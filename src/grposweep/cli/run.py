@@ -21,7 +21,7 @@ from grporecipe.terminal import keep_screens, printable, say
 from grposweep.config.compose import check_groups, is_conf, message, override_name, register_schema
 from grposweep.config.points import Compose, Points
 from grposweep.process import CONF
-from grposweep.schema import is_external
+from grposweep.registries import is_external
 from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
 from grposweep.search.space import Space
 

@@ -8,11 +8,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -40,7 +40,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
-from grposweep.schema import GROUPS, Experiment, drop_newer
+from grposweep.schema import GROUPS, Experiment, drop_newer, keys_of
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
@@ -55,40 +55,22 @@ NUMBER_KEYS = {
 }
 
 
-def known_keys(schema: Any = Experiment, prefix: str = "") -> Iterator[str]:
+def known_keys() -> list[str]:
     """Return every dotted key of the schema, including sections."""
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        yield prefix + field.name
-        if is_dataclass(hints[field.name]):
-            yield from known_keys(hints[field.name], f"{prefix}{field.name}.")
-
-
-@cache
-def list_keys(schema: Any = Experiment, prefix: str = "") -> frozenset[str]:
-    """Return every dotted key of the schema that takes a list."""
-    hints = get_type_hints(schema)
-    sections = [name for name, kind in hints.items() if is_dataclass(kind)]
-    lists = {prefix + name for name, kind in hints.items() if str(kind).startswith("list[")}
-    return frozenset(lists.union(*(list_keys(hints[name], f"{prefix}{name}.") for name in sections)))
+    parts = [path.split(".") for path, _ in keys_of()]
+    return list(dict.fromkeys(".".join(words[:depth]) for words in parts for depth in range(1, len(words) + 1)))
 
 
 def unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the most similar keys."""
-    keys = list(known_keys())
-    last = key.rsplit(".", 1)[-1]
-    same = [known for known in keys if known.rsplit(".", 1)[-1] == last]
+    keys, last = known_keys(), key.rpartition(".")[2]
+    same = [known for known in keys if known.rpartition(".")[2] == last]
     # TRL's name is like none of ours
     same = ["lr"] if last == "learning_rate" else same
-    near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or _near_last(last, keys)
+    similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
+    near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or [k for k in keys if k.rpartition(".")[2] in similar]
     hint = f"Did you mean {' or '.join(near[:3])}?" if near else "'--cfg job' shows all keys."
     return f"{key} is not a key of grposweep, so nothing would read it. {hint}"
-
-
-def _near_last(last: str, keys: list[str]) -> list[str]:
-    """Return keys whose last word is similar to a misspelled one."""
-    matches = get_close_matches(last, {key.rsplit(".", 1)[-1] for key in keys}, n=2, cutoff=0.7)
-    return [key for key in keys if key.rsplit(".", 1)[-1] in matches]
 
 
 def options(conf: Path, group: str) -> list[str]:
@@ -137,13 +119,6 @@ def register_schema() -> None:
         node={"_target_": "hydra_plugins.grposweep.sweeper.GrposweepSweeper", "params": {}},
         provider="grposweep",
     )
-
-
-def _open_mappings(config: DictConfig) -> DictConfig:
-    """Let mappings take any key without a ``+``. What may be set in them is checked later."""
-    for key in MAPPINGS:
-        OmegaConf.set_struct(OmegaConf.select(config, key), False)
-    return config
 
 
 def _ranks(nodes: int, gpus_per_node: int, tasks_per_node: int, server_gpus: int) -> int:
@@ -225,8 +200,11 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """Return the schema as a configuration, built once (merging copies it)."""
-    return _open_mappings(OmegaConf.structured(Experiment))
+    """Return the schema as a configuration, built once (merging copies it). Its mappings take any key without a ``+``."""
+    config = OmegaConf.structured(Experiment)
+    for key in MAPPINGS:
+        OmegaConf.set_struct(OmegaConf.select(config, key), False)
+    return config
 
 
 def explain_error(error: OmegaConfBaseException) -> str:
@@ -301,6 +279,7 @@ def _dumper() -> type[yaml.Dumper]:
     return Dumper
 
 
+LISTS = frozenset(path for path, found in keys_of() if get_origin(found.type) is list)  # keys that take a list
 _ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")  # a value without brackets, quotes or a reference
 _NO_OPTION = re.compile(
     r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE
@@ -313,35 +292,23 @@ def message(error: Exception) -> str:
         return str(error)
     if isinstance(error, OmegaConfBaseException):
         return explain_error(error)
-    if isinstance(error, MissingConfigException):
-        return _missing(error)
+    if isinstance(error, MissingConfigException):  # nearly always a group's option
+        group, _, value = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
+        first = str(error).strip().splitlines()[0]
+        return unknown_option(group, value, list(error.options or [])) if group else first
     text = str(error)
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return explain_error(cause)
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown and not text.startswith("In '"):  # "In 'sweeps/x'": a mistake in a file, which Hydra explains well
-        return _no_such_key(unknown[1])
+        key = unknown[1]
+        return unknown_option(key, "", options(CONF, key)) if key in GROUPS else unknown_key(key)
     if "Ambiguous value" in text:
         return f"{text.split(chr(39))[1]}: several values need a sweep, and this is a single run. Add -m, or give one value."
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
     return " ".join(text.split()) or repr(error)
-
-
-def _no_such_key(key: str) -> str:
-    if key in GROUPS:
-        return unknown_option(key, "", options(CONF, key))
-    return unknown_key(key)
-
-
-def _missing(error: MissingConfigException) -> str:
-    """Return the message for a config file that does not exist: nearly always a group's option."""
-    path = (error.missing_cfg_file or "").removesuffix(".yaml")
-    group, _, value = path.rpartition("/")
-    if not group:
-        return str(error).strip().splitlines()[0]
-    return unknown_option(group, value, list(error.options or []))
 
 
 def override_name(override: str) -> str:
@@ -362,7 +329,7 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
     key, (name, is_set, value) = override_name(override), override.partition("=")
-    if _ONE_WORD.fullmatch(value) and key in list_keys():
+    if _ONE_WORD.fullmatch(value) and key in LISTS:
         yield f"{override}: {key} takes a list. Write '{key}=[{value}]' (in quotes, because of the brackets)."
     elif name in (*GROUPS, "sweeps") and _NO_OPTION.fullmatch(value):
         yield unknown_option(name, value, options(CONF, name))

@@ -104,13 +104,8 @@ def type_text(kind: Any) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
     parser = argparse.ArgumentParser(description="Write docs/reference/configuration.md.")
-    parser.add_argument(
-        "target",
-        nargs="?",
-        type=Path,
-        default=Path("docs/reference/configuration.md"),
-        help="the file to write (default: %(default)s)",
-    )
+    default = Path("docs/reference/configuration.md")
+    parser.add_argument("target", nargs="?", type=Path, default=default, help="the file (default: %(default)s)")
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render(), encoding="utf-8")

@@ -20,7 +20,7 @@ from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
 from grposweep.process import run_command
-from grposweep.schema import Experiment, Generation, Schedule
+from grposweep.schema import Experiment, Schedule
 
 OWN = "grposweep"
 NAME = "translated"  # of the options, and of the study
@@ -158,16 +158,12 @@ def _held(setting: Setting) -> Setting:
     return Setting().replace({name: getattr(fits, name) for name in names})
 
 
-def _server_keys(generation: Generation) -> dict[str, Any]:
-    """Return the keys of a vLLM server, under TRL's names if it has them."""
-    names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_server_command", "vllm_server_args")
-    return {name: getattr(generation, name) or None for name in names}
-
-
 def native_keys(experiment: Experiment) -> dict[str, Any]:
     """Return TRL's keys for values of an experiment that its setting does not hold."""
     model, precision, generation = experiment.model, read_precision(experiment.model), experiment.generation
     trainer, minutes = experiment.trainer, experiment.schedule.checkpoint_minutes
+    names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_server_command", "vllm_server_args")
+    server = {name: getattr(generation, name) or None for name in names}
     found = {
         "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
         "model_revision": model.revision,
@@ -179,6 +175,6 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
         "offload": None if trainer.offload == "none" else trainer.offload,
         "eval_on_start": experiment.schedule.eval_at_start or None, "log_completions": trainer.log_completions or None,
         "checkpoint_minutes": None if minutes == Schedule().checkpoint_minutes else minutes,
-        **(_server_keys(generation) if generation.vllm_mode == "server" else {}), **trainer.args,
+        **(server if generation.vllm_mode == "server" else {}), **trainer.args,
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}

@@ -16,7 +16,8 @@ from grporecipe.files import file_digest
 from grporecipe.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
+from grposweep.registries import is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer
 from grposweep.storage.inputs import find_inputs
 
 
@@ -115,7 +116,11 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content |= {"args": trainer.args} if trainer.args else {}
     content |= {"fork": trainer.fork} if trainer.fork else {}
     if not is_external(trainer.kind):
-        return content | sharding_content(trainer)
+        content |= {} if trainer.offload == "none" else {"offload": trainer.offload}
+        content |= {"fsdp_config": trainer.fsdp_config} if trainer.fsdp_config else {}
+        if trainer.deepspeed_config is not None:
+            content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
+        return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
     files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
     named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
@@ -123,16 +128,6 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
         name: getattr(trainer, name) for name in ("arguments", "environment", "takes", "launcher", "launch_arguments")
     }
     return {**content, **words, "files": files, "named": named}
-
-
-def sharding_content(trainer: Trainer) -> dict[str, Any]:
-    """Return the sharding options that are set. A file enters by content."""
-    given: dict[str, Any] = {} if trainer.offload == "none" else {"offload": trainer.offload}
-    if trainer.fsdp_config:
-        given["fsdp_config"] = trainer.fsdp_config
-    if trainer.deepspeed_config is not None:
-        given["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
-    return given
 
 
 def _drop_what_changes_nothing(content: dict[str, Any]) -> None:

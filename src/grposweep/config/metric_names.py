@@ -13,10 +13,10 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_text
-from grposweep.schema import OWN_TRAINERS, Experiment, Trainer
+from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
+from grposweep.schema import Experiment, Trainer
 from grposweep.storage.inputs import code_files
 
-FAKE = frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"})
 TRANSFORMERS = {  # of its training loop
     "loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "eval_loss", "eval_runtime", "eval_samples_per_second",
     "eval_steps_per_second", "eval_model_preparation_time",
@@ -64,9 +64,9 @@ def _check_same_reward(experiments: Sequence[Experiment]) -> None:
 def known_names(experiment: Experiment) -> frozenset[str] | None:
     """Return all metrics that the experiment's trainer reports, or None if they are not known before it runs."""
     trainer, rewards = experiment.trainer, experiment.task.rewards
-    if trainer.kind == "fake":
-        return FAKE
-    recorded = _trl_names() if trainer.kind == "trl" and experiment.cluster.python is None else frozenset()
+    if not is_external(trainer.kind) and (metrics := OWN_TRAINERS[trainer.kind].metrics):
+        return metrics
+    recorded = _trl_names() if runs_trl(trainer.kind) and experiment.cluster.python is None else frozenset()
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
     names = {_OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards}
@@ -105,7 +105,7 @@ def _unknown(metric: str, trainer: str, names: frozenset[str]) -> str:
 def _check_evaluated(experiment: Experiment) -> None:
     """Raise UserError if the objective is of evaluations, and there is none after the start."""
     search, schedule = experiment.search, experiment.schedule
-    if experiment.trainer.kind not in OWN_TRAINERS or schedule.evaluations or not search.metric.startswith("eval_"):
+    if is_external(experiment.trainer.kind) or schedule.evaluations or not search.metric.startswith("eval_"):
         return
     raise UserError(
         f"schedule.evaluations=0 with search.metric={search.metric}: no trained model is evaluated, so trials would have "

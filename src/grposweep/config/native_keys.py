@@ -15,7 +15,6 @@ from typing import Any
 
 from grporecipe import frameworks
 from grporecipe.files import read_json, write_json, write_text
-from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.base import closest_keys, parse_release, text
 from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
 from grporecipe.frameworks.parsing.yaml_text import convert
@@ -30,8 +29,8 @@ from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.registries import EXTERNAL
-from grposweep.schema import Experiment, Trainer, is_external, trl_arguments, value_at
+from grposweep.registries import EXTERNAL, is_external
+from grposweep.schema import Experiment, Trainer, trl_arguments, value_at
 from grposweep.storage import paths
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
@@ -108,7 +107,8 @@ def _check_arg(_: Trainer, name: str, value: Any) -> str:
         return f"grposweep has its own key for this. Set {homes()[name]} instead."
     if name not in taken():
         near = [HABITS[name]] if name in HABITS else closest_keys(name, taken())
-        advice = f"Did you mean {' or '.join(map(_place, near))}?" if near else "Remove it."
+        meant = " or ".join(homes().get(key, f"trainer.args.{key}") for key in near)
+        advice = f"Did you mean {meant}?" if near else "Remove it."
         return f"GRPOConfig of TRL {text(TRL)} has no such key. {advice}"
     if wanted := _mistyped(value, taken()[name].type):
         return f"the key takes {wanted}. Set one."
@@ -288,10 +288,6 @@ def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
     return f"the key takes {wanted}. Set one." if wanted else ""
 
 
-def _place(name: str) -> str:
-    return homes().get(name, f"trainer.args.{name}")
-
-
 def _mistyped(value: Any, kind: str) -> str:
     """Describe the values that a key of this type takes, if this value has another type."""
     base = kind.rstrip("?")
@@ -302,14 +298,6 @@ def _mistyped(value: Any, kind: str) -> str:
     if base == "list":
         return "" if isinstance(value, list | str) else WANTED[base]
     return WANTED[base] if base in WANTED and convert(value, kind).trouble else ""
-
-
-@cache
-def arg_fields() -> Mapping[str, str]:
-    """Return the setting's fields that ``trainer.args`` may set, with the key of each."""
-    rows = FRAMEWORKS["trl"].fields
-    keys = {row.name: row.key.partition(".")[0] for row in rows if row.name}
-    return {name: f"trainer.args.{key}" for name, key in keys.items() if key in taken() and key not in homes()}
 
 
 # Two keys for the size of a rollout, which TRL refuses together: once sizes change, it is written in micro-steps.

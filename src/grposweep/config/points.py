@@ -24,7 +24,8 @@ from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
-from grposweep.schema import GROUPS, Experiment, Trainer, is_external
+from grposweep.registries import is_external
+from grposweep.schema import GROUPS, Experiment, Trainer
 
 OPTION = "recipe"  # the name of these options, and of the group that chooses all of them
 
@@ -221,15 +222,7 @@ def follow(config: DictConfig) -> DictConfig:
 @cache
 def _references() -> frozenset[tuple[str, str]]:
     """Return every key of a group's options that refers to others, with the reference."""
-    return frozenset(
-        pair
-        for group in GROUPS
-        for path in (CONF / group).glob("*.yaml")
-        for pair in _in_option(group, parse_yaml(read_text(path)))
-    )
-
-
-def _in_option(group: str, content: dict[str, object] | None) -> Iterator[tuple[str, str]]:
-    for name, value in (content or {}).items():
-        if isinstance(value, str) and "${" in value:
-            yield f"{group}.{name}", value
+    files = ((group, path) for group in GROUPS for path in (CONF / group).glob("*.yaml"))
+    contents = ((group, parse_yaml(read_text(path)) or {}) for group, path in files)
+    values = ((f"{group}.{name}", value) for group, content in contents for name, value in content.items())
+    return frozenset((key, value) for key, value in values if isinstance(value, str) and "${" in value)

@@ -6,9 +6,8 @@ The tables of `grposweep.config.fields` say which key decides which field.
 import json
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
-from dataclasses import is_dataclass
 from math import inf
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from grporecipe.architecture import Architecture
 from grporecipe.files import parse_json
@@ -20,7 +19,8 @@ from grposweep.config.base_recipe import base_of, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
-from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, is_external, value_at
+from grposweep.registries import is_external, ranks_follow
+from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, keys_of, value_at
 
 
 def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> Setting:
@@ -46,15 +46,11 @@ def resolve_auto(s: Setting) -> Setting:
 def base_setting(experiment: Experiment) -> Setting:
     """Return the setting to which an experiment's fields are applied: an external trainer's recipe, otherwise an empty one."""
     if not is_external(experiment.trainer.kind):
-        return OF_TASKS if _starts_tasks(experiment.cluster) else PLAIN
+        cluster = experiment.cluster
+        return OF_TASKS if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node else PLAIN
     base = base_of(experiment.trainer, experiment.cluster.processes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
-
-
-def _starts_tasks(cluster: Cluster) -> bool:
-    """Return whether a job of one node without GPUs starts a rank for each of its tasks."""
-    return cluster.kind in ("slurm", "dry_run") and cluster.nodes == 1 and not cluster.gpus_per_node
 
 
 def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -67,6 +63,9 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         return _recipe_fields(experiment, fields | {"auto": auto})
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
     precision = read_precision(experiment.model)
+    memory, trials = read_gpu(experiment.cluster), gpu_trials(experiment.cluster)
+    screens = counted.get("screens")  # of these models, tasks and samplings
+    screened = screens.get(screen_key(experiment), {}) if screens else {}
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
@@ -84,23 +83,13 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         "runtime": read_runtime(experiment),
         "weights_dtype": precision.weights,
         "autocast_dtype": precision.autocast,
-        "gpu_memory_gib": read_gpu_share(experiment.cluster),
-        "gpu_trials": gpu_trials(experiment.cluster),
+        "gpu_memory_gib": None if memory is None else memory / trials,
+        "gpu_trials": trials,
         "gpu": experiment.cluster.gpu,
-        "prompt_tokens": counted.get("longest_prompt", counted.get("prompt_tokens")),
+        "prompt_tokens": counted.get("longest_prompt"),
         "vllm_max_model_length": read_model_length(experiment, counted),
-        **_screened_fields(experiment, counted.get("screens")),
-    }
-
-
-def _screened_fields(experiment: Experiment, screens: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return the results of a screen of this model, task and sampling; empty without one."""
-    found: Mapping[str, Any] = {}
-    if screens:
-        found = screens.get(screen_key(experiment), {})
-    return {
-        "signal_shares": tuple(found.get("signal_shares", ())),
-        "truncated_share": found.get("truncated_share"),
+        "signal_shares": tuple(screened.get("signal_shares", ())),
+        "truncated_share": screened.get("truncated_share"),
     }
 
 
@@ -193,23 +182,18 @@ def read_architecture(shape: Shape) -> Architecture | None:
     return Architecture(**{**given, "head_dim": shape.head_dim or shape.hidden // shape.heads})
 
 
-WRITTEN = 10  # fields of a shape that every version has written
-
-
 def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture that preparation read from the model itself, or None before that."""
     shape = counted.get("model")
-    fields = fields_of(Architecture)
-    names, needed = {field.name for field in fields}, {field.name for field in fields[:WRITTEN]}
-    known = isinstance(shape, dict) and needed <= shape.keys() <= names
+    known = isinstance(shape, dict) and shape.keys() == {field.name for field in fields_of(Architecture)}
     return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
 
 
 def read_model_length(experiment: Experiment, counted: Mapping[str, Any]) -> int | None:
     """Return the longest sequence in tokens that vLLM keeps room for: as set, or the longest prompt and a completion.
 
-    None leaves it to vLLM, which then keeps room for the model's maximum. This is so before preparation, in sweeps whose
-    preparation measured only the first 1,000 prompts, and if both together exceed that maximum, with which vLLM does not start.
+    None leaves it to vLLM, which then keeps room for the model's maximum. This is so before preparation, and if both together
+    exceed that maximum, with which vLLM does not start.
     """
     generation, longest = experiment.generation, counted.get("longest_prompt")
     if generation.vllm_max_model_length is not None or longest is None:
@@ -231,10 +215,7 @@ def gpu_trials(cluster: Cluster) -> int:
     return 1 if cluster.trials_per_gpu == AUTO else int(cluster.trials_per_gpu)
 
 
-def read_gpu_share(cluster: Cluster) -> float | None:
-    """Return the memory that a trial may use of one GPU in GiB; None if it is not known."""
-    memory = read_gpu(cluster)
-    return None if memory is None else memory / gpu_trials(cluster)
+NULLABLE = frozenset(path for path, found in keys_of() if type(None) in get_args(found.type))  # keys that may be null
 
 
 def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
@@ -254,11 +235,13 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
             continue
         if not key and value is not None:
             found[path] = value
-        elif group in NUMBERS and (value not in (None, "") or _is_optional(path)):
+        elif group in NUMBERS and (value not in (None, "") or path in NULLABLE):
             found[group][key] = value
     found["kl"]["enabled"] = s.beta != 0
     found["batch"] |= _sizes(s)
-    found["schedule"] |= _length(s) | {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
+    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None  # they override epochs, as in TRL
+    found["schedule"] |= {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
+    found["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
     return {name: found[name] for name in ("lr", "seed", *NUMBERS) if name in found}
 
 
@@ -282,19 +265,3 @@ def _sizes(s: Setting) -> dict[str, Any]:
         "prompts_per_step": None,
         "max_per_device_train_batch_size": max(s.per_device_train_batch_size, 64),
     }
-
-
-def _length(s: Setting) -> dict[str, Any]:
-    """Return exactly one length: steps override epochs, as in TRL."""
-    steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None
-    return {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
-
-
-def _is_optional(path: str) -> bool:
-    """Return whether a key of the schema may be null."""
-    schema: Any = Experiment
-    *sections, last = path.split(".")
-    for section in sections:
-        schema = get_type_hints(schema)[section]
-        assert is_dataclass(schema)
-    return type(None) in get_args(get_type_hints(schema)[last])

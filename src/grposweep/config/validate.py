@@ -15,15 +15,24 @@ from grposweep.config.native_keys import check_args, check_reach, check_read, no
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import EXTERNAL, LAUNCHERS, POLICIES, SAMPLERS, TASKS, TRACKERS, suggest_search_key
+from grposweep.registries import (
+    EXTERNAL,
+    LAUNCHERS,
+    OWN_TRAINERS,
+    POLICIES,
+    SAMPLERS,
+    TASKS,
+    TRACKERS,
+    is_external,
+    runs_trl,
+    suggest_search_key,
+)
 from grposweep.schema import (
     AUTO,
-    OWN_TRAINERS,
     Cluster,
     Experiment,
     Trainer,
     default_of,
-    is_external,
     keys_of,
     keys_with,
     sizes,
@@ -145,13 +154,13 @@ def check_gpu(experiment: Experiment) -> Iterator[str]:
 def check_prompts(experiment: Experiment) -> Iterator[str]:
     """Say if a task lacks its file of prompts, or would not read it."""
     task = experiment.task
-    if task.kind == "arithmetic" and task.path is not None:
+    if TASKS[task.kind].path == "unread" and task.path is not None:
         yield (
-            f"task.path={task.path}: task=arithmetic makes its own prompts, so nothing would read it. "
+            f"task.path={task.path}: task={task.kind} makes its own prompts, so nothing would read it. "
             "Set task=jsonl or task=gsm8k as well."
         )
-    if task.kind == "jsonl" and task.path is None:
-        yield "task=jsonl: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl."
+    if TASKS[task.kind].path == "needed" and task.path is None:
+        yield f"task={task.kind}: task.path is not set, so there are no prompts. Set task.path=prompts.jsonl."
 
 
 def check_name(experiment: Experiment) -> Iterator[str]:
@@ -163,7 +172,7 @@ def check_name(experiment: Experiment) -> Iterator[str]:
 
 def check_types(experiment: Experiment) -> Iterator[str]:
     """Name numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
-    if experiment.trainer.kind == "trl":
+    if runs_trl(experiment.trainer.kind):
         yield from collect_messages(check_precision, experiment.model, experiment.cluster)
         yield from collect_messages(check_generation, experiment)
         yield from collect_messages(check_quantization, experiment)
@@ -209,7 +218,7 @@ def check_filter(experiment: Experiment) -> Iterator[str]:
         yield (
             f"task.keep_between={bounds}: it takes two pass rates from 0 to 1, the lower first. Set task.keep_between=[0.2,0.8]."
         )
-    if experiment.trainer.kind != "trl":
+    if not runs_trl(experiment.trainer.kind):
         yield (
             f"task.keep_between with trainer={experiment.trainer.kind}: it filters the prompts of trainer=trl only. Screen with "
             "trainer=trl, and give the program the prompts in kept.jsonl."
@@ -235,32 +244,26 @@ def _choice(key: str, value: Any) -> Iterator[str]:
 
 def check_installed(experiment: Experiment) -> Iterator[str]:
     """Say if trials would train with TRL here, and only linting and planning are installed."""
-    if experiment.trainer.kind == "trl" and find_spec("trl") is None:
+    kind = experiment.trainer.kind
+    if runs_trl(kind) and find_spec("trl") is None:
         yield (
-            "trainer=trl: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, or set "
-            "trainer=fake to try a sweep without training."
+            f"trainer={kind}: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, "
+            "or set trainer=fake to try a sweep without training."
         )
-
-
-REPORT_TO = {  # by tracker.kind that TRL writes itself: modules of which one is needed
-    "tensorboard": ("tensorboard", "tensorboardX"), "trackio": ("trackio",), "swanlab": ("swanlab",), "mlflow": ("mlflow",),
-}  # fmt: skip
 
 
 def check_tracker(experiment: Experiment) -> Iterator[str]:
     """Say if a tracker is not installed, or if TRL would have to write it and another program trains."""
-    kind = experiment.tracker.kind
-    if experiment.tracker.mode == "disabled" or kind == "none":
+    kind, tracker = experiment.tracker.kind, TRACKERS[experiment.tracker.kind]
+    if experiment.tracker.mode == "disabled" or not tracker.modules:
         return
-    if kind in REPORT_TO and experiment.trainer.kind != "trl":
+    if tracker.is_trls and not runs_trl(experiment.trainer.kind):
         yield (
             f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=none."
         )
-    if experiment.cluster.python is None and not any(map(find_spec, REPORT_TO.get(kind, (kind,)))):
-        # transformers' callback fails with SwanLab 0.10
-        package = {"swanlab": "'swanlab<0.8'"}.get(kind, kind)
-        yield f"tracker={kind}: it is not installed here. Run pip install {package}, or set tracker=none."
+    if experiment.cluster.python is None and not any(map(find_spec, tracker.modules)):
+        yield f"tracker={kind}: it is not installed here. Run pip install {tracker.package}, or set tracker=none."
 
 
 def check_effort(experiment: Experiment) -> Iterator[str]:

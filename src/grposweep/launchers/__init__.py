@@ -3,7 +3,7 @@
 Open attempts of a sweep may belong to several launchers, because ``cluster`` is not part of a sweep's identity.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from grporecipe.errors import UserError
 from grporecipe.registries import load_entry
 from grporecipe.terminal import count
 from grposweep.launchers.base import Launcher, LauncherUnreachable, SweepJob, note_cancelled
-from grposweep.registries import LAUNCHERS
-from grposweep.schema import Experiment, is_external
-from grposweep.storage.folders import SweepFolder, find_sweep
+from grposweep.registries import LAUNCHERS, is_external
+from grposweep.schema import Experiment
+from grposweep.storage.folders import find_sweep
 from grposweep.storage.lease import Lease
 
 
@@ -93,7 +93,11 @@ def cancel_sweep(named: str, outputs: Path) -> str:
         launcher.cancel_jobs(sorted(job.job_id for job in found if job.is_controller))
     with Lease(folder.lease):
         for launcher, found in jobs.items():
-            _cancel(launcher, folder, [job.job_id for job in found if not job.is_controller])
+            job_ids = {job.job_id for job in found if not job.is_controller}
+            launcher.cancel_jobs(sorted(job_ids))
+            for trial in folder.trials():
+                if (begun := trial.open_attempt()) is not None and begun.job_id in job_ids:
+                    note_cancelled(trial, begun.number)
     cancelled = sum(map(len, jobs.values()))
     if not cancelled:
         return f"{folder.path} has no job that waits or runs; attempts on this machine end with their controller"
@@ -109,12 +113,3 @@ def _jobs(launcher: type[Launcher], sweep: Path) -> list[SweepJob]:
         raise UserError(
             f"{launcher.scheduler} does not answer ({error}), so nothing was cancelled. Try again on a login node."
         ) from error
-
-
-def _cancel(launcher: type[Launcher], folder: SweepFolder, job_ids: Sequence[str]) -> None:
-    """End jobs, and note the end of their attempts: a later controller would take it for a failure."""
-    launcher.cancel_jobs(sorted(job_ids))
-    for trial in folder.trials():
-        begun = trial.open_attempt()
-        if begun is not None and begun.job_id in job_ids:
-            note_cancelled(trial, begun.number)

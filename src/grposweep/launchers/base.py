@@ -38,11 +38,6 @@ class Job:
     generation: Generation = field(default_factory=Generation)
     starts_ranks: bool = False
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The user's variables for the attempt's processes."""
-        return self.cluster.environment
-
 
 class EndState(StrEnum):
     """What a launcher knows about an attempt's end beyond the exit code; written to attempts.jsonl."""
@@ -102,6 +97,12 @@ class RankPlace:
     address: str
     port: int
     restarts: int = 0
+
+
+class Interrupted(Protocol):
+    """Counts requests to stop."""
+
+    count: int
 
 
 class LauncherBusy(Exception):
@@ -168,6 +169,8 @@ class Launcher(ABC):
     """What one job is called in messages, such as ``Slurm job``."""
     scheduler: ClassVar[str] = "this machine"
     """What decides when jobs run, in messages."""
+    ranks_follow: ClassVar[bool] = False
+    """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of ranks."""
     unread: ClassVar[Sequence[str]] = ()
     """Keys of ``cluster`` that only a scheduler reads; set on the command line, they need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()

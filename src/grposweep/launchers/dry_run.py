@@ -20,6 +20,7 @@ class DryRun(Launcher):
     kind = "dry_run"
     is_dry = True
     outlives = True
+    ranks_follow = True
     slots = ALL
 
     def __init__(

@@ -17,6 +17,7 @@ from grporecipe.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
+from grposweep.registries import runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation
 from grposweep.storage import paths
 
@@ -80,7 +81,11 @@ def _free_gpus(setting: int | str) -> list[str]:
         return []
     gpus, failure = _query("gpu=index,uuid,memory.used,memory.total")
     if failure:
-        _report_failure(setting, failure)
+        text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
+        instead = f"set {VISIBLE} to the GPUs to use"
+        if setting != AUTO:
+            raise UserError(f"{text}. Repair the driver, {instead}, or cluster.gpus=0.")
+        print(f"{text}. Trials run on the CPU. Repair the driver, or {instead}.", file=sys.stderr)
         return []
     processes, ours, own = defaultdict(list), Counter[str](), _own_processes()
     for uuid, pid, used in _query("compute-apps=gpu_uuid,pid,used_memory")[0]:
@@ -110,14 +115,6 @@ def _free_gpus(setting: int | str) -> list[str]:
 
 
 NO_DEVICES = "No devices were found"  # nvidia-smi's message if the driver works but there is no GPU; it still fails
-
-
-def _report_failure(setting: int | str, failure: str) -> None:
-    """Raise UserError if GPUs are required; print a line if they are optional."""
-    text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
-    if setting != AUTO:
-        raise UserError(f"{text}. Repair the driver, set {VISIBLE} to the GPUs to use, or cluster.gpus=0.")
-    print(f"{text}. Trials run on the CPU. Repair the driver, or set {VISIBLE} to the GPUs to use.", file=sys.stderr)
 
 
 def _query(what: str) -> tuple[list[list[str]], str]:
@@ -178,11 +175,6 @@ class _Group:
     codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
     lost_server: bool = False  # it ended before the ranks
     cancelled: bool = False  # what ends from now on was killed
-
-    @property
-    def rank_codes(self) -> list[int]:
-        """Return the exit codes of ranks that have ended."""
-        return [code for pid, code in self.codes.items() if pid != self.server]
 
     @property
     def running(self) -> list[int]:
@@ -274,7 +266,11 @@ class Local(Launcher):
     def _start(self, group: _Group, job: Job) -> None:
         """Start the processes of an attempt."""
         (job.folder / paths.LOGS).mkdir(exist_ok=True)
-        shared = {**job.environment, "GRPOSWEEP_ATTEMPT": str(job.attempt), "OMP_NUM_THREADS": str(job.cluster.threads)}
+        shared = {
+            **job.cluster.environment,
+            "GRPOSWEEP_ATTEMPT": str(job.attempt),
+            "OMP_NUM_THREADS": str(job.cluster.threads),
+        }
         shared |= {GPU_TRIALS: str(self.share)} if self.share > 1 else {}
         port = _free_ports(PORTS)
         if job.generation.vllm_gpus:
@@ -324,7 +320,7 @@ class Local(Launcher):
         for pid in group.running:
             if (code := self.processes.poll(pid)) is not None:
                 group.codes[pid] = code
-        codes = group.rank_codes
+        codes = [code for pid, code in group.codes.items() if pid != group.server]
         is_over = len(codes) == len(group.ranks)
         group.lost_server |= group.server in group.codes and not (is_over or group.cancelled)
         fine = (ExitCode.FINISHED, ExitCode.STOPPED)
@@ -363,7 +359,7 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
+    preload = [*TRAINING, *(TRL if runs_trl(experiment.trainer.kind) else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)

@@ -352,7 +352,8 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.external import RECIPE
-    from grposweep.schema import Task, is_external
+    from grposweep.registries import is_external
+    from grposweep.schema import Task
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))

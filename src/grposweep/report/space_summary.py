@@ -18,6 +18,7 @@ from grporecipe.rules.registry import Problem
 from grporecipe.setting import Setting
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
+from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.schema import Experiment
 from grposweep.search.validity import DISK, SpaceValidity
@@ -126,7 +127,7 @@ def print_space_summary(
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
     console.print(report, highlight=False)
-    if summary.sampler and base.trainer.kind == "trl" and base.trainer.keep == "best":
+    if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
         console.print(

@@ -120,7 +120,7 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
-    from grposweep.schema import is_external
+    from grposweep.registries import is_external
 
     try:
         experiment = load_experiment(trial.path / paths.CONFIG)

@@ -31,7 +31,6 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
-OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
 
 
 @dataclass
@@ -69,11 +68,6 @@ GROUPS = (
     "model", "task", "batch", "optimizer", "kl", "loss", "schedule",
     "generation", "trainer", "cluster", "search", "tracker", "debug",
 )  # fmt: skip
-
-
-def is_external(kind: str) -> bool:
-    """Return whether a ``trainer.kind`` is an external program, which starts its own ranks."""
-    return kind not in OWN_TRAINERS
 
 
 def value_at(experiment: Experiment, key: str) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import gcd
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -19,7 +19,8 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key, screen_key
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers import build_launcher
-from grposweep.launchers.base import End, Job, Launcher, LauncherBusy
+from grposweep.launchers.base import End, Interrupted, Job, Launcher, LauncherBusy
+from grposweep.registries import runs_trl
 from grposweep.schema import Batch, Experiment, Kl, Loss, Schedule, Tracker
 from grposweep.screening.summary import GROUPS, Screen
 from grposweep.storage import paths
@@ -32,12 +33,6 @@ SAMPLES = 16  # of a prompt
 SAMPLED_PROMPTS = 256  # of a sweep that filters no prompts: enough to estimate shares of groups
 MOST_SCREENS = 8  # before one sweep
 POLL_SECONDS = 0.2
-
-
-class Interrupted(Protocol):
-    """Counts requests to stop."""
-
-    count: int
 
 
 def screens_folder(outputs: str) -> Path:
@@ -95,7 +90,7 @@ def run_screen(
 
     Raises UserError if the screen cannot run.
     """
-    if experiment.trainer.kind != "trl":
+    if not runs_trl(experiment.trainer.kind):
         raise UserError(
             f"trainer={experiment.trainer.kind}: a screen samples with TRL's own generation and our rewards. "
             "Set trainer=trl for it, with the same model, prompts, rewards and sampling."

@@ -193,18 +193,13 @@ def _differ(values: Sequence[float], groups: Array) -> Array:
     size = len(values)
     if not size:
         return np.zeros(len(groups))
-    counts = equal_counts(values)[:, None]
+    ordered = np.sort(np.asarray(values, float))
+    ends = np.flatnonzero(np.diff(ordered) > EQUAL)  # of values that count as one
+    counts = np.diff(np.concatenate([[-1], ends, [size - 1]])).astype(float)[:, None]
     within = np.exp(_log_choose(counts, groups) - _log_choose(np.array([[float(size)]]), groups))
     within = np.where(groups <= counts, within, 0.0)
     same = np.where(groups <= size, within, (counts / size) ** groups)
     return np.asarray(1 - same.sum(0))
-
-
-def equal_counts(values: Sequence[float]) -> Array:
-    """Return how often each distinct value occurs. Values within `EQUAL` of their neighbour count as one value."""
-    ordered = np.sort(np.asarray(values, float))
-    ends = np.flatnonzero(np.diff(ordered) > EQUAL)
-    return np.asarray(np.diff(np.concatenate([[-1], ends, [len(ordered) - 1]])), float)
 
 
 def _log_choose(of: Array, taken: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from grposweep.screening.signal import EQUAL, Array, PassRates, Share, graded_share, graded_signals
+from grposweep.screening.signal import EQUAL, PassRates, Share, graded_share, graded_signals
 from grposweep.storage.screens import PassRatesRecord, PromptSamples, ScreenedData, ScreenRequest, read_samples
 
 MOST_GENERATIONS = 128  # largest group size for which rules get the share of groups with a signal
@@ -203,7 +203,11 @@ def missed_answers(screen: Screen) -> tuple[float, list[PromptSamples]]:
 
 def _rewards(screen: Screen) -> Iterator[Finding]:
     """Yield rewards that are constant, and pairs that cancel within groups."""
-    parts = [_within(screen, number) for number in range(len(screen.data.rewards))]
+    parts = []  # each reward of all samples minus the mean of its prompt
+    for number in range(len(screen.data.rewards)):
+        rows = [np.array(prompt.rewards[number], float) for prompt in screen.prompts]  # None is NaN
+        means = [np.nanmean(row) if np.isfinite(row).any() else 0.0 for row in rows]
+        parts.append(np.concatenate([row - mean for row, mean in zip(rows, means, strict=True)]))
     names, weights = screen.data.rewards, screen.data.weights
     for name, number in zip(names, range(len(names)), strict=True):
         values = {value for prompt in screen.prompts for value in prompt.rewards[number] if value is not None}
@@ -221,9 +225,3 @@ def _rewards(screen: Screen) -> Iterator[Finding]:
                 f"{np.nanvar(first + second) / apart:.0%} of the sum of their own.",
                 "One punishes what the other rewards. Change task.reward_weights.",
             )
-
-
-def _within(screen: Screen, number: int) -> Array:
-    """Return one reward of all samples minus the mean of its prompt."""
-    rows = [np.array([np.nan if v is None else v for v in prompt.rewards[number]], float) for prompt in screen.prompts]
-    return np.concatenate([row - (np.nanmean(row) if np.isfinite(row).any() else 0.0) for row in rows])

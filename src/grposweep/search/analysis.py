@@ -227,7 +227,9 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
         mean, gain = _mean(known[number], sign), found.get(number)
         if gain is None:
             return Effect(parameter, label, number, mean, None, "unknown")
-        return Effect(parameter, label, number, mean, replace(gain, mean=sign * gain.mean), _verdict(gain))
+        verdict = "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"
+        verdict = verdict if math.isfinite(gain.margin) else "unknown"
+        return Effect(parameter, label, number, mean, replace(gain, mean=sign * gain.mean), verdict)
 
     effects = [effect(number, *change) for number, change in changed.items()]
     if baseline is None:
@@ -238,9 +240,3 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
 def _mean(candidate: Candidate, sign: int) -> Estimate:
     """Return a point's mean objective over its seeds."""
     return replace(candidate.overall, mean=sign * candidate.overall.mean)
-
-
-def _verdict(gain: Estimate) -> str:
-    if not math.isfinite(gain.margin):
-        return "unknown"
-    return "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"

@@ -74,7 +74,8 @@ class GridValidity:
 
     def by_rule(self) -> dict[str, int]:
         """Return how many combinations each rule prunes by itself, most first."""
-        counts = {code: self._pruned_by(code) for code in self.broken}
+        spared = {code: self._over_probes(self.exists & ~flags) for code, flags in self.broken.items()}
+        counts = {code: int((self._over_probes(self.exists) & ~flags).sum()) for code, flags in spared.items()}
         return dict(sorted(((code, n) for code, n in counts.items() if n), key=lambda item: -item[1]))
 
     def valid_points(self) -> Iterator[Point]:
@@ -119,10 +120,6 @@ class GridValidity:
         for flags in self.broken.values():
             bad |= flags
         return self.exists & ~bad
-
-    def _pruned_by(self, code: str) -> int:
-        spared = self._over_probes(self.exists & ~self.broken[code])
-        return int((self._over_probes(self.exists) & ~spared).sum())
 
     def _over_probes(self, flags: Flags, keep: bool = False) -> Flags:
         """Reduce the probes of continuous parameters: a combination counts if any of them does."""

@@ -34,7 +34,9 @@ class StudyCopy:
         """Write what changed. Raises what the storage raises, and ValueError for another sweep's study."""
         study, self._study = self._study or self._open(), None  # a dead connection is replaced
         there = study.get_trials(deepcopy=False)
-        check_same(self._name, there, trials)
+        for mine, theirs in zip(trials, there, strict=False):
+            if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
+                raise ValueError(f"its study {self._name!r} is another sweep's; give this one another name=...")
         for mine, theirs in zip(trials, there, strict=False):
             if mine.state.is_finished() and not theirs.state.is_finished():
                 _end(study, theirs, mine)
@@ -146,13 +148,6 @@ class RdbMirror:
 
 
 Mirror = JournalMirror | RdbMirror
-
-
-def check_same(name: str, there: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> None:
-    """Raise ValueError if the database holds another sweep's study under this name."""
-    for mine, theirs in zip(trials, there, strict=False):
-        if mine.user_attrs.get("experiment") != theirs.user_attrs.get("experiment"):
-            raise ValueError(f"its study {name!r} is another sweep's; give this one another name=...")
 
 
 def _end(study: optuna.Study, theirs: FrozenTrial, mine: FrozenTrial) -> None:

@@ -64,17 +64,15 @@ def override_text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         plain = value.isascii() and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        return value if value and plain and not _NO_TEXT.fullmatch(value) else _quoted(value)
+        if value and plain and not _NO_TEXT.fullmatch(value):
+            return value
+        # in Hydra's grammar a backslash escapes only before a quote, including the closing one
+        return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
     return repr(value)
-
-
-def _quoted(value: str) -> str:
-    """Quote by Hydra's grammar: a backslash escapes only before a quote, including the closing one."""
-    return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
 
 
 def parse_space(
@@ -87,7 +85,10 @@ def parse_space(
     Raises UserError for what Hydra cannot parse, for numbers that are not finite, and for empty parameters.
     """
     parser = OverridesParser.create(config_loader=loader)
-    typed = _last([_parse(parser, argument) for argument in arguments])
+    given = [_parse(parser, argument) for argument in arguments]
+    swept = {_key(override) for override in given if override.is_sweep_override()}
+    last = {_key(override): override for override in given}  # Hydra keeps only the last of each key
+    typed = [override for override in given if _key(override) not in swept or override is last[_key(override)]]
     names = {_key(override) for override in typed}
     entries = [_entry(parser, name, content) for name, content in params.items() if name not in names]
     _refuse_infinite([*typed, *(override for override, _ in entries)])
@@ -140,13 +141,6 @@ def _refuse_infinite(overrides: Iterable[Override]) -> None:
 def _key(override: Override) -> str:
     """Return the key without ``+`` and ``++``."""
     return str(override.get_key_element()).lstrip("+")
-
-
-def _last(typed: list[Override]) -> list[Override]:
-    """Keep only the last override of each key, as Hydra does."""
-    swept = {_key(override) for override in typed if override.is_sweep_override()}
-    last = {_key(override): override for override in typed}
-    return [override for override in typed if _key(override) not in swept or override is last[_key(override)]]
 
 
 When = dict[str, tuple[Label, ...]]

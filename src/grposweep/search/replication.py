@@ -178,17 +178,13 @@ def race(runners: Sequence[Candidate], seeds: Sequence[int]) -> Ranking:
         if wanted:
             return Ranking(tuple(alive), out, tuple(wanted))
         alive.sort(key=lambda runner: -runner.mean(opened))  # stable: of two equal ones the search's better
-        beaten = [runner for runner in alive[1:] if _is_beaten(runner, alive[0], opened, chance)]
+        # one-sided: the chance is that of an interval, which errs at both ends
+        beaten = [runner for runner in alive[1:] if difference(alive[0], runner, 2 * chance, opened).low > 0]
         out |= {runner.number: f"worse on {count} fresh seeds" for runner in beaten}
         alive = [runner for runner in alive if runner not in beaten]
         if len(alive) == 1 < len(runners):
             break  # more seeds would change no decision
     return Ranking(tuple(alive), out)
-
-
-def _is_beaten(runner: Candidate, leader: Candidate, seeds: Sequence[int], chance: float) -> bool:
-    """Return whether the leader is better, with this chance of error (one-sided)."""
-    return difference(leader, runner, 2 * chance, seeds).low > 0
 
 
 def on_fresh_seeds(runner: Candidate) -> Estimate | None:
@@ -242,16 +238,14 @@ class Replication:
             if attributes.get("role") == CONFIRM and isinstance(of, int) and isinstance(seed, int) and of in results:
                 results[of][seed], samplings[of][seed] = value, sampling
         runners = [Candidate(number, values, samplings[number]) for number, values in results.items()]
-        return race(runners, self.seeds) if self.leaders is not None else self._series(runners)
-
-    def _own(self, value: Own) -> dict[int, Own]:
-        return {} if self.own is None else {self.own: value}
-
-    def _series(self, runners: Sequence[Candidate]) -> Ranking:
-        """Return the ranking of all candidates on all seeds, without a race."""
+        if self.leaders is not None:
+            return race(runners, self.seeds)
         wanted = [(runner.number, seed) for seed in self.seeds for runner in runners if seed not in runner.results]
         best_first = sorted(runners, key=lambda runner: -runner.mean(runner.values))
         return Ranking(tuple(best_first), wanted=tuple(wanted))
+
+    def _own(self, value: Own) -> dict[int, Own]:
+        return {} if self.own is None else {self.own: value}
 
 
 def build_replication(sampler: str, seed: int, seeds: int, leaders: int) -> Replication | None:

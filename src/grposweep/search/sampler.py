@@ -81,21 +81,15 @@ def candidates(study: "Study", space: Space, request: SamplerRequest, finite: Co
     distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
-    sampler = _build(request.sampler, seed, common)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # conditional parameters are sampled independently, announced at each ask
+        sampler: BaseSampler = (SAMPLERS[request.sampler].build or build_random)(seed, common)
     for _ in range(DRAWS):
         yield _draw(study, space, distributions, sampler, request.fixed)
     agreeing = [p for p in finite if all(p[name] == label for name, label in request.fixed.items() if name in p)]
     random.shuffle(agreeing)
     for point in agreeing:
         yield _draw(study, space, distributions, sampler, {**point, **request.fixed})
-
-
-def _build(name: str, seed: int, common: Common) -> "BaseSampler":
-    build = SAMPLERS[name].build or build_random
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # conditional parameters are sampled independently, announced at each ask
-        sampler: BaseSampler = build(seed, common)
-    return sampler
 
 
 def build_tpe(seed: int, common: Common) -> "BaseSampler":

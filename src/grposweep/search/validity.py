@@ -52,7 +52,9 @@ class RuleInputs:
         }
         raw = points.raw_values(values)
         self._references = {key: set().union(*map(_referred, found)) for key, found in raw.items()}
-        self._whole = {key: found[0][2:-1] for key, found in raw.items() if _is_one_reference(found)}
+        # keys whose value is always exactly the value of one other key
+        alike = {key: found[0] for key, found in raw.items() if len(set(map(str, found))) == 1}
+        self._whole = {k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)}
         self._continuous = {parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)}
         self._parameters = {field: self._depends(field) for field in SOURCES}
         self._direct = {field: name for field in SOURCES if (name := self._carried(field)) is not None}
@@ -70,7 +72,8 @@ class RuleInputs:
         if field in COUNTED and self._base.framework.unit == "prompts":
             sources: tuple[str, ...] = COUNTED_FROM
         else:
-            sources = REALISED_FROM if field in REALISED and self._parameters["auto"] | self._base_auto else (field,)
+            auto = self._parameters["auto"] or self._base_auto
+            sources = REALISED_FROM if field in REALISED and auto else (field,)
         return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
 
     def setting(self, point: Point) -> Setting:
@@ -123,8 +126,8 @@ class RuleInputs:
         ):
             return True
         seen.add(key)
-        inside = [ref for known, refs in self._references.items() if _within(known, key) for ref in refs]
-        return any(self._touches(parameter, ref, seen) for ref in inside if ref not in seen)
+        inside = [refs for known, refs in self._references.items() if known == key or known.startswith(f"{key}.")]
+        return any(self._touches(parameter, ref, seen) for refs in inside for ref in refs if ref not in seen)
 
     def _carried(self, field: str) -> str | None:
         """Return the continuous parameter whose value is the field's: its own key, or the one that its key refers to."""
@@ -134,21 +137,12 @@ class RuleInputs:
         return next((name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None)
 
 
-def _within(known: str, key: str) -> bool:
-    return known == key or known.startswith(f"{key}.")
-
-
 def _referred(value: Any) -> set[str]:
     """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain absolute key."""
     if not isinstance(value, str) or "${" not in value:
         return set()
     plain = set(_PLAIN.findall(value))
     return plain if len(_PLAIN.findall(value)) == _OURS.sub("", value).count("${") else plain | {"*"}
-
-
-def _is_one_reference(found: list[Any]) -> bool:
-    """Return whether a key's value is always exactly the value of one other key."""
-    return len(set(map(str, found))) == 1 and isinstance(found[0], str) and _PLAIN.fullmatch(found[0]) is not None
 
 
 SHARED = (

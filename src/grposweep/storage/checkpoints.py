@@ -122,7 +122,8 @@ def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
     kind = next((kind for kind in KINDS if any(any(path.glob(mark)) for mark in kind.marks)), None)
     if kind is None:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
-    written, wanted = {found.name for found in path.glob("rng_state*.pth")}, set(_random_states(ranks))
+    written = {found.name for found in path.glob("rng_state*.pth")}
+    wanted = {"rng_state.pth"} if ranks == 1 else {f"rng_state_{rank}.pth" for rank in range(ranks)}
     if written - wanted:
         return Finding(State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}")
     lacking = [*kind.lacking(path, ranks), *_torn(path, *sorted(wanted))]
@@ -181,10 +182,6 @@ KINDS = (
     _Kind(("optimizer.bin", "pytorch_model_fsdp.bin"), _fsdp_full),
     _Kind(("optimizer.pt",), _replicated),
 )
-
-
-def _random_states(ranks: int) -> list[str]:
-    return ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
 
 
 def _step(path: Path) -> int | None:

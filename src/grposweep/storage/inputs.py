@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -113,8 +113,7 @@ _COPY = re.compile(rf".*/{paths.INPUTS_FOLDER}/[0-9a-f]{{12}}(?=/)")
 
 def original_path(name: str) -> str:
     """Return the user's file for a path that may be the sweep's copy of it, relative to the working directory if below it."""
-    path = Path(_COPY.sub("", name))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    return _name(Path(_COPY.sub("", name)))
 
 
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
@@ -128,7 +127,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         data += [Path(trainer.recipe)] if trainer.recipe and Path(trainer.recipe).is_file() else []
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
-        read_in_place += [model] if trainer.kind == "trl" and model.is_dir() else []
+        read_in_place += [model] if model.is_dir() else []
         code += code_files(task.rewards, trainer)
     files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}
@@ -158,15 +157,14 @@ def _is_small(path: Path) -> bool:
 
 def _name(path: Path) -> str:
     """Return a path as the user would type it: relative if it is below the working directory."""
-    if not path.is_absolute():
-        return str(path)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def code_files(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
     """Return the files of rewards and of a training script, and what they import from the project."""
     found: list[Path] = []
-    given = [Path(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and not _is_ours(part)]
+    named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    given = [root for root in named_roots if not (root / "grposweep").is_dir()]  # not our own source
     for spec in rewards:
         place = spec.rpartition(":")[0]
         roots = [Path.cwd(), *given]
@@ -176,10 +174,6 @@ def code_files(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
         script = Path(trainer.workdir or ".") / trainer.script
         found += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
     return found
-
-
-def _is_ours(root: str) -> bool:
-    return (Path(root) / "grposweep").is_dir()
 
 
 def _with_imports(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
@@ -237,16 +231,13 @@ def digest_of(path: Path) -> str:
     """Return the hash of a file or folder; of a large file, the hash of its size and samples."""
     if path.is_dir():
         digest = hashlib.sha256()
-        inside = (item for item in sorted(path.rglob("*")) if item.is_file() and not _is_hidden(item, path))
-        for item, _ in zip(inside, range(MOST_FILES), strict=False):
-            digest.update(f"{item.relative_to(path)}\0{digest_of(item)}\0".encode())
+        inside = (item.relative_to(path) for item in sorted(path.rglob("*")) if item.is_file())
+        shown = (name for name in inside if not any(part.startswith((".", "__pycache__")) for part in name.parts))
+        for name, _ in zip(shown, range(MOST_FILES), strict=False):
+            digest.update(f"{name}\0{digest_of(path / name)}\0".encode())
         return digest.hexdigest()
     stat = path.stat()
     return _file_digest(path.absolute(), stat.st_size, stat.st_mtime_ns)
-
-
-def _is_hidden(item: Path, folder: Path) -> bool:
-    return any(part.startswith((".", "__pycache__")) for part in item.relative_to(folder).parts)
 
 
 @lru_cache(maxsize=4096)
@@ -255,15 +246,10 @@ def _file_digest(path: Path, size: int, mtime_ns: int) -> str:  # noqa: ARG001 -
         if size <= WHOLE_BYTES:
             return hashlib.file_digest(file, "sha256").hexdigest()
         digest = hashlib.sha256(str(size).encode())
-        for place in _sample_places(size):
-            file.seek(place)
+        for number in range(SAMPLES):  # evenly spread, from the first byte to the last
+            file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
             digest.update(file.read(SAMPLE_BYTES))
         return SAMPLED + digest.hexdigest()
-
-
-def _sample_places(size: int) -> Iterator[int]:
-    """Yield the offsets of samples: evenly spread, from the first byte to the last."""
-    return ((size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES))
 
 
 @dataclass(frozen=True)

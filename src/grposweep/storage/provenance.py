@@ -32,14 +32,9 @@ TIMES = (
 )  # fmt: skip
 
 
-def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a metrics line without the fields that may differ between two runs."""
-    return {name: value for name, value in line.items() if name not in TIMES}
-
-
 def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> str | None:
     """Describe where two histories first differ; None if they are equal."""
-    old, new = ([without_times(line) for line in lines] for lines in (before, after))
+    old, new = ([{k: v for k, v in line.items() if k not in TIMES} for line in lines] for lines in (before, after))
     for one, other in zip(old, new, strict=False):
         names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         if names:
@@ -55,6 +50,8 @@ PACKAGES = (
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:
     """Collect git sha and diff of the project, package versions, the user's files, Python, host and folder."""
     diff = _git("diff", "HEAD")
+    is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")  # `grposweep run` hides its first word from Hydra
+    started_as = ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
     constraints = PROJECT / "constraints.txt"
     return {
         "grposweep": __version__,
@@ -69,7 +66,7 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
-        "command": redact(shlex.join([Path(sys.executable).name, *_started_as()])),
+        "command": redact(shlex.join([Path(sys.executable).name, *started_as])),
     }
 
 
@@ -83,12 +80,6 @@ def repeated_by(command: str, *arguments: object) -> dict[str, str]:
     """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any folder."""
     words = [Path(sys.executable).name, "-m", "grposweep", command, *map(str, arguments)]
     return {"command": redact(shlex.join(words))}
-
-
-def _started_as() -> list[str]:
-    """Return the Python arguments that start this command again; ``grposweep run`` hides its first word from Hydra."""
-    is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")
-    return ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
 
 
 _VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")

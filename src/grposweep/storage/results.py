@@ -285,13 +285,9 @@ def _length(folder: Path, run: RunRecord, is_running: bool, most: float, least: 
         return max(run.end - run.start, 0.0)
     if is_running:
         return min(max(time.time() - run.start, least), most)
-    return min(max(_last_sign(folder, run) - run.start, 0.0), _watched(folder, run.attempt))
-
-
-def _watched(folder: Path, attempt: int) -> float:
-    """Return the seconds for which a controller watched an attempt whose run has no end; infinite if none did."""
     ends = read_lines(folder / paths.ATTEMPTS, attempt=int, seconds=int | float)
-    return max((line["seconds"] for line in ends if line["attempt"] == attempt), default=math.inf)
+    watched = (line["seconds"] for line in ends if line["attempt"] == run.attempt)  # for which a controller did
+    return min(max(_last_sign(folder, run) - run.start, 0.0), max(watched, default=math.inf))
 
 
 def _last_sign(folder: Path, run: RunRecord) -> float:

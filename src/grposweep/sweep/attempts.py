@@ -13,7 +13,6 @@ from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
 from grporecipe.memory.estimate import memory_gib
 from grporecipe.planning import build_plan
-from grporecipe.setting import Setting
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program
@@ -22,7 +21,7 @@ from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
 from grposweep.redaction import redact
-from grposweep.schema import is_external
+from grposweep.registries import is_external
 from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
@@ -55,33 +54,25 @@ def write_trial(
     attributes = {"experiment": identity, **(attributes or {})}
     record = TrialRecord(verdict.point, attributes, text_sha256(config), number)
     record.write(folder.path)
-    write_json(folder.path / paths.PLAN, _plan(verdict.setting))
+    work = find_work(verdict.setting)
+    more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else asdict(work)}
+    write_json(folder.path / paths.PLAN, {**build_plan(verdict.setting).as_dict(), **more})
     write_text(
         folder.path / paths.OVERRIDES, "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
     )
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds, COPY: asdict(record)})
-    command = [sys.executable, *run_command(), *_repeatable(overrides), *point_overrides]
+    # What names or controls the sweep is left out, and a study's own values stay.
+    steering = ("search", "name=", "hydra", "force=", "verbose=")
+    kept = [override for override in overrides if not override.lstrip("+").startswith(steering)]
+    kept += ["hydra.mode=RUN", "name=null"] if any(override.startswith("sweeps=") for override in kept) else []
+    command = [sys.executable, *run_command(), *kept, *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         write_program(folder.path, verdict.experiment, verdict.setting)
     write_text(folder.path / paths.CONFIG, config)
     return folder
-
-
-def _plan(setting: Setting) -> dict[str, Any]:
-    """Return values derived from a setting: the plan, memory by part, and the tokens that predict costs."""
-    work = find_work(setting)
-    more = {"memory_gib": memory_gib(setting), "work": None if work is None else work.as_dict()}
-    return {**build_plan(setting).as_dict(), **more}
-
-
-def _repeatable(overrides: list[str]) -> list[str]:
-    """Return the shared overrides without those that name or control the sweep. A study's own values stay."""
-    steering = ("search", "name=", "hydra", "force=", "verbose=")
-    kept = [text for text in overrides if not text.lstrip("+").startswith(steering)]
-    return [*kept, "hydra.mode=RUN", "name=null"] if any(text.startswith("sweeps=") for text in kept) else kept
 
 
 LONGEST_GAP_SECONDS = 60.0  # between two looks at a heartbeat, counted as silence

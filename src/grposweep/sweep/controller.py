@@ -22,7 +22,7 @@ from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder
-from grposweep.sweep.trial_queue import QueuedTrial, TrialQueue
+from grposweep.sweep.trial_queue import TrialQueue
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
 logger = logging.getLogger(__name__)
@@ -134,7 +134,10 @@ class Controller:
                 if news := self.spending.refit(self.study.trials[number], self.queue.planned):
                     self.outcomes.news.append(news)
                 if running.request.action == Action.PAUSE and not running.folder.is_done:
-                    self._pause(running)
+                    reason = running.request.reason
+                    logger.info("paused: %s", reason, extra=about(number, running.attempt))
+                    self.outcomes.news.append(f"trial {number} paused: {reason}")
+                    self.early_stopping.pause(number)
                 self.busy_until = 0.0  # there may be room now
 
     def _drop(self, running: RunningAttempt) -> None:
@@ -155,7 +158,13 @@ class Controller:
         if time.monotonic() < self.busy_until:
             return
         try:
-            self._fill()
+            while len(self.running) < self.launcher.slots and not self.outcomes.halted:
+                was_overspent = self.spending.overspent
+                if self.spending.is_over() and not was_overspent:
+                    hours = self.search.budget_gpu_hours or 0
+                    logger.info("search.budget_gpu_hours=%g is spent: nothing more starts", hours)
+                if self.spending.overspent or not self._start_one():
+                    break
             self.busy = ""
         except LauncherBusy as why:
             if str(why) != self.busy:
@@ -164,24 +173,14 @@ class Controller:
                     self.outcomes.news.append(f"no trial can start now: {why}")
             self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
 
-    def _fill(self) -> None:
-        """Start one trial after the other."""
-        while len(self.running) < self.launcher.slots:
-            if self.outcomes.halted:
-                return
-            if self._budget_is_spent() or not self._start_one():
-                break
-
-    def _budget_is_spent(self) -> bool:
-        before = self.spending.overspent
-        if self.spending.is_over() and not before:
-            logger.info("search.budget_gpu_hours=%g is spent: nothing more starts", self.search.budget_gpu_hours or 0)
-        return self.spending.overspent
-
     def _start_one(self) -> bool:
         """Start the next trial: unfinished, then promoted, then new. Return False if there is none."""
-        for trial in self._unfinished():
-            if not self._is_paused(self.trial_folder(trial)):
+        known = self.running.keys() | self.early_stopping.paused
+        for trial in self.started:
+            if trial.state.is_finished() or trial.number in known:
+                continue
+            folder = self.trial_folder(trial)
+            if folder.control.action != Action.PAUSE or folder.is_done or folder.open_attempt() is not None:
                 self._resume(trial)
                 return True
             self.early_stopping.pause(trial.number)
@@ -272,11 +271,6 @@ class Controller:
             self.outcomes.news.append(news)
             logger.warning("%s", news, extra=about(running.folder.number, running.attempt))
 
-    def _unfinished(self) -> list[FrozenTrial]:
-        """Return the trials that run according to the study, but not under this controller, and are not paused."""
-        known = self.running.keys() | self.early_stopping.paused
-        return [trial for trial in self.started if not trial.state.is_finished() and trial.number not in known]
-
     def _resume(self, trial: FrozenTrial) -> None:
         """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or run it again."""
         verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
@@ -303,17 +297,16 @@ class Controller:
         else:
             self._submit(folder, verdict)
 
-    def _is_paused(self, folder: TrialFolder) -> bool:
-        """Return whether a trial waits for its promotion; reads few files."""
-        return folder.control.action == Action.PAUSE and not folder.is_done and folder.open_attempt() is None
-
     def _start_new(self) -> bool:
         """Start the next trial of the queue. Return False if there is none for now."""
         proposal = self.queue.next()
         if proposal is None or not self.spending.affords(proposal.verdict.point):
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
-        logger.info("new trial: %s", _point_text(proposal), extra=about(number))
+        values = " ".join(f"{name}={label}" for name, label in proposal.verdict.point.items())
+        of, seed = (proposal.attributes.get(name) for name in ("of", "seed"))
+        origin = "" if of is None else f" (trial {of} again on seed {seed})"
+        logger.info("new trial: %s%s", values or "the configuration as it is", origin, extra=about(number))
         self._submit(self._write(number, proposal.verdict, proposal.attributes), proposal.verdict)
         return True
 
@@ -324,17 +317,3 @@ class Controller:
         self.lease.check()  # again: writing the folder may have stalled until another controller took over
         self.running[folder.number] = running = self.attempts.submit(folder, verdict)
         logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))
-
-    def _pause(self, running: RunningAttempt) -> None:
-        number = running.folder.number
-        logger.info("paused: %s", running.request.reason, extra=about(number, running.attempt))
-        self.outcomes.news.append(f"trial {number} paused: {running.request.reason}")
-        self.early_stopping.pause(number)
-
-
-def _point_text(trial: QueuedTrial) -> str:
-    """Return a point as it was typed, and its origin."""
-    values = " ".join(f"{name}={label}" for name, label in trial.verdict.point.items()) or "the configuration as it is"
-    if "of" in trial.attributes:
-        return f"{values} (trial {trial.attributes['of']} again on seed {trial.attributes['seed']})"
-    return values

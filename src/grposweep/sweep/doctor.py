@@ -1,65 +1,233 @@
 """``grposweep doctor``: run every check on a sweep's files, print the findings, and repair them under the sweep's lease."""
 
-from collections.abc import Iterator
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from grporecipe.errors import ExitCode
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import (
+    age_seconds,
+    is_draft,
+    parse_json,
+    read_bytes,
+    read_lines,
+    read_text,
+    set_aside,
+    text_sha256,
+    write_text,
+)
 from grporecipe.terminal import say
 from grposweep.launchers import RunningJobs
+from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
 from grposweep.storage.results import TrialStatus
-from grposweep.sweep.doctor_checks import (
-    Finding,
-    check_attempts,
-    check_description,
-    check_doubles,
-    check_files,
-    check_json,
-    check_lease,
-    check_leftovers,
-    check_metrics,
-    end_attempt,
-)
-
-REPAIR_PASSES = 3  # one repair may show what another problem hid
+from grposweep.sweep.resume import folders_by_number
 
 
-def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
-    """Check a sweep, given by name or path, and repair it on request; return the exit code.
+@dataclass(frozen=True)
+class Finding:
+    """A problem: ``what`` is wrong; ``remedy`` describes the automatic repair, or the manual one if there is none."""
 
-    Raises UserError if there is no such sweep, or if a controller works on what should be repaired.
-    """
-    folder = find_sweep(named, outputs)
-    check_description(folder)
-    checks = CheckRun(folder, quiet=not is_held(folder.lease))
-    left = list(checks.findings())
-    if not checks.quiet:
-        say("a controller is running: only files that it is not changing now were checked", out)
-    if repair and left:
-        with Lease(folder.lease):
-            left = _repair(checks, left, out)
-    for finding in left:
-        say(str(finding), out)
-    say(_summary(folder, left, repair), out)
-    return ExitCode.FAILED if left else ExitCode.FINISHED
+    what: str
+    remedy: str
+    repair: Callable[[], object] | None = None
+
+    def __str__(self) -> str:
+        """Return problem and remedy as they are shown."""
+        return f"{self.what}: {self.remedy}"
 
 
-def _repair(checks: "CheckRun", found: list[Finding], out: TextIO) -> list[Finding]:
-    """Repair everything that can be repaired, and return what is left."""
-    for _ in range(REPAIR_PASSES):
-        repairable = [finding for finding in found if finding.repair is not None]
-        for finding in repairable:
-            assert finding.repair is not None  # for mypy
-            finding.repair()
-            say(f"repaired: {finding}", out)
-        found = list(checks.findings(lease=False))
-        if not repairable:
-            break
-    return found
+def scrap_path(path: Path) -> Path:
+    """Return where the unreadable parts of a file are kept."""
+    return path.with_name(f"{path.name}.damaged")
+
+
+def check_json(path: Path, name: str, remedy: str) -> Finding | None:
+    """Check a file that should hold one JSON object; a damaged one is set aside. A missing one is no problem."""
+    try:
+        if not os.path.lexists(path) or isinstance(parse_json(read_bytes(path)), dict):
+            return None
+    except (FileNotFoundError, ValueError):
+        pass
+    return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {remedy}", partial(set_aside, path))
+
+
+def drop_torn_lines(path: Path) -> None:
+    """Move unreadable lines into a separate file next to it."""
+    lines = _lines(path)
+    with scrap_path(path).open("ab") as file:
+        file.writelines(line + b"\n" for line in lines if not _is_object(line))
+    write_text(path, "".join(line.decode() + "\n" for line in lines if _is_object(line)))
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in read_bytes(path).split(b"\n") if line]
+    except FileNotFoundError:
+        return []
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(parse_json(line), dict)
+    except ValueError:
+        return False
+
+
+OLD_SECONDS = 60.0  # a running writer's draft exists for milliseconds
+
+
+def check_lease(folder: SweepFolder) -> Iterator[Finding]:
+    """Check for the lease of a dead controller; taking the lease over repairs it."""
+    if folder.lease.exists():
+        yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
+
+
+def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
+    """Check for drafts of dead writers; only while no controller is running."""
+    root = folder.path  # not in folders that trainers write
+    for place in (root, root / paths.PREPARE_FOLDER, *sorted((root / paths.TRIALS).glob("*/"))):
+        for path in sorted(place.glob(".*")):
+            if path.is_file() and is_draft(path.name) and _is_old(path):
+                yield Finding(f"{path.relative_to(root)} is the draft of a writer that died", "delete it", path.unlink)
+
+
+def _is_old(path: Path) -> bool:
+    """Return whether a draft was left behind; not if its writer, such as our own lease, has just finished it."""
+    try:
+        return age_seconds(path) > OLD_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+REMEDIES = {
+    paths.RESULT: "the trial continues, or runs again",
+    paths.CONTROL: "the trial then has no request",
+    paths.HEARTBEAT: "the next attempt writes a new one",
+    paths.PLAN: "it is written again with the trial's folder",
+    paths.PROVENANCE: "where the trial came from is lost",
+}
+
+
+def check_files(trial: TrialFolder) -> Iterator[Finding]:
+    """Check files that hold one object each."""
+    name = trial.path.name
+    if not (trial.path / paths.CONFIG).exists():
+        yield Finding(f"{name} has no config.yaml", "the sweep's command writes it")
+    elif (record := TrialRecord.read(trial.path)) is None or record != trial.record:
+        what, copy = f"{name}/trial.json does not state the trial's point", trial.record
+        remedy = "read it from overrides.yaml" if copy is None else "write it again from provenance.json"
+        yield Finding(what, remedy, None if copy is None else partial(copy.write, trial.path))
+    elif record.config_sha256 not in ("", text_sha256(_config_text(trial))):
+        what = f"{name}/config.yaml differs from the hash in trial.json"
+        yield Finding(what, "restore it: the folder's name and results are another experiment's")
+    for file, remedy in REMEDIES.items():
+        if found := check_json(trial.path / file, f"{name}/{file}", remedy):
+            yield found
+
+
+def _config_text(trial: TrialFolder) -> str:
+    try:
+        return read_text(trial.path / paths.CONFIG, errors="replace")
+    except (FileNotFoundError, ValueError):
+        return ""
+
+
+def check_attempts(trial: TrialFolder) -> Iterator[Finding]:
+    """Check that attempts.jsonl is readable and in order."""
+    yield from _check_torn(trial, paths.ATTEMPTS)
+    for what in _disorder(trial.attempts()):
+        yield Finding(f"{trial.path.name}/attempts.jsonl: {what}", "another program wrote it, so nothing is changed")
+
+
+def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
+    """Check that attempts count upwards and that each is announced, started and ended once (launchers may restart them)."""
+    numbers, announced, ended = {-1}, set(), set()
+    for line in events:
+        attempt, event = line.attempt, line.event
+        if event == AttemptEventKind.INTENT and attempt <= max(numbers):
+            yield f"attempt {attempt} was announced after attempt {max(numbers)}"
+        elif event in (AttemptEventKind.STARTED, AttemptEventKind.ENDED) and attempt not in announced:
+            yield f"attempt {attempt} {'was started' if event == AttemptEventKind.STARTED else 'ended'} and was never announced"
+        if event == AttemptEventKind.ENDED and attempt in ended:
+            yield f"attempt {attempt} ended twice"
+        numbers.add(attempt)
+        announced |= {attempt} if event == AttemptEventKind.INTENT else set()
+        ended |= {attempt} if event == AttemptEventKind.ENDED else set()
+
+
+def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
+    """Check for an open attempt although nothing runs."""
+    note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
+    return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
+
+
+def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
+    """Check that metrics.jsonl is readable and has no step twice."""
+    yield from _check_torn(trial, paths.METRICS)
+    counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
+    if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
+        what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
+        yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / paths.METRICS))
+
+
+def _step(line: dict[str, Any]) -> tuple[str, str]:
+    return str(line.get("kind")), str(line["step"])
+
+
+def _keep_last(path: Path) -> None:
+    """Keep the last of several lines for one step, in the place of the first. The original file is kept under another name."""
+    lines = {_step(line) if "step" in line else place: line for place, line in enumerate(read_lines(path))}
+    scrap_path(path).write_bytes(read_bytes(path))
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
+
+
+def _check_torn(trial: TrialFolder, file: str) -> Iterator[Finding]:
+    path = trial.path / file
+    try:
+        torn = [line for line in _lines(path) if not _is_object(line)]
+    except ValueError as error:
+        what, remedy = f"{trial.path.name}/{file}: {error}", f"set it aside as {scrap_path(path).name}"
+        yield Finding(what, remedy, partial(set_aside, path))
+        return
+    if torn:
+        what = f"{trial.path.name}/{file} has {len(torn)} torn line{'s' * (len(torn) > 1)}"
+        yield Finding(what, f"move them to {scrap_path(path).name}", partial(drop_torn_lines, path))
+
+
+def check_description(folder: SweepFolder) -> None:
+    """Raise UserError if sweep.yaml does not state the search, without which nothing can be checked."""
+    settings: dict[str, Any] = folder.settings() or {}
+    try:
+        search = settings["search"]
+        if search["direction"] not in ("maximize", "minimize"):
+            raise ValueError(search["direction"])
+        str(search["metric"])
+        read_space(settings["space"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder.path / paths.SWEEP} does not state what was searched ({type(error).__name__}: {error}). "
+            "Restore it, or move it away and run the sweep's command: it writes a new one."
+        ) from error
+
+
+def check_doubles(folder: SweepFolder) -> Iterator[Finding]:
+    """Check that no number has two folders."""
+    for number, (_, *others) in folders_by_number(folder).items():
+        for path in (other.path for other in others):
+            what, unused = f"{path.name} is a second folder of trial {number}", path.with_name(f"unused-{path.name}")
+            if (path / paths.ATTEMPTS).exists():
+                yield Finding(what, "look at both and move one away: it has been attempted")
+            else:
+                yield Finding(what, f"rename it to {unused.name}", partial(path.rename, unused))
 
 
 @dataclass(frozen=True)
@@ -96,6 +264,43 @@ def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
     yield from check_metrics(trial)
     if begun is not None:
         yield end_attempt(trial, begun)
+
+
+REPAIR_PASSES = 3  # one repair may show what another problem hid
+
+
+def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
+    """Check a sweep, given by name or path, and repair it on request; return the exit code.
+
+    Raises UserError if there is no such sweep, or if a controller works on what should be repaired.
+    """
+    folder = find_sweep(named, outputs)
+    check_description(folder)
+    checks = CheckRun(folder, quiet=not is_held(folder.lease))
+    left = list(checks.findings())
+    if not checks.quiet:
+        say("a controller is running: only files that it is not changing now were checked", out)
+    if repair and left:
+        with Lease(folder.lease):
+            left = _repair(checks, left, out)
+    for finding in left:
+        say(str(finding), out)
+    say(_summary(folder, left, repair), out)
+    return ExitCode.FAILED if left else ExitCode.FINISHED
+
+
+def _repair(checks: CheckRun, found: list[Finding], out: TextIO) -> list[Finding]:
+    """Repair everything that can be repaired, and return what is left."""
+    for _ in range(REPAIR_PASSES):
+        repairable = [finding for finding in found if finding.repair is not None]
+        for finding in repairable:
+            assert finding.repair is not None  # for mypy
+            finding.repair()
+            say(f"repaired: {finding}", out)
+        found = list(checks.findings(lease=False))
+        if not repairable:
+            break
+    return found
 
 
 def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:

@@ -97,8 +97,11 @@ class CurveReader:
         """Read new lines, and return whether there were any."""
         self._tail = self._tail or Tail(self.path)
         replaced, lines = self._tail.read()
-        if replaced:
-            self._begin()
+        if replaced:  # the attempt repeats the steps after its checkpoint
+            self.start = None
+            for values in (self.steps, self.attempts, self.completions, self.held_out, self.errors, self._stretch):
+                values.clear()
+            self.signals.clear()
         for line in lines:
             if line.get("kind") == "train":
                 self._stretch.append(line)
@@ -113,13 +116,6 @@ class CurveReader:
             number, point, state, max(total or 0.0, known), tuple(self.completions), tuple(self.held_out), self.start,
             tuple(self.errors), {name: tuple(values) for name, values in self.signals.items()},
         )  # fmt: skip
-
-    def _begin(self) -> None:
-        """Forget everything: the attempt repeats the steps after its checkpoint."""
-        self.start = None
-        for values in (self.steps, self.attempts, self.completions, self.held_out, self.errors, self._stretch):
-            values.clear()
-        self.signals.clear()
 
     def _evaluate(self, line: Line) -> None:
         value, step = as_number(line.get(self.metric)), line.get("step")

@@ -214,15 +214,10 @@ def _read_line(line: str, frames: Sequence[tuple[str, str]]) -> Failure | None:
     if known is not None:
         return known
     if is_exception and not _PASSED_ON.match(line):
-        return Failure.BAD_CONFIGURATION if frames and _refuses(line, *frames[-1]) else Failure.CRASH
+        file, function = frames[-1] if frames else ("", "")
+        is_early = _REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function)
+        return Failure.BAD_CONFIGURATION if _CONFIGURATION.search(file) or is_early else Failure.CRASH
     return Failure.CRASH if _OTHER_CRASHES.match(line) else None
-
-
-def _refuses(line: str, file: str, function: str) -> bool:
-    """Return whether an exception raised there means that the user's configuration cannot work."""
-    if _CONFIGURATION.search(file):
-        return True
-    return bool(_REFUSAL.match(line) and _LIBRARY.search(file) and _BEGINNING.fullmatch(function))
 
 
 TAIL_BYTES = 65_536  # of each log: tracebacks of several threads fit
@@ -259,13 +254,9 @@ def read_evidence(
     sizes = before or {}
     logs = {path.name: _tail(path, sizes.get(path.name, 0)) for path in sorted((folder / paths.LOGS).glob("*.log"))}
     metrics = tuple(deque(read_lines(folder / paths.METRICS), maxlen=METRICS))
-    return Evidence(end.code, end.kind, _error(folder), progress, logs, metrics)
-
-
-def _error(folder: Path) -> str:
-    """Return the error text in result.json, or an empty string."""
     failure = TrialResult.read(folder).failure
-    return "" if failure is None else f"{failure.kind}: {failure.message}"
+    error = "" if failure is None else f"{failure.kind}: {failure.message}"
+    return Evidence(end.code, end.kind, error, progress, logs, metrics)
 
 
 def _tail(path: Path, start: int) -> list[str]:
@@ -328,13 +319,10 @@ def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
 
 def _crash(evidence: Evidence) -> Failure:
     """Return the class of an unknown error: divergence if a step before it was NaN, otherwise a crash."""
-    trained = [line for line in evidence.metrics if line.get("kind") == "train"]
-    return Failure.NON_FINITE if trained and _is_broken(trained[-1]) else Failure.CRASH
-
-
-def _is_broken(line: Mapping[str, Any]) -> bool:
-    """Return whether a step's loss or gradient was NaN (null in metrics.jsonl)."""
-    return any(name in line and line[name] is None for name in ("loss", "grad_norm"))
+    last: Mapping[str, Any] = next((line for line in reversed(evidence.metrics) if line.get("kind") == "train"), {})
+    # NaN is null in metrics.jsonl
+    is_broken = any(name in last and last[name] is None for name in ("loss", "grad_norm"))
+    return Failure.NON_FINITE if is_broken else Failure.CRASH
 
 
 EPIDEMIC = 3  # trials in a row that fail in the same words, before the sweep stops

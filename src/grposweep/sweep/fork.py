@@ -15,6 +15,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.terminal import say
 from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
+from grposweep.registries import is_external
 from grposweep.report.compare import differences
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
@@ -126,7 +127,10 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
 
         ended = run_sweep(space, points, words, "fork", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
-        say(_control(trial, SweepFolder(Path(base.outputs) / name)))
+        records = [(child, child.record) for child in SweepFolder(Path(base.outputs) / name).trials()]
+        controls = (c for c, record in records if record and not (record.point or record.attributes.get("role")))
+        if own := next(controls, None):  # on the parent's own seed
+            say(f"the control against its parent: {compare_metrics(trial, own)}")
     return ended
 
 
@@ -136,7 +140,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     Raises UserError if there is none; it names the nearest step that has one.
     """
     trial, experiment = parent.trial, parent.experiment
-    if experiment.trainer.kind not in ("trl", "fake"):
+    if is_external(experiment.trainer.kind):
         raise UserError(
             f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
             "A fork needs trainer=trl."
@@ -212,7 +216,9 @@ def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
     """Raise UserError for a key that may not change at a fork."""
     sharding = parent.experiment.trainer.sharding
     for key, before, after in differences(asdict(parent.experiment), child):
-        why = _why_not(key)
+        # a rule covers the key itself, its section, or a common prefix in one section
+        rules = (k for k in AT_A_FORK if key == k or key.startswith(f"{k}.") or ("." in k and key.startswith(k)))
+        why = AT_A_FORK[max(rules, key=len)]
         if not why and sharding != "none" and key.startswith(("lr", "optimizer.")):
             why = f"with trainer.sharding={sharding} it comes back from the checkpoint"
         if why:
@@ -224,21 +230,5 @@ def _refuse(parent: Parent, child: dict[str, Any], change: str = "") -> None:
             )
 
 
-def _why_not(key: str) -> str:
-    return AT_A_FORK[max((known for known in AT_A_FORK if _begins(key, known)), key=len)]
-
-
-def _begins(key: str, known: str) -> bool:
-    """Return whether a rule covers this key: the key itself, its section, or a common prefix in one section."""
-    return key == known or key.startswith(f"{known}.") or ("." in known and key.startswith(known))
-
-
 def _key(token: str) -> str:
     return token.partition("=")[0].lstrip("+")
-
-
-def _control(parent: TrialFolder, fork: SweepFolder) -> str:
-    """Return whether the unchanged child on the parent's own seed repeated the parent."""
-    trials = [trial for trial in fork.trials() if (record := trial.record) is not None and not record.point]
-    own = next((trial for trial in trials if not (trial.record and trial.record.attributes.get("role"))), None)
-    return f"the control against its parent: {compare_metrics(parent, own)}" if own is not None else ""

@@ -42,7 +42,8 @@ def counting_interrupts() -> Iterator[SignalCounter]:
     """
     interrupts = SignalCounter()
     before = {number: signal.signal(number, interrupts) for number in REQUESTS}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note_hangup)
+    hangup = "the terminal went away (SIGHUP): the sweep continues; kill -TERM %d stops it"
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: logger.warning(hangup, os.getpid()))
     inner, outer = socket.socketpair()
     outer.setblocking(False)
     wakeup, closed = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False), threading.Event()
@@ -60,10 +61,6 @@ def counting_interrupts() -> Iterator[SignalCounter]:
         inner.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _note_hangup(_signal: int, _frame: FrameType | None) -> None:
-    logger.warning("the terminal went away (SIGHUP): the sweep continues; kill -TERM %d stops it", os.getpid())
 
 
 def _answer(signals: socket.socket, interrupts: SignalCounter, closed: threading.Event) -> None:

@@ -8,7 +8,7 @@ import logging.handlers
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,7 @@ def controller_log(sweep: Path, console: Console, verbose: bool) -> Iterator[Non
     finally:
         for handler in handlers:
             logger.removeHandler(handler)
-            _close(handler)
+            with suppress(OSError):  # the last lines do not fit on the disk
+                handler.close()
         logger.setLevel(level)
         logger.propagate = propagate
-
-
-def _close(handler: logging.Handler) -> None:
-    try:
-        handler.close()
-    except OSError:  # the last lines do not fit on the disk
-        return

@@ -79,7 +79,8 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:
     """Return the trial that ran out of memory at sizes no larger than these, or whose peak shows that this one would."""
     for line in read_lines(sweep.path / paths.MEMORY, sizes=dict, same=dict):
-        if line["same"] == _same(verdict.experiment) and _holds(_sizes(verdict), line["sizes"]):
+        sizes = _sizes(verdict)
+        if line["same"] == _same(verdict.experiment) and all(sizes[name] >= n for name, n in line["sizes"].items()):
             return int(line["trial"])
     memory, limit = estimate(verdict.setting), verdict.setting.gpu_memory_gib
     if memory is None or limit is None:
@@ -107,7 +108,3 @@ def _same(experiment: Experiment) -> dict[str, Any]:
     content["loss"] = experiment.loss.loss_type
     del content["generation"]["max_completion_length"]
     return content
-
-
-def _holds(sizes: dict[str, int], failed: dict[str, int]) -> bool:
-    return all(sizes[name] >= size for name, size in failed.items())

@@ -10,7 +10,8 @@ from optuna.trial import TrialState
 
 from grporecipe.errors import ExitCode, UnknownMetricError
 from grposweep.launchers.base import End, EndState
-from grposweep.schema import Search, is_external
+from grposweep.registries import is_external
+from grposweep.schema import Search
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
@@ -112,14 +113,6 @@ def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
     replace(result, status=TrialStatus.PRUNED, reason=request.reason, guard=guard, failure=failure).write(folder.path)
 
 
-def write_failed(folder: TrialFolder, attempt: int, status: TrialStatus, failure: FailureReport) -> None:
-    """Write result.json of a failed attempt: ``failed`` finally, ``retried`` if another one follows."""
-    before = folder.result
-    step = before.step if before.step is not None else folder.heartbeat().step or 0
-    number = attempt if before.attempt is None else before.attempt  # a job that was restarted has used several
-    TrialResult(status, number, step=step, failure=failure).write(folder.path)
-
-
 @dataclass
 class OutcomeRecorder:
     """Records the ends of one sweep's attempts; what it knows beyond the files lasts as long as this controller."""
@@ -189,7 +182,10 @@ class OutcomeRecorder:
         if not decision.continues and decision.failure is Failure.GPU_MEMORY:
             record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
         status = TrialStatus.RETRIED if decision.continues else TrialStatus.FAILED
-        write_failed(folder, running.attempt, status, decision.report)
+        before = folder.result
+        step = before.step if before.step is not None else folder.heartbeat().step or 0
+        number = running.attempt if before.attempt is None else before.attempt  # a restarted job has used several
+        TrialResult(status, number, step=step, failure=decision.report).write(folder.path)
         if decision.step is Step.STOP:
             self._halt(f"trial {folder.number}: {decision.failure.label}")
         elif decision.continues:

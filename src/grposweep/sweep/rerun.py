@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
@@ -20,9 +20,9 @@ from grposweep.config.points import Points, apply_values
 from grposweep.config.to_setting import read_setting
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
-from grposweep.registries import LAUNCHERS
+from grposweep.registries import LAUNCHERS, is_external
 from grposweep.report.view import read_sweep
-from grposweep.schema import Experiment, Search, is_external
+from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
@@ -56,7 +56,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     redacted = [redact(override) for override in overrides]
     parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
-    points = Points(lambda _: _config(experiment), [])
+    points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
     if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
         say(f"{experiment.name} has repeated it already, and nothing is trained. Add force=true to train it again.")
@@ -148,11 +148,6 @@ def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
     """Return the files that the trial read and that have changed since, with their present hashes."""
     now = find_inputs([experiment])
     return {name: now.digests[name] for name in TrialInputs.read(trial.path).over(now).changed(now)}
-
-
-def _config(experiment: Experiment) -> DictConfig:
-    values: dict[str, Any] = escape(asdict(experiment))
-    return OmegaConf.create(values)
 
 
 def overrides_of(trial: TrialFolder) -> list[str]:

@@ -44,14 +44,10 @@ WRITTEN = {"code", *(name for name in vars(paths).values() if isinstance(name, s
 OURS = {paths.TRIALS, paths.LEASE, paths.CONTROLLER_LOG}
 
 
-def default_name(hint: str, space: Space, identity: str, study: str = "", outputs: Path = Path()) -> str:
-    """Return a short readable name: the sweep's file, or model, task and parameters, and the head of the identity's hash.
-
-    A folder that an earlier version named without the file keeps its name.
-    """
+def default_name(hint: str, space: Space, identity: str, study: str = "") -> str:
+    """Return a short readable name: the sweep's file, or model, task and parameters, and the head of the identity's hash."""
     parameters = [parameter.name.rsplit(".", 1)[-1] for parameter in space.parameters]
-    name = "-".join([hint, *(parameters[:4] or ["run"]), identity[:6]])
-    return f"{study}-{identity[:6]}" if study and not (outputs / name).exists() else name
+    return "-".join([study] if study else [hint, *(parameters[:4] or ["run"])]) + f"-{identity[:6]}"
 
 
 def open_folder(
@@ -64,7 +60,7 @@ def open_folder(
     folder = SweepFolder(path.resolve())
     try:
         settings = folder.settings()
-        if settings is None and _others(folder.path):
+        if settings is None and _names(folder.path) - OURS:
             raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
             return folder, _recognise(folder, settings, identity, space, base, provenance)
@@ -97,29 +93,23 @@ def leaving_nothing(path: Path) -> Iterator[None]:
 
 
 def _has_work(trials: Sequence[TrialFolder]) -> bool:
-    """Return whether an attempt may have run; of several that were announced without a job only one was refused."""
-    return sum(map(_is_unanswered, trials)) > 1 or any(map(_may_run, trials))
+    """Return whether an attempt has run, or was handed to a launcher and not cancelled.
 
-
-def _may_run(trial: TrialFolder) -> bool:
-    """Return whether an attempt of a trial has run, or was handed to a launcher and not cancelled."""
-    cancelled = {event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED}
-    return (trial.path / paths.RUNS).exists() or not _attempts(trial, AttemptEventKind.STARTED) <= cancelled
-
-
-def _is_unanswered(trial: TrialFolder) -> bool:
-    """Return whether an attempt was announced and has no job: refused, or submitted without an answer."""
-    return not _attempts(trial, AttemptEventKind.INTENT) <= _attempts(trial, AttemptEventKind.STARTED)
+    Of several that were announced without a job only one was refused; the others may have been submitted.
+    """
+    unanswered = 0
+    for trial in trials:
+        started = _attempts(trial, AttemptEventKind.STARTED)
+        cancelled = {event.attempt for event in trial.attempts() if event.kind == EndState.CANCELLED}
+        if (trial.path / paths.RUNS).exists() or not started <= cancelled:
+            return True
+        unanswered += not _attempts(trial, AttemptEventKind.INTENT) <= started
+    return unanswered > 1
 
 
 def _attempts(trial: TrialFolder, kind: AttemptEventKind) -> set[int]:
     """Return the numbers of a trial's attempts that have such an event."""
     return {event.attempt for event in trial.attempts() if event.event == kind}
-
-
-def _others(path: Path) -> set[str]:
-    """Return the files in a folder that no controller left when it died on its first writes."""
-    return _names(path) - OURS
 
 
 def _names(path: Path) -> set[str]:
@@ -215,16 +205,7 @@ def describe_sweep(
         "name": base.name,
         "identity": identity,
         "space": parse_json(json.dumps(space.describe())),
-        "search": {
-            "sampler": base.search.sampler,
-            "seed": base.search.seed,
-            "metric": base.search.metric,
-            "direction": base.search.direction,
-            "last": base.search.last,
-            "at": base.search.at,
-            "seeds": base.search.seeds,
-            "leaders": base.search.leaders,
-        },
+        "search": {name: getattr(base.search, name) for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")},
         "overrides": [redact(override) for override in overrides],
         "baseline": escape(asdict(base)),
         "provenance": provenance,
@@ -356,8 +337,5 @@ def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Po
     ):
         return
     for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
-        yield line["point"], [_problem(problem) for problem in line["problems"] if isinstance(problem, dict)]
-
-
-def _problem(problem: Mapping[str, Any]) -> str:
-    return f"{problem.get('code')} {problem.get('message')}"
+        found = (problem for problem in line["problems"] if isinstance(problem, dict))
+        yield line["point"], [f"{problem.get('code')} {problem.get('message')}" for problem in found]

@@ -51,19 +51,16 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping
         before = read_json(trial.path / paths.PROVENANCE) or {}
         cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
         if cured or wanted or trial.path.name in named:
-            _renew(trial, verdict, provenance)
-            _reopen(trial)
+            renew_inputs(trial, provenance)  # with other files it starts from the beginning
+            if _is_same(trial, verdict):
+                (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
+            last = max((event.attempt for event in trial.attempts()), default=0)
+            trial.close_attempt()
+            trial.note_attempt(last, AttemptEventKind.REOPENED)
+            replace(trial.result, status=TrialStatus.RETRIED).write(trial.path)
             asked = "search.retry_failed=true" if wanted else "grposweep retry"
             lines.append(f"trial {trial.number} is tried again: {cured or asked}")
     return lines
-
-
-def _reopen(trial: TrialFolder) -> None:
-    """Make a failed trial an unfinished one; its next attempt starts from its last checkpoint, if it has one."""
-    last = max((event.attempt for event in trial.attempts()), default=0)
-    trial.close_attempt()
-    trial.note_attempt(last, AttemptEventKind.REOPENED)
-    replace(trial.result, status=TrialStatus.RETRIED).write(trial.path)
 
 
 def _cure(
@@ -90,13 +87,6 @@ def _is_same(trial: TrialFolder, verdict: ValidationResult) -> bool:
     record = trial.record
     identity = experiment_id(verdict.experiment, verdict.setting)
     return record is not None and record.attributes.get("experiment") == identity
-
-
-def _renew(trial: TrialFolder, verdict: ValidationResult, provenance: Mapping[str, Any]) -> None:
-    """Let the trial's next attempt use present files and configuration; with other files it starts from the beginning."""
-    renew_inputs(trial, provenance)
-    if _is_same(trial, verdict):
-        (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
 
 
 def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> int:

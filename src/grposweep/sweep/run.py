@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,6 @@ from rich.console import Console
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.rules.registry import Problem
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
@@ -70,18 +70,6 @@ from grposweep.sweep.warm_start import check_sources
 logger = logging.getLogger(__name__)
 CHECKED_POINTS = 100  # valid points whose warnings are printed
 PATIENCE_SECONDS = 600.0  # after which the command of search.on_end is ended
-
-
-def end_event(controller: Controller) -> dict[str, str]:
-    """How the sweep ended, for the user's command; empty text if there is no best trial."""
-    best = controller.study.best
-    return {
-        "sweep": str(controller.folder.path),
-        "status": name_status(controller),
-        "metric": controller.search.metric,
-        "best_trial": "" if best is None else controller.trial_folder(best).path.name,
-        "objective": "" if best is None else repr(best.value),
-    }
 
 
 def name_status(controller: Controller) -> str:
@@ -211,8 +199,7 @@ def run_sweep(
     identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
     if base.task.screen is not None:
         provenance["screen"] = base.task.screen
-    outputs = Path(base.outputs)
-    path = outputs / (base.name or default_name(hint, space, identity, study, outputs))
+    path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
     if not path.exists():  # a resume waits for a scheduler that does not answer
@@ -301,7 +288,8 @@ def _run_controller(
     """Run a controller that is ready to its end. ``stack`` holds the lease and all that runs."""
     base, folder = judged.base, controller.folder
     mirrors = _mirrors(controller, base.search)
-    warnings = _first_problems(controller)
+    checked = controller.queue.valid_points[:CHECKED_POINTS]
+    warnings = chain.from_iterable(controller.validator.validate(point).problems for point in checked)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
     launcher = controller.launcher
     command = [sys.executable, *run_command(), *sys.argv[1:]]
@@ -347,7 +335,14 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     command = controller.search.on_end
     if command is None:
         return
-    variables = {f"GRPOSWEEP_{name.upper()}": value for name, value in end_event(controller).items()}
+    best = controller.study.best
+    variables = {
+        "GRPOSWEEP_SWEEP": str(controller.folder.path),
+        "GRPOSWEEP_STATUS": name_status(controller),
+        "GRPOSWEEP_METRIC": controller.search.metric,
+        "GRPOSWEEP_BEST_TRIAL": "" if best is None else controller.trial_folder(best).path.name,
+        "GRPOSWEEP_OBJECTIVE": "" if best is None else repr(best.value),
+    }
     try:
         code = subprocess.run(
             ["sh", "-c", command], env=os.environ | variables, stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS, check=False
@@ -375,12 +370,6 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         effort=controller.early_stopping.effort,
         settings=[controller.validator.validate(point).setting for point in points],
     )
-
-
-def _first_problems(controller: Controller) -> Iterator[Problem]:
-    """Yield the rules' warnings on the first valid points."""
-    for point in controller.queue.valid_points[:CHECKED_POINTS]:
-        yield from controller.validator.validate(point).problems
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from optuna.trial import TrialState
 from rich.console import Console
@@ -24,7 +24,8 @@ from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
-from grposweep.launchers.base import Launcher
+from grposweep.launchers.base import Interrupted, Launcher
+from grposweep.registries import TASKS, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
@@ -45,7 +46,7 @@ from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
-from grposweep.sweep.warm_start import WarmStart, open_warm_start, words_of_warm_start
+from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 from grposweep.train.rewards import reward_problems
 from grposweep.train.tasks import split_rows
 from grposweep.train.tasks.arithmetic import CHARACTERS
@@ -81,7 +82,7 @@ class ValidatedSpace:
     def preparable(self) -> dict[str, Experiment]:
         """Return one experiment per model and task among the valid points that really train."""
         experiments = self.distinct("model", "task", "trainer")
-        return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
+        return {prepared_key(item): item for item in experiments if runs_trl(item.trainer.kind)}
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
@@ -164,8 +165,6 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
 
 KEPT_INVALID = 10_000
-
-
 LARGEST = 32 << 20  # bytes of a data file that are read in about a second
 
 
@@ -175,9 +174,8 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     for experiment in experiments:
-        if experiment.trainer.kind == "trl" and not launcher_class(experiment.cluster.kind).has_own_environment(
-            experiment.cluster
-        ):
+        cluster = experiment.cluster
+        if runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster):
             yield from _data_problems(experiment)
             for spec in experiment.task.rewards:
                 yield from reward_problems(spec)
@@ -187,7 +185,7 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
     """Yield the error of reading a task's files; a dataset of the hub is left to preparation."""
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
-    is_hub = task.kind == "gsm8k" and not files
+    is_hub = TASKS[task.kind].path == "optional" and not files
     if is_hub or any(file.stat().st_size > LARGEST for file in files):
         return
     try:
@@ -201,12 +199,6 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
             f"model=tiny reads sums only ({CHARACTERS}), and task.kind={task.kind} has the prompt {str(other)[:60]!r}. Set "
             "model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
         )
-
-
-class Interrupted(Protocol):
-    """Counts requests to stop."""
-
-    count: int
 
 
 def prepare_sweep(
@@ -260,20 +252,6 @@ def _message(folder: SweepFolder, code: int) -> str:
     return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."
 
 
-def write_invalid(folder: SweepFolder, invalid: Iterable[ValidationResult], total: int) -> None:
-    """Write the invalid combinations of the finite parameters to invalid.jsonl, with problems and fixes.
-
-    A last line counts those beyond the first ten thousand.
-    """
-    lines = [
-        json.dumps({"v": VERSION, "point": verdict.point, "problems": verdict.reasons()})
-        for verdict in islice(invalid, KEPT_INVALID)
-    ]
-    if total > KEPT_INVALID:
-        lines.append(json.dumps({"v": VERSION, "more": total - KEPT_INVALID}))
-    write_text(folder.path / paths.INVALID, "\n".join(lines) + "\n")
-
-
 def build_controller(
     console: Console,
     folder: SweepFolder,
@@ -290,11 +268,18 @@ def build_controller(
         logger.info("%s", line)
     direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
-    study.sampling_of = cache(partial(_sampling_of, folder, base.task.eval_prompts))
+
+    @cache
+    def sampling_of(number: int, experiment: str) -> Sampling:
+        trial = folder.trial(number, experiment)
+        return read_sampling(trial.path, trial.result, base.task.eval_prompts)
+
+    study.sampling_of = sampling_of
     check_recorded(folder, study, validator)
     _record_invalid(console, folder, study, judged)
     warm = open_warm_start(folder, base, validator)
-    _teach(study, judged, warm)
+    study.learn([(seen.point, seen.value) for seen in warm.observations])
+    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
     if warm.first:
         console.print(words_of_warm_start(warm), highlight=False)
     valid = list(judged.validity.valid_points())
@@ -310,12 +295,6 @@ def build_controller(
     monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
-
-
-def _sampling_of(folder: SweepFolder, samples: int, number: int, experiment: str) -> Sampling:
-    """Return the sampling of a finished trial's evaluation over so many prompts."""
-    trial = folder.trial(number, experiment)
-    return read_sampling(trial.path, trial.result, samples)
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:
@@ -353,15 +332,11 @@ def _identities(verdict: ValidationResult, trial: TrialFolder) -> Iterator[str]:
         yield experiment_id(moved, read_setting(moved))
 
 
-def _teach(study: SweepStudy, judged: ValidatedSpace, warm: WarmStart) -> None:
-    """Tell the study the results of earlier sweeps, and its seeds."""
-    base = judged.base
-    study.learn([(seen.point, seen.value) for seen in warm.observations])
-    study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
-
-
 def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, judged: ValidatedSpace) -> None:
-    """Print the invalid points by rule, and write them to invalid.jsonl; a grid's also to the study."""
+    """Print the invalid points by rule, and write them to invalid.jsonl with problems and fixes; a grid's also to the study.
+
+    A last line of the file counts those beyond the first ten thousand.
+    """
     validity = judged.validity
     if not validity.invalid:
         return
@@ -371,7 +346,10 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     ]
     if never:
         console.print(f"never valid with the other parameters in this space: {', '.join(never)}", highlight=False)
-    write_invalid(folder, map(validity.validator.validate, validity.invalid_points()), validity.invalid)
+    verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
+    lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
+    lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
+    write_text(folder.path / paths.INVALID, "".join(json.dumps({"v": VERSION, **line}) + "\n" for line in lines))
     if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(validity.invalid_points(), RECORDED_INVALID):

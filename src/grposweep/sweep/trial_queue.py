@@ -162,7 +162,10 @@ class TrialQueue:
     def _next_point(self) -> QueuedTrial | None:
         """Return a new point; None if no valid one is left."""
         used = [(t.user_attrs.get("enqueued"), t.params) for t in self.study.searched[self._before :]]
-        self._look()
+        started = self.study.searched
+        self._known |= {freeze(trial.params) for trial in started[self._looked :]}
+        self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
+        self._looked = len(started)
         for index, wanted in enumerate(self.enqueued):
             # A resumed sweep may have another list. A value of an inactive parameter is not among a trial's.
             if any(i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used):
@@ -211,8 +214,10 @@ class TrialQueue:
 
         if lists_points(self.sampler):
             left = (p for p, name in self._frozen if name not in self._known)
-            agreeing = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
-            return next((point for point in self._in_order(agreeing) if is_new(point)), None)
+            agreeing: Iterator[Point] = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
+            if self._is_ending:  # the longest first, so that no slot waits long for the last one
+                agreeing = chain(self._longest_first(list(islice(agreeing, self._left))), agreeing)
+            return next(filter(is_new, agreeing), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
 
         def draw(ahead: int = 0) -> Point | None:
@@ -236,20 +241,17 @@ class TrialQueue:
         """
         if self.repeat or not self._is_ending:
             return False
-        may = self.sampler == "tpe" and self._left * BLIND <= self.target
-        return self.sampler == "random" or bool(self._drawn) or (may and self._is_uneven)
+        if self.sampler == "random" or self._drawn:
+            return True
+        latest = self.study.searched[-ENDING * self.at_once :]
+        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
+        is_uneven = max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
+        return self.sampler == "tpe" and self._left * BLIND <= self.target and is_uneven
 
     @property
     def _is_ending(self) -> bool:
         """Whether so few trials are to start that their order decides how long the last one is waited for."""
         return self.at_once > 1 and self._left <= ENDING * self.at_once
-
-    @property
-    def _is_uneven(self) -> bool:
-        """Return whether trials are long and differ in length."""
-        latest = self.study.searched[-ENDING * self.at_once :]
-        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
-        return max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
 
     def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
         """The longest of the last points; each is new to those drawn before it, and the next controller knows them too."""
@@ -261,12 +263,6 @@ class TrialQueue:
         if len(self._drawn) > known:
             self.study.keep_drawn(self.target, self._drawn)
         return next(iter(self._longest_first(self._drawn)), None)
-
-    def _in_order(self, left: Iterator[Point]) -> Iterator[Point]:
-        """A grid's order; at its end the longest first, so that no slot waits long for the last one."""
-        if not self._is_ending:
-            return left
-        return chain(self._longest_first(list(islice(left, self._left))), left)
 
     def _longest_first(self, points: list[Point]) -> list[Point]:
         """By what they are going to take; as they are where that is alike, not known, or soon over."""
@@ -280,10 +276,3 @@ class TrialQueue:
     def _frozen(self) -> list[tuple[Point, object]]:
         """The valid points, each with what tells it from others: walked through for every next point of a grid."""
         return [(point, freeze(point)) for point in self.valid_points]
-
-    def _look(self) -> None:
-        """Record the trials that were started since the last call."""
-        started = self.study.searched
-        self._known |= {freeze(trial.params) for trial in started[self._looked :]}
-        self._done |= {trial.user_attrs["experiment"] for trial in started[self._looked :]}
-        self._looked = len(started)

@@ -18,7 +18,7 @@ from grporecipe.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
-from grposweep.schema import GROUPS, Experiment, Search, Task
+from grposweep.schema import GROUPS, Experiment, Search, Task, value_at
 from grposweep.search.space import Interval, Label, Parameter, Point, Space, freeze
 from grposweep.search.validity import Validator
 from grposweep.storage import paths
@@ -149,7 +149,7 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
         found = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
-        ranked = sorted(found, key=lambda pair: _worst_last(pair[1], base.search))
+        ranked = sorted(found, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
         placed = [
             (folder, value, *place) for folder, value in ranked if (place := _place(folder, validator)) is not None
         ]
@@ -161,10 +161,6 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
             if is_alike
         ]
     return WarmStart(list(first.values()), sorted(observations, key=lambda seen: (seen.sweep, seen.trial)))
-
-
-def _worst_last(value: float, search: Search) -> float:
-    return -value if search.direction == "maximize" else value
 
 
 def _finished(source: SweepFolder) -> Iterator[tuple[TrialFolder, float]]:
@@ -210,7 +206,7 @@ def _candidates(space: Space, past: Experiment, setting: Setting, point: Point |
 
 def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
     name, domain = parameter.name, parameter.domain
-    value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else _get(past, name)
+    value = sizes(setting)["prompts_per_step"] if name == "batch.prompts_per_step" else value_at(past, name)
     if isinstance(domain, Interval):
         is_inside = isinstance(value, int | float) and domain.low <= value <= domain.high
         return [int(value) if domain.integer else float(value)] if is_inside else []
@@ -218,9 +214,3 @@ def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequenc
     if name in GROUPS or is_realised:
         return domain.labels
     return [label for label, own in zip(domain.labels, domain.values, strict=True) if own == value]
-
-
-def _get(experiment: Any, path: str) -> Any:
-    for part in path.split("."):
-        experiment = getattr(experiment, part)
-    return experiment

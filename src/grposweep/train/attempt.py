@@ -15,7 +15,8 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
-from grposweep.schema import Experiment, Task, is_external
+from grposweep.registries import is_external, ranks_follow
+from grposweep.schema import Experiment, Task
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions
@@ -152,7 +153,7 @@ def load_attempt(folder: Path) -> Attempt:
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_theirs = is_external(experiment.trainer.kind)
     if not is_theirs and ranks != experiment.cluster.processes:
-        instead = f", or set cluster.processes={ranks}" if experiment.cluster.kind == "local" else ""
+        instead = "" if ranks_follow(experiment.cluster.kind) else f", or set cluster.processes={ranks}"
         raise UserError(
             f"cluster.processes={experiment.cluster.processes}, but this trial was started with {ranks} processes "
             f"(WORLD_SIZE). Start {experiment.cluster.processes} of them{instead}."

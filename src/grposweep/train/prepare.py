@@ -22,6 +22,7 @@ from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import load_experiment
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
+from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
@@ -80,7 +81,7 @@ def check_packages(experiment: Experiment) -> None:
     cluster = experiment.cluster
     if launcher_class(cluster.kind).has_own_environment(cluster):
         return
-    if experiment.trainer.kind != "fake":
+    if runs_trl(experiment.trainer.kind):
         from grposweep.train.models import check_installed  # torch: only for a real model
 
         check_installed(experiment.model)
@@ -108,7 +109,7 @@ def prepare_experiment(
         try_reward(reward, data.train)
     entry: dict[str, Any] = data.counts()
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
-    if experiment.trainer.kind == "fake":
+    if not runs_trl(experiment.trainer.kind):
         return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest
     model, weights_hash = prepare_model(experiment, data, progress)
     return {**entry, **model, "hashes": {**hashes, "model": weights_hash}}

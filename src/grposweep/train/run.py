@@ -6,14 +6,14 @@ No torch here: the trainer is imported only when it is needed, so the fake train
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from grporecipe.errors import ExitCode, ProgramFailed, UserError
+from grporecipe.registries import Lazy
 from grposweep.redaction import redact
-from grposweep.schema import is_external
+from grposweep.registries import OWN_TRAINERS, is_external
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
@@ -26,6 +26,7 @@ from grposweep.train.records import (
 from grposweep.train.tracker import with_intervals
 
 LAST_LINES = 15  # of a traceback, kept in result.json
+SCREEN, PROGRAM = Lazy("grposweep.train.screen:screen_prompts"), Lazy("grposweep.train.external:train")
 
 
 def run_attempt(folder: Path) -> int:
@@ -58,7 +59,7 @@ def run_attempt(folder: Path) -> int:
 def _train(attempt: Attempt) -> int:
     """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
     is_screen = (attempt.folder / paths.SCREEN).is_file()
-    train = _trainer("screen" if is_screen else attempt.experiment.trainer.kind)
+    train = SCREEN if is_screen else OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
@@ -83,19 +84,6 @@ def _train(attempt: Attempt) -> int:
             end_run(attempt.folder, attempt.number, attempt.seconds)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
-    """The trainer's function, imported only when it is wanted: TRL takes seconds."""
-    if kind == "fake":
-        from grposweep.train.fake import train
-    elif kind == "trl":
-        from grposweep.train.trl import train
-    elif kind == "screen":
-        from grposweep.train.screen import screen_prompts as train
-    else:
-        from grposweep.train.external import train
-    return train
 
 
 def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:

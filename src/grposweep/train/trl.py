@@ -24,6 +24,7 @@ from grporecipe.errors import UserError
 from grporecipe.planning import build_plan
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
+from grposweep.registries import ranks_follow
 from grposweep.schema import Model
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import (
@@ -137,7 +138,7 @@ def use_devices(attempt: Attempt) -> None:
     """Use one GPU per process, or the CPU with a fixed number of threads (another number rounds differently)."""
     gpus = torch.cuda.device_count()
     if gpus > 1 and attempt.ranks == 1:
-        key = "processes" if attempt.experiment.cluster.kind == "local" else "gpus_per_node"
+        key = "gpus_per_node" if ranks_follow(attempt.experiment.cluster.kind) else "processes"
         raise UserError(
             f"{gpus} GPUs are visible to this one process, and GRPOTrainer cannot split a batch over them. Set "
             f"cluster.{key}={gpus}, or CUDA_VISIBLE_DEVICES to one of them."

@@ -16,6 +16,7 @@ from grporecipe.frameworks.base import (
     NativeChange,
     ReleaseTable,
     TranslatedRecipe,
+    Values,
     Vendor,
     model_size,
     text,
@@ -45,7 +46,6 @@ from grporecipe.frameworks.dotted import (
     write_common,
 )
 from grporecipe.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
-from grporecipe.frameworks.reading import Values
 from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grporecipe.recipe import Recipe
 from grporecipe.registries import Lazy

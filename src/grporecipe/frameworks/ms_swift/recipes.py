@@ -20,6 +20,7 @@ from grporecipe.frameworks.base import (
     KeyTable,
     NativeChange,
     TranslatedRecipe,
+    Values,
     model_size,
     read_mapping,
 )
@@ -36,7 +37,7 @@ from grporecipe.frameworks.ms_swift.keys import (
     spelled,
 )
 from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
-from grporecipe.frameworks.reading import Values, collect_converted, release_defaults
+from grporecipe.frameworks.reading import collect_converted, release_defaults
 from grporecipe.frameworks.trl.recipes import (
     change_evaluates,
     change_warmup,

@@ -17,13 +17,13 @@ from grporecipe.frameworks.base import (
     NativeChange,
     ReleaseTable,
     TranslatedRecipe,
+    Values,
     Vendor,
     model_size,
 )
 from grporecipe.frameworks.dotted import every, nodes
 from grporecipe.frameworks.lora import lora_losses, lora_rows, write_lora
 from grporecipe.frameworks.openrlhf.renamed import RENAMED
-from grporecipe.frameworks.reading import Values
 from grporecipe.frameworks.writing import in_prompts, overlay, unwritten
 from grporecipe.planning import total_steps
 from grporecipe.recipe import Recipe

@@ -22,13 +22,14 @@ from grporecipe.frameworks.base import (
     KeyTable,
     NativeChange,
     TranslatedRecipe,
+    Values,
     model_size,
     read_mapping,
     text,
 )
 from grporecipe.frameworks.lora import as_count, as_modules
 from grporecipe.frameworks.parsing.yaml_text import Value, convert
-from grporecipe.frameworks.reading import Values, collect_converted, release_defaults
+from grporecipe.frameworks.reading import collect_converted, release_defaults
 from grporecipe.frameworks.trl.keys import is_async, known, span, with_async
 from grporecipe.frameworks.writing import in_completions, write_release
 from grporecipe.planning import save_every, total_steps

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe
-from grporecipe.frameworks.reading import Values
+from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe, Values
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.frameworks.trl.recipes import render as render_trl

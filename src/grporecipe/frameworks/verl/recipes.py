@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil, prod
 from typing import Any
 
-from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, model_size
+from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, Values, model_size
 from grporecipe.frameworks.dotted import (
     ESTIMATORS,
     PROMPT_TOKENS,
@@ -29,7 +29,7 @@ from grporecipe.frameworks.dotted import (
     warmup_change,
     write_common,
 )
-from grporecipe.frameworks.reading import Values, values_of
+from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,

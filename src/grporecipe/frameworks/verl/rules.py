@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from math import ceil
 
 from grporecipe import planning
-from grporecipe.frameworks.reading import Values, values_of
+from grporecipe.frameworks.base import Values
+from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.recipes import CHECKED_AT_START, kl_places, refills
 from grporecipe.recipe import Recipe

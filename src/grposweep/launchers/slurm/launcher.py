@@ -39,7 +39,8 @@ from grposweep.launchers.slurm.sweep_jobs import (
     write_controller,
 )
 from grposweep.process import SOURCE, SpawnedProcesses
-from grposweep.schema import Cluster, Experiment, Generation, is_external
+from grposweep.registries import is_external
+from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.provenance import snapshot_code
@@ -69,6 +70,7 @@ class Slurm(Launcher):
 
     kind = "slurm"
     outlives = True
+    ranks_follow = True
     writes_scripts = True
     job_name = "Slurm job"
     scheduler = "Slurm"
@@ -178,7 +180,9 @@ class Slurm(Launcher):
             self._refuse_hopeless(followed)
             return None
         status = _status(followed.job)
-        if status is None and _is_late(followed, last):
+        followed.ended = followed.ended or time.monotonic()
+        is_late = last.state == "COMPLETED" and time.monotonic() - followed.ended < LATE_SECONDS
+        if status is None and is_late:  # this node may not see the result of a job with exit code 0 yet
             return None
         del self._jobs[job_id]
         is_asked = ControlRequest.read(followed.job.folder).action != Action.RUN
@@ -342,12 +346,6 @@ def _status(job: Job) -> TrialStatus | None:
     result = TrialResult.read(job.folder)
     is_older = result.attempt is not None and result.attempt < job.attempt
     return None if is_older else result.status
-
-
-def _is_late(followed: _Followed, last: JobInfo) -> bool:
-    """Return whether a job that ended with exit code 0 may have left a result that this node does not see yet."""
-    followed.ended = followed.ended or time.monotonic()
-    return last.state == "COMPLETED" and time.monotonic() - followed.ended < LATE_SECONDS
 
 
 def _sweep_job(job: JobInfo, suffix: str) -> SweepJob:

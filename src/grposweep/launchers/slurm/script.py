@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,15 +33,10 @@ def attempt_name(job: Job, sweep: Path) -> str:
 
 
 def build_job_name(part: str, sweep: Path) -> str:
-    """Return the name of a job of a sweep."""
-    return f"{part}:{sweep_name(sweep)}"
-
-
-def sweep_name(sweep: Path) -> str:
-    """Return the end of the names of a sweep's jobs; it differs between two sweeps of one name."""
+    """Return the name of a job of a sweep; it differs between two sweeps of one name."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", sweep.name)[:40]
     digest = hashlib.sha256(os.fsencode(sweep.resolve())).hexdigest()[:8]
-    return f"grposweep:{readable}-{digest}"
+    return f"{part}:grposweep:{readable}-{digest}"
 
 
 def write_script(job: Job, sweep: Path, code: Path) -> Path:
@@ -219,7 +215,9 @@ _MOUNTS = ("--container-mounts", "--container-image", "--bind", "-B", "--volume"
 
 def mount_sources(cluster: Cluster) -> list[str]:
     """Return the absolute paths on the node, quoted, that options of a container mount or take as an image."""
-    words = [*cluster.container, *_words(cluster.python or "")]
+    words = list(cluster.container)
+    with suppress(ValueError):  # an open quotation mark, which the shell will report
+        words += shlex.split(cluster.python or "")
     found: dict[str, None] = {}
     for word, following in pairwise([*words, ""]):
         name, _, value = word.partition("=")
@@ -227,13 +225,6 @@ def mount_sources(cluster: Cluster) -> list[str]:
             sources = (mount.partition(":")[0] for mount in (value or following).split(","))
             found |= dict.fromkeys(source for source in sources if source.startswith("/"))
     return [shlex.quote(source) for source in found]
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # an open quotation mark, which the shell will report
-        return []
 
 
 def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:

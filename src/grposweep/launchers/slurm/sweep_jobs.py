@@ -38,20 +38,16 @@ def submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> 
     A controller that waits or runs already is kept. Returns the message to the user. Raises UserError if Slurm does not
     take the job.
     """
+    name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
     try:
-        return _submit_controller(cluster, sweep, command)
+        if waiting := _living(name):
+            return f"the controller is Slurm job {waiting} already; its output is in {log}"
+        job_id = commands.submit_script(write_controller(cluster, sweep, command), service_cluster(cluster))
     except (LauncherBusy, LauncherUnreachable) as error:
         raise UserError(
             f"cluster.controller=job: Slurm does not take the controller now ({error}), and no process here waits for it. "
             "Give the command again later, or set cluster.controller=here, which waits."
         ) from error
-
-
-def _submit_controller(cluster: Cluster, sweep: Path, command: Sequence[str]) -> str:
-    name, log = build_job_name(CONTROLLER, sweep), sweep / paths.CONTROLLER_OUTPUT
-    if waiting := _living(name):
-        return f"the controller is Slurm job {waiting} already; its output is in {log}"
-    job_id = commands.submit_script(write_controller(cluster, sweep, command), service_cluster(cluster))
     return f"the controller is Slurm job {job_id}; its output is in {log}, and scancel {job_id} detaches it"
 
 
@@ -139,10 +135,12 @@ class SlurmPreparation:
 
     def _write(self, sweep: Path, name: str, log: Path) -> Path:
         cluster, script = self._cluster, sweep / paths.PREPARE_FOLDER / "job.sbatch"
+        # GPUs would be held idle
+        extra = [option for option in cluster.extra if not option.startswith(("--gres", "--gpu", "-G"))]
         text = render_template(
             "prepare.sbatch.j2",
             name=name,
-            options=keep_output([*service_options(cluster, name), *_without_gpus(cluster.extra)], script.parent),
+            options=keep_output([*service_options(cluster, name), *extra], script.parent),
             setup=cluster.setup,
             environment=environment_lines(cluster),
             log=quoted(log),
@@ -156,8 +154,3 @@ class SlurmPreparation:
         )
         write_text(script, text)
         return script
-
-
-def _without_gpus(options: Sequence[str]) -> list[str]:
-    """Return further sbatch options without those that ask for GPUs, which preparation would hold idle."""
-    return [option for option in options if not option.startswith(("--gres", "--gpu", "-G"))]

@@ -86,7 +86,9 @@ class Table:
     def place(self, curve: Curve) -> str:
         """Return a trial's rank at its rung in words."""
         share = curve.until(self._rungs[curve.number][-1] + 1).share
-        return f"{ordinal(self.rank(curve) + 1)} of {self.known(curve)} after {share:.0%} of the training"
+        place = self.rank(curve) + 1
+        ending = "th" if 10 < place % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+        return f"{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
 
     def rank(self, curve: Curve) -> int:
         """Return how many trials were better at a trial's rung, by more than the standard error of the difference."""
@@ -126,9 +128,3 @@ class Table:
 
 def _done(curve: Curve) -> float:
     return curve.completions[-1] if curve.completions else 0.0
-
-
-def ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``3rd``, ``4th``, ..."""
-    teen = 10 < number % 100 < 20
-    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
