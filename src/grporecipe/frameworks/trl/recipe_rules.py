@@ -332,8 +332,10 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
     if not is_own_script(recipe):
-        takes = taken(recipe)
+        takes, is_foreign = taken(recipe), recipe.code is not None and recipe.code.reads_recipes
         for key, near in _strangers(recipe):
+            if is_foreign and (recipe.launch is None or key not in recipe.lines):
+                continue
             if (short := ambiguous(recipe, key, takes)) is not None:
                 yield short
                 continue
