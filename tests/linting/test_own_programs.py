@@ -222,6 +222,14 @@ def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own
     assert not {"GB406", "GL303"} & {found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics}
 
 
+def test_a_base_that_builds_on_other_files_may_set_what_a_launch_leaves_out(tmp_path: Path) -> None:
+    """A defaults list of Hydra to configurations of the fork."""
+    line = "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "
+    run = write(tmp_path, run_sh=line + "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n",
+                conf__algo__npu_yaml="defaults: [base, _self_]\ntrainer: {n_gpus_per_node: 1}\n")  # fmt: skip
+    assert errors(run) == []
+
+
 def test_a_default_of_the_program_s_configuration_class_is_not_that_of_trl(tmp_path: Path) -> None:
     """``beta`` of a class that the program imports from its repository."""
     own = "import trl\nfrom dataclasses import dataclass\n@dataclass\nclass GRPOConfig(trl.GRPOConfig):\n    beta: float = {}\n"

@@ -324,9 +324,9 @@ def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
     from grporecipe.frameworks.parsing.version_source import allowed_releases, fitting_releases, releases_of
 
     possible: Sequence[Version]
-    is_guess = recipe.version_source.kind in ("keys", "default")
     if rule.severity != "error":
-        possible = fitting_releases(recipe) if is_guess and rule.code in OF_DEFAULTS else ()
+        is_guess = rule.code in OF_DEFAULTS and recipe.version_source.kind == "keys"
+        possible = fitting_releases(recipe) if is_guess else ()
     elif recipe.version_source.kind == "range":
         possible = allowed_releases(recipe)
     elif recipe.version_source.known and not recipe.version_source.conflict:

@@ -18,6 +18,7 @@ from grporecipe.fixes import find_fixes
 from grporecipe.frameworks import ParsedRecipe
 from grporecipe.frameworks.base import text
 from grporecipe.frameworks.key_rules import (
+    OF_DEFAULTS,
     accepting_releases,
     find_violations,
     older_releases,
@@ -179,7 +180,8 @@ def _of_setting(
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
     others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
-        return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+        is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
+        return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
     return Diagnostic(
         problem.code,
         "warning" if problem.severity == "error" else "note",
@@ -241,7 +243,8 @@ def _is_part(recipe: Recipe) -> bool:
     """Return whether a Hydra configuration completes it that is not known: a file, or a launch of a program of its own."""
     framework = frameworks.FRAMEWORKS[recipe.framework]
     if recipe.launch is not None:
-        return framework.is_composed is not None and not recipe.base and not framework.is_composed(recipe)
+        is_open = not recipe.base or "defaults" in recipe.config or recipe.config.keys() <= recipe.lines.keys()
+        return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
     return recipe.file is not None and bool(framework.config_defaults)
 
 
