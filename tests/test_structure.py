@@ -21,8 +21,8 @@ PLUGIN = "grposweep/external/ms_swift_plugin"
 MOST_FILES = 246  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 2686, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13627, "grporecipe/linting": 1572,
-    "grporecipe/memory": 1281, "grporecipe/rules": 3106, "grposweep": 1217, "grposweep/cli": 1568,
+    "grporecipe": 2691, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13785, "grporecipe/linting": 1631,
+    "grporecipe/memory": 1281, "grporecipe/rules": 3117, "grposweep": 1217, "grposweep/cli": 1568,
     "grposweep/config": 2735, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4724,
     "grposweep/schema": 728, "grposweep/screening": 842, "grposweep/search": 2571, "grposweep/storage": 2445,
     "grposweep/sweep": 4569, "grposweep/train": 5194,

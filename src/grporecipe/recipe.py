@@ -62,6 +62,11 @@ class LaunchedCode:
     parsers: frozenset[str] = frozenset()
     classes: frozenset[str] = frozenset()
 
+    @property
+    def reads_recipes(self) -> bool:
+        """Whether an argparse option of its own names the recipe, so that only its code knows the keys in it."""
+        return "config" in self.declares and self.parsers <= {"ArgumentParser"}
+
 
 @dataclass(frozen=True)
 class Duplicate:

@@ -132,6 +132,7 @@ def test_a_notebook_counts_cells_and_is_one_process(tmp_path: Path) -> None:
     ("from areal import GRPOConfig\nGRPOConfig(a=1)\n", "no GRPOConfig(...) of TRL"),
     ("class GRPOConfig:\n    pass\nGRPOConfig()\n", "no GRPOConfig(...) of TRL"),
     ("from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args()\n", "lint the recipe or the script"),
+    ('from trl import GRPOConfig\nargs = GRPOConfig(f"{name}-GRPO")\n', "no GRPOConfig(...) of TRL"),  # of a trainer's copy
     ("GRPOConfig(" + "(" * 100_000, "no Python that can be read"),
     ("GRPOConfig(x=" + "-" * 100_000 + "1)", "no Python that can be read"),
     ("GRPOConfig(x=", "no Python that can be read (line 1"),

@@ -117,12 +117,39 @@ def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree)
 
 
 def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
-    """It names a release that allows it: the engine of verl has a default before 0.6. An error of all of them stays."""
+    """It names the releases that allow it: the engine of verl has a default before 0.6. An error of all of them stays."""
     run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 {}\n"
     tree(**{"run.sh": run.format(""), "bad.sh": run.format("trainer.nnodes=x"), "requirements.txt": "verl>=0.4.0\n"})
     found = {problem.code: problem for problem in linted("run.sh").diagnostics}
     assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == ("warning", True)
     assert "GV303" in codes(linted("bad.sh"), "error")
+
+
+@pytest.mark.parametrize(("required", "says"), [("trl>=0.14", True), ("trl>=0.19", False)])
+def test_an_error_of_older_releases_of_a_range_is_a_note(required: str, says: bool, tree: Tree) -> None:
+    """TRL 0.15 and 0.16 do not count accumulated micro-batches."""
+    recipe = "num_generations: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\n"
+    tree(**{"recipes/r.yaml": recipe, "requirements.txt": f"{required}\n"})
+    result = lint_recipe(load_recipe(Path("recipes/r.yaml"), Options(processes=1)))
+    found = {d.code: d for d in result.diagnostics}
+    assert ("GB101" in found, result.ok) == (says, True)
+    if says:
+        assert found["GB101"].severity == "note"
+        assert "(In TRL 0.15.0 to 0.16.1 only, which trl>=0.14 allows.)" in found["GB101"].message
+
+
+@pytest.mark.parametrize(("required", "severity"), [("", "note"), ("trl==1.16.0\n", "warning")])
+def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(required: str, severity: str, tree: Tree) -> None:
+    """TRL 1.16 is assumed, and its ``use_bias_correction_kl`` came with 1.10."""
+    tree(**{"recipes/r.yaml": RECIPE + "beta: 0.1\n", "requirements.txt": required})
+    assert {d.code: d.severity for d in linted().diagnostics}["GK204"] == severity
+
+
+def test_a_key_of_other_releases_is_not_called_unknown_to_all(tree: Tree) -> None:
+    """``vllm_max_model_len`` went when ``vllm_max_model_length`` came; its value is known only to the program."""
+    made = "GRPOConfig(vllm_max_model_len=own.length, vllm_max_model_length=2, beta=0.1)"
+    tree(**{"train.py": f"from trl import GRPOConfig\nimport own\nargs = {made}\n"})
+    assert all("no TRL release has" not in d.message for d in linted("train.py").diagnostics)
 
 
 def test_a_range_whose_releases_differ_bounds_the_releases_that_are_tried(tree: Tree) -> None:

@@ -1,6 +1,7 @@
 """``grposweep lint FOLDER``: the files that it judges, those that it leaves out, and its messages about them."""
 
 import io
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -132,3 +133,27 @@ def test_a_named_pipe_in_a_folder_is_left_out(put: Write, here: Path) -> None:
     os.mkfifo(here / "b.yaml")
     os.mkfifo(here / "c.py")
     assert found(here) == ["a.yaml"]
+
+
+def test_json_names_the_files_that_are_skipped_and_why(put: Write, here: Path) -> None:
+    """In a line of their own, after the recipes; they are neither right nor wrong."""
+    put("a.yaml")
+    put("compose.yaml", "services: {web: {image: grpo}}\n")
+    put("launch.sh", "# starts GRPO\nbash other.sh\n")
+    out = io.StringIO()
+    lint_files([here], LintOptions(Options(), select_rules(["GB"]), format="json"), out)
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [Path(row["file"]).name for row in rows] == ["a.yaml", "compose.yaml", "launch.sh"]
+    assert [row["ok"] for row in rows[1:]] == [None, None]
+    assert ["a Docker Compose file" in rows[1]["skipped"], "lint that script" in rows[2]["skipped"]] == [True, True]
+
+
+def test_a_repository_is_asked_once_which_default_it_means(put: Write, here: Path) -> None:
+    """GK203: ``beta`` changed its default in TRL 0.19."""
+    for name in ("a.yaml", "b/c.yaml"):
+        put(name, "num_generations: 8\nper_device_train_batch_size: 8\n")
+    put("requirements.txt", "trl==0.18.0\n")
+    (here / ".git").mkdir()
+    out = io.StringIO()
+    lint_files([here], LintOptions(Options(), select_rules(["GK203"]), format="json"), out)
+    assert out.getvalue().count('"GK203"') == 1

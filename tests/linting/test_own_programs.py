@@ -158,3 +158,83 @@ def test_another_program_of_openrlhf_s_options_may_form_groups_itself(tmp_path: 
     assert "GB302" not in {d.code for d in errors(run)}
     run.write_text(f"python3 -m openrlhf.cli.train_ppo_ray {options}")
     assert "GB302" in {d.code for d in errors(run)}
+
+
+@pytest.mark.parametrize(
+    "path", ["PYTHONPATH=lib ", "export PYTHONPATH=$PWD/lib:$PYTHONPATH\n", 'PYTHONPATH="$HOME_OF_IT/lib" ']
+)
+@pytest.mark.parametrize("inside", ["import torch\n", "from trl import GRPOTrainer\n"])
+def test_programs_and_imports_are_found_by_the_script_s_pythonpath(inside: str, path: str, tmp_path: Path) -> None:
+    """A program with a trainer of its own is not judged; one whose trainer is TRL's is."""
+    launch = LAUNCH.replace("python train.py", f"{path}python -m own.train_grpo")
+    run = write(tmp_path, run_sh=launch, lib__own__train_grpo_py=OWN, lib__training_py=inside)
+    if "trl" in inside:
+        assert [found.code for found in errors(run)] == ["GT105"]
+        return
+    with pytest.raises(NotARecipe, match=r"train_grpo has a trainer of its own"):
+        load_recipe(run, Options())
+
+
+LOADER = (
+    "import argparse, yaml\nfrom trl import GRPOConfig, GRPOTrainer\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--config')\nc = yaml.safe_load(open(p.parse_args().config))\n"
+    "GRPOTrainer(args=GRPOConfig(beta=c['beta']), reward_funcs=[len], train_dataset=c['train_file'])\n"
+)
+
+
+def test_keys_of_a_recipe_that_the_program_loads_itself_are_its_own(tmp_path: Path) -> None:
+    """In the script and in the recipe that the script names. Its argparse stops at other options."""
+    yaml = "num_generations: 8\nbeta: 0.1\nmax_steps: 2\nlearning_rate: 1.0e-6\ntrain_file: a\npatience: 3\n"
+    run = write(tmp_path, run_sh="accelerate launch -m own.train_rl --config conf/r.yaml\n",
+                src__own__train_rl_py=LOADER, conf__r_yaml=yaml)  # fmt: skip
+    assert errors(run, "1.16") == errors(tmp_path / "conf/r.yaml", "1.16") == []
+
+
+TRAINER = "from verl.trainer.ppo.ray_trainer import RayPPOTrainer\nclass Robot(RayPPOTrainer): pass\n"
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_sizes_are_judged_if_the_program_validates_them(checks: bool, tmp_path: Path) -> None:
+    """Since verl 0.6 the program calls validate_config, and a robot's trainer splits episodes into more samples."""
+    line = VERL.replace("train_batch_size=64", "train_batch_size=16").format(
+        "robot.main_ppo", "trainer.n_gpus_per_node=8"
+    )
+    program = TRAINER + "from verl.utils.config import validate_config\n" * checks
+    run = write(tmp_path, run_sh=line + "", verl__robot__main_ppo_py=program, verl____init___py="")
+    run.write_text(line.replace("\n", " actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n"))
+    assert ("GB402" in {found.code for found in errors(run, "0.7.0")}) is checks
+
+
+@pytest.mark.parametrize("count", [5, 1])
+def test_a_base_configuration_is_judged_by_what_its_launches_leave_of_it(count: int, tmp_path: Path) -> None:
+    """A value that each of them replaces has no effect; one that they repeat has."""
+    base = "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  rollout: {n: 1}\n"
+    write(tmp_path, run_sh=f"python3 -m verl.trainer.main config=base.yaml worker.rollout.n={count}\n", base_yaml=base)
+    assert ("GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}) is (count == 1)
+
+
+def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own(tmp_path: Path) -> None:
+    """Neither of a default of verl's (GB406: a step of 256 prompts), nor of an estimator by step."""
+    line = (
+        "python3 nb/train.py data.train_batch_size=64 actor_rollout_ref.rollout.n=4 algorithm.step_adv_estimator=grpo "
+    )
+    run = write(tmp_path, run_sh=line + "actor_rollout_ref.actor.use_dynamic_bsz=True\n", nb__train_py="import verl\n")
+    assert not {"GB406", "GL303"} & {found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics}
+
+
+def test_a_base_that_builds_on_other_files_may_set_what_a_launch_leaves_out(tmp_path: Path) -> None:
+    """A defaults list of Hydra to configurations of the fork."""
+    line = "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "
+    run = write(tmp_path, run_sh=line + "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo\n",
+                conf__algo__npu_yaml="defaults: [base, _self_]\ntrainer: {n_gpus_per_node: 1}\n")  # fmt: skip
+    assert errors(run) == []
+
+
+def test_a_default_of_the_program_s_configuration_class_is_not_that_of_trl(tmp_path: Path) -> None:
+    """``beta`` of a class that the program imports from its repository."""
+    own = "import trl\nfrom dataclasses import dataclass\n@dataclass\nclass GRPOConfig(trl.GRPOConfig):\n    beta: float = {}\n"
+    program = "from own.configs import GRPOConfig\n" + TRAIN.replace("GRPOConfig, GRPOTrainer", "GRPOTrainer")
+    run = write(tmp_path, run_sh="torchrun train_grpo.py --num_generations 8 --max_completion_length 64\n",
+                train_grpo_py=program, own__configs_py=own.format("0.0"))  # fmt: skip
+    codes = {found.code for found in lint_recipe(load_recipe(run, Options(own_version="0.18.0"))).diagnostics}
+    assert "GK203" not in codes

@@ -138,6 +138,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GL204", told(loss_type="sapo", epsilon=0.2), told(loss_type="dapo") | {"epsilon": 0.2}),
     ("GL204", told(loss_type="cispo", epsilon_high=5.0, delta=2.0), told(loss_type="cispo", epsilon_high=5.0)),
     ("GL205", told(epsilon=0.1), told(epsilon=0.1, num_iterations=2)),
+    ("GL205", told(epsilon_high=0.28), told(epsilon=0.2, epsilon_high=0.2)),
     ("GL206", {"importance_sampling_level": "sequence"}, {"importance_sampling_level": "sequence", "loss_type": "grpo"}),
     ("GL208", GSPO, GSPO | {"epsilon": 3e-4, "epsilon_high": 4e-4}),
     ("GL208", GSPO, GSPO | {"num_iterations": 1}),  # the ratio is always 1

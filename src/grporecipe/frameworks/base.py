@@ -217,6 +217,7 @@ class Framework:
         memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
         counts_itself: its recipes state the number of training GPUs, and its command does not.
         own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
+        is_composed: whether the configuration below a launch's overrides is known; None if it always is.
 
     """
 
@@ -250,6 +251,7 @@ class Framework:
     memory: "Callable[..., dict[str, Any] | None] | None" = None
     counts_itself: bool = False
     own_configs: re.Pattern[str] | None = None
+    is_composed: "Callable[[Recipe], bool] | None" = None
 
     def __post_init__(self) -> None:
         spell(self.traits)

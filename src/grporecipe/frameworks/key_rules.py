@@ -310,27 +310,46 @@ def _is_open(recipe: Recipe, broken: Violation) -> bool:
     return bool(recipe.version_source.conflict)  # the pinned release is not the one that trains
 
 
-def accepting_release(recipe: Recipe, rule: Rule) -> Version | None:
-    """Return a release that may be the one that trains and for which a rule on settings is satisfied, or None.
+# Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
+OF_DEFAULTS = frozenset({"GK203", "GK204", "GL211", "GT202"})
 
-    None if the version is known and takes the recipe's keys.
+
+def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
+    """Return the releases that may be the one that trains and for which a rule on settings is satisfied.
+
+    None of them if the version is known and takes the recipe's keys. A version that only the keys tell is known, but
+    not for a warning about the defaults of a release.
     """
     # It loads the frameworks.
     from grporecipe.frameworks.parsing.version_source import allowed_releases, fitting_releases, releases_of
 
     possible: Sequence[Version]
-    if recipe.version_source.kind == "range":
+    if rule.severity != "error":
+        is_guess = rule.code in OF_DEFAULTS and recipe.version_source.kind == "keys"
+        possible = fitting_releases(recipe) if is_guess else ()
+    elif recipe.version_source.kind == "range":
         possible = allowed_releases(recipe)
     elif recipe.version_source.known and not recipe.version_source.conflict:
-        return None
+        return []
     else:
         possible = fitting_releases(recipe) or releases_of(frameworks.FRAMEWORKS[recipe.framework])
-    for release in reversed(possible):
-        s = frameworks.read_recipe(replace(recipe, version=release)).setting
-        is_open = s.processes is None and rule.counts is not None
-        if (rule.counts(s) != NO_COUNT) if is_open and rule.counts else not rule.find(s):
-            return release
-    return None
+    return [release for release in possible if not is_broken(replace(recipe, version=release), rule)]
+
+
+def is_broken(recipe: Recipe, rule: Rule) -> bool:
+    """Return whether a recipe breaks a rule on settings."""
+    s = frameworks.read_recipe(recipe).setting
+    if s.processes is None and rule.counts is not None:
+        return rule.counts(s) == NO_COUNT
+    return bool(rule.find(s))
+
+
+def older_releases(recipe: Recipe) -> list[Version]:
+    """Return the releases of a required range that are older than the judged one and take the recipe's keys."""
+    from grporecipe.frameworks.parsing.version_source import allowed_releases, misfits  # it loads the frameworks
+
+    found = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
+    return [release for release in found if release < recipe.version and not misfits(replace(recipe, version=release))]
 
 
 def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
@@ -371,7 +390,8 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
         # A single key that resembles one of the framework may be misspelt; several may be those of a fork.
-        severity: Severity | None = "warning" if near and len(keys) == 1 else None
+        is_misspelt = len(keys) == 1 and bool(near) and _never_taken(keys[0], recipe)
+        severity: Severity | None = "warning" if is_misspelt else None
         yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
 
 
@@ -405,8 +425,10 @@ def _never_taken(key: str, recipe: Recipe) -> bool:
     """Return whether no release takes a key."""
     from grporecipe.frameworks.parsing.version_source import misfits, releases_of  # it loads the frameworks
 
-    releases = releases_of(frameworks.FRAMEWORKS[recipe.framework])
-    return all(key in misfits(replace(recipe, version=release)) for release in releases)
+    framework = frameworks.FRAMEWORKS[recipe.framework]
+    if not framework.is_dotted:
+        return not any(key in framework.takes(release) for release in releases_of(framework))
+    return all(key in misfits(replace(recipe, version=release)) for release in releases_of(framework))
 
 
 def _near(found: list[Violation]) -> dict[str, str]:

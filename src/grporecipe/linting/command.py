@@ -5,7 +5,8 @@ In a folder, all files that may hold a recipe and that git does not ignore are l
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
@@ -14,9 +15,10 @@ from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS, Options, build_recipe, load_text
+from grporecipe.frameworks.parsing.repository import find_root
 from grporecipe.frameworks.signs import GROUPS
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
-from grporecipe.linting.linter import RuleSelection, judge_text, lint_recipe
+from grporecipe.linting.linter import Diagnostic, RuleSelection, judge_text, lint_recipe
 from grporecipe.linting.output import (
     JsonReport,
     Report,
@@ -41,6 +43,8 @@ SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
 SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
 # The recipes of a project's tests are short and unusual by intention: in folders only their errors are shown.
 TESTS = frozenset({"tests", "test"})
+# Defaults that changed between releases of TRL: of a repository's recipes, only the first one is asked what it means.
+ONCE = frozenset({"GK203", "GK204"})
 MARK = b"GRPO"  # a Python file that trains with GRPO names GRPOConfig or a class of its own
 
 
@@ -220,7 +224,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
     """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
     err = err or sys.stderr
     report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
-    refused = set[str]()
+    refused, said = set[str](), defaultdict[Path | None, set[str]](set)
     for path, found in find_targets(paths):
         total.in_folders |= found
         try:
@@ -236,7 +240,12 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
-        fixed = _without_warnings(fixed) if found and not TESTS.isdisjoint(path.parts) else fixed
+        if found and not TESTS.isdisjoint(path.parts):
+            fixed = _only(fixed, lambda problem: problem.severity == "error")
+        if found:
+            root = find_root(path)
+            fixed = _only(fixed, lambda problem, seen=frozenset(said[root]): problem.code not in seen)  # type: ignore[misc]
+            said[root] |= {problem.code for result in fixed.judged.results for problem in result.diagnostics} & ONCE
         _add(total, path, fixed, err)
         report.add(path, fixed)
     report.close(total)
@@ -247,21 +256,20 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
     return ExitCode.FAILED if failed else ExitCode.FINISHED
 
 
-def _without_warnings(fixed: FixedFile) -> FixedFile:
-    """Return a judged file with its errors alone."""
+def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
+    """Return a judged file with some of its problems."""
     results = tuple(
-        replace(result, diagnostics=tuple(found for found in result.diagnostics if found.severity == "error"))
+        replace(result, diagnostics=tuple(found for found in result.diagnostics if keeps(found)))
         for result in fixed.judged.results
     )
     return replace(fixed, judged=replace(fixed.judged, results=results))
 
 
 def _leave_out(total: Total, path: Path, error: UserError) -> None:
-    """Count a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at the end."""
+    """Note a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at the end."""
     if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
         total.unjudged.append(str(path))
-    else:
-        total.skipped += 1
+    total.skipped[str(path)] = str(error)
 
 
 def _speaks_of_grpo(path: Path) -> bool:

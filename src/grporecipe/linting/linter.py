@@ -6,7 +6,7 @@ codes are separated by commas, a family (``GB``) means all of its rules, and wit
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,16 @@ from grporecipe.errors import BadSettings, UserError
 from grporecipe.fixes import find_fixes
 from grporecipe.frameworks import ParsedRecipe
 from grporecipe.frameworks.base import text
-from grporecipe.frameworks.key_rules import accepting_release, find_violations, release_without
+from grporecipe.frameworks.key_rules import (
+    OF_DEFAULTS,
+    accepting_releases,
+    find_violations,
+    older_releases,
+    release_without,
+)
 from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grporecipe.frameworks.parsing.project import settings_for
+from grporecipe.frameworks.parsing.repository import is_overridden
 from grporecipe.recipe import Recipe
 from grporecipe.rules.registry import Change, Severity, Violation
 from grporecipe.setting import Setting, Version
@@ -113,11 +120,17 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
         for problem in _problems(reading, selection, _is_part(recipe))
+        if not _is_declared(problem, recipe)
     ]
+    diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
             diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find_violations(rule, recipe)
                             if not _is_of_unset(broken, recipe)]  # fmt: skip
+    if recipe.launch is None and recipe.file is not None and frameworks.FRAMEWORKS[recipe.framework].is_dotted:
+        diagnostics = [
+            found for found in diagnostics if found.code.startswith("GV") or not _is_overridden(found, recipe)
+        ]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
@@ -132,6 +145,18 @@ def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = F
     if not reading.unknown:
         return problems
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
+
+
+def _is_overridden(found: Diagnostic, recipe: Recipe) -> bool:
+    values = {key: recipe.config[key] for key in found.keys if key in recipe.config}
+    return is_overridden(Path(recipe.file or ""), values)
+
+
+def _is_declared(problem: Problem, recipe: Recipe) -> bool:
+    """Return whether a problem is about unset keys for which the launched program has defaults of its own."""
+    s, fields = problem.setting, problem.broken.fields
+    declared = recipe.code.declares if recipe.code is not None else {}
+    return s.given.isdisjoint(fields) and any(s.key(name) in declared for name in fields)
 
 
 def _of_setting(
@@ -153,13 +178,14 @@ def _of_setting(
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
-    other = accepting_release(recipe, problem.rule) if problem.severity == "error" else None
-    if other is None:
-        return Diagnostic(problem.code, problem.severity, message, keys, line, tuple(fixes))
+    others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
+    if not others:
+        is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
+        return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
     return Diagnostic(
         problem.code,
-        "warning",
-        message + _guess(recipe, other),
+        "warning" if problem.severity == "error" else "note",
+        message + _guess(recipe, others),
         keys,
         line,
         tuple(replace(fix, safe=False) for fix in fixes),
@@ -180,12 +206,31 @@ def _of_recipe(
     severity = broken.severity or rule.severity
     other = release_without(recipe, rule, broken) if severity == "error" else None
     if other is not None:
-        severity, message = "warning", message + _guess(recipe, other)
+        severity, message = "warning", message + _guess(recipe, [other])
     return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]))
 
 
-def _guess(recipe: Recipe, other: Version) -> str:
-    return f" ({text(recipe.version)} is assumed; {text(other)} allows it.)"
+def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
+    first, last = text(others[0]), text(others[-1])
+    which = f"{first} allows" if first == last else f"{first} to {last} allow"
+    return f" ({text(recipe.version)} is assumed; {which} it.)"
+
+
+def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) -> Iterator[Diagnostic]:
+    """Yield what older releases of a required range refuse and the judged one takes, as notes."""
+    refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
+    for release in older_releases(recipe):
+        reading = frameworks.read_recipe(replace(recipe, version=release))
+        for problem in _problems(reading, selection, _is_part(recipe)):
+            if problem.severity == "error" and problem.code not in known and "version" in problem.rule.reads:
+                refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
+    for found in refusing.values():
+        newest, problem, setting = found[-1]
+        shown = _of_setting(replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False)
+        span = text(newest) if len(found) == 1 else f"{text(found[0][0])} to {text(newest)}"
+        trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+        why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
+        yield replace(shown, severity="note", message=_message(problem.broken, has_repairs=False) + why)
 
 
 def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
@@ -195,9 +240,12 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
 
 
 def _is_part(recipe: Recipe) -> bool:
-    """Return whether it is a partial Hydra file, which its defaults and the command line complete."""
-    in_file = recipe.launch is None and recipe.file is not None
-    return in_file and bool(frameworks.FRAMEWORKS[recipe.framework].config_defaults)
+    """Return whether a Hydra configuration completes it that is not known: a file, or a launch of a program of its own."""
+    framework = frameworks.FRAMEWORKS[recipe.framework]
+    if recipe.launch is not None:
+        is_open = not recipe.base or "defaults" in recipe.config or recipe.config.keys() <= recipe.lines.keys()
+        return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
+    return recipe.file is not None and bool(framework.config_defaults)
 
 
 def _holds_defaults(recipe: Recipe) -> bool:

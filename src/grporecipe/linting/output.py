@@ -126,8 +126,8 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
 class Total:
     """The sums over all files, for the closing line and the exit code.
 
-    ``off`` are rules that some file ignores. ``skipped`` counts files of folders that are not recipes. ``unjudged`` are those
-    that look like recipes but cannot be read.
+    ``off`` are rules that some file ignores. ``skipped`` are files of folders that were not judged, and why. ``unjudged`` are
+    those of them that look like recipes.
     """
 
     results: list[LintResult] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Total:
     unusable: int = 0
     silenced: int = 0
     unused: int = 0
-    skipped: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
     unjudged: list[str] = field(default_factory=list)
     in_folders: bool = False
     off: set[str] = field(default_factory=set)
@@ -177,8 +177,9 @@ def show_total(screen: Screen, total: Total) -> None:
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
-        why = " (no GRPO recipes)" if total.skipped else ""
-        screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(total.skipped, 'file')} skipped{why}")
+        others = len(total.skipped) - len(total.unjudged)
+        why = " (no GRPO recipes)" if others else ""
+        screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
     if total.unjudged:
         names = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
         more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
@@ -215,7 +216,7 @@ class TextReport:
 
 
 class JsonReport:
-    """Prints one JSON object per line for each recipe."""
+    """Prints one JSON object per line for each recipe, then one for each file of a folder that was skipped."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -227,7 +228,9 @@ class JsonReport:
     def refuse(self, path: Path, message: str) -> None:
         self._out.write(render_error(message, file=str(path)) + "\n")
 
-    def close(self, total: Total) -> None: ...
+    def close(self, total: Total) -> None:
+        for name, why in total.skipped.items():
+            self._out.write(_encode({"id": None, "file": name, "ok": None, "skipped": why}) + "\n")
 
 
 def _files_by_version(total: Total) -> dict[str, list[str]]:

@@ -79,7 +79,7 @@ def divides_the_processes(
 
 def unread(
     names: Iterable[str] | Callable[[Setting], Iterable[str]],
-    why: str,
+    why: str | Callable[[Setting], str],
     instead: str | Callable[[Setting], str],
     because: tuple[str, ...] = (),
 ) -> Find:
@@ -96,8 +96,8 @@ def unread(
             return None
         it = "it" if len(unused) == 1 else "them"
         advice = instead(s) if callable(instead) else instead
-        words = Words(s, {"it": it})
-        return Violation(named(s, unused), why.format_map(words), advice.format_map(words), (*because, *unused))
+        words, reason = Words(s, {"it": it}), why(s) if callable(why) else why
+        return Violation(named(s, unused), reason.format_map(words), advice.format_map(words), (*because, *unused))
 
     return find
 

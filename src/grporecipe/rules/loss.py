@@ -227,6 +227,9 @@ rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_hig
               "Leave out the unread options, or choose another loss.", because=("loss_type",)))  # fmt: skip
 
 
+USUAL_CLIP = 0.2  # TRL's default, below and above
+
+
 @rule("GL205", "warning", (*SIZES, "unsolved", "num_iterations", "given", "loss_type", "epsilon", "epsilon_high", "delta",
                            "use_vllm", "vllm_importance_sampling_correction"))  # fmt: skip
 def the_clip_can_act(s: Setting) -> Violation | None:
@@ -239,7 +242,9 @@ def the_clip_can_act(s: Setting) -> Violation | None:
         return None
     if s.use_vllm and s.vllm_importance_sampling_correction and s.version >= CORRECTION_ADDED:
         return None
-    names = [name for name in ("epsilon", "epsilon_high", "delta") if name in s.given and getattr(s, name) is not None]
+    # TRL's own bounds, written down, ask for nothing.
+    names = [name for name in ("epsilon", "epsilon_high", "delta")
+             if name in s.given and getattr(s, name) not in (None, USUAL_CLIP)]  # fmt: skip
     if not names or (s.delta is not None and s.delta < 1) or not _on_policy(s):
         return None
     return Violation(

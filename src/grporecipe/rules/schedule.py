@@ -198,7 +198,7 @@ def warmup_ends(s: Setting) -> Facts | None:
     return {"total": total} if total and s.warmup_steps >= total else None
 
 
-@rule("GS203", "warning", ("given", "max_steps", "epochs"), of=TRL_LIKE, blames=("max_steps", "epochs"),
+@rule("GS203", "note", ("given", "max_steps", "epochs"), of=TRL_LIKE, blames=("max_steps", "epochs"),
       why="it overrides {overridden}, which is not read", instead="Leave {epochs} out, or {max_steps}.")  # fmt: skip
 def one_length_counts(s: Setting) -> Facts | None:
     """With ``max_steps`` above 0 transformers ignores the epochs; a recipe that gives both may mean either."""

@@ -168,12 +168,18 @@ def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
     return {"engines": s.server_gpus // size} if s.server_gpus > size else None
 
 
+def _who_reads(s: Setting) -> str:
+    if s.version < MODE_CHECKED:
+        return "TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
+    return "{vllm_mode}={s.vllm_mode} does not read {it}"
+
+
 rule("GT202", "warning", ("given", "use_vllm", "version", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
      title="vLLM reads its options", text="A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, "
-     "tensor parallel size and model length. Before TRL 0.16 vLLM is in the trainer's process, and reads all of its options.",
-     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm and s.version >= VLLM_HAS_A_PLACE else (),
-              "{vllm_mode}={s.vllm_mode} does not read {it}",
-              lambda s: "Give it to the server's own command." if s.vllm_mode == "server" else "Leave it out.",
+     "tensor parallel size and model length. Before TRL 0.16 vLLM is in the trainer's process, and reads all of its options. "
+     "0.16 and 0.17 have a server only, and accept options for a colocated one.",
+     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm and s.version >= VLLM_HAS_A_PLACE else (), _who_reads,
+              lambda s: "Give it to the server's own command, trl vllm-serve." if s.vllm_mode == "server" else "Leave it out.",
               because=("vllm_mode",)))  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from grporecipe.frameworks.base import Framework
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.parsing.shell.bash import Command, Reader, Values, parse_script
 from grporecipe.frameworks.parsing.shell.programs import slurm_variables
+from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN
 from grporecipe.frameworks.parsing.shell.words import plain
 from grporecipe.frameworks.parsing.yaml_text import convert, parse_override
 from grporecipe.frameworks.signs import is_named
@@ -43,11 +44,12 @@ LAUNCHER_OPTIONS = frozenset({"num_processes", "num_machines", "machine_rank", "
                               "accelerate_config", "config_file", "mixed_precision", "gpu_ids"})  # fmt: skip
 LONGEST_PROGRAM = 2**19  # characters of a Python file that are searched
 RECIPES = (".yaml", ".yml", ".json")
+_UNKNOWN = re.compile(rf"{OPEN}[^{CLOSE}]*{CLOSE}/?")
 _WORKING = re.compile(r"\$(?:\(pwd\)|PWD|\{PWD\})/")  # such a script is started in the repository's root
 NODES = ("NPROC_PER_NODE", "NNODES")
 # Programs next to a GRPO training, by the words of their names.
 RIVALS = frozenset(
-    ["sft", "dpo", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
+    ["sft", "dpo", "kto", "serve", "server", "eval", "evaluate", "evaluation", "merge", "merger", "prepare", "preprocess", "data",
      "plot", "convert", "infer", "inference", "generate", "generation", "test", "download", "upload", "benchmark", "demo"]
 )  # fmt: skip
 DOTTED_RIVALS = frozenset({"sft", "sac", "merger", "merge", "generation", "eval", "serve", "server", "preprocess"})
@@ -362,6 +364,13 @@ def count_visible_gpus(environment: Values) -> int | None:
         return None
     names = [name.strip() for name in shown.split(",") if name.strip()]
     return len(names) if all(name.isdigit() or name.startswith(("GPU-", "MIG-")) for name in names) else None
+
+
+def python_path(start: LaunchCommand) -> list[str]:
+    """Return the folders of PYTHONPATH, relative to the working directory. What only a running shell knows is left out."""
+    value = start.environment.get("PYTHONPATH")
+    names = [_UNKNOWN.sub("", name) for name in value.split(":")] if isinstance(value, str) else []
+    return [str(PurePosixPath(start.folder, name)) for name in names if name]
 
 
 def accelerate_file(start: LaunchCommand) -> str | None:

@@ -112,8 +112,9 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     framework = FRAMEWORKS[options.framework]
     if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
         from grporecipe.frameworks.parsing.python_launched import read_nearest
+        from grporecipe.frameworks.parsing.scripts import read_launching
 
-        code = read_nearest(path)
+        code = read_nearest(path) or read_launching(path)
     return build_recipe(
         flat.config,
         options,

@@ -98,7 +98,7 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
         )
     source = read_source(text, path.suffix == NOTEBOOK)
     names = read_names(source.tree)
-    made = [(call, scope) for call, scope in names.calls if _is_config(names, call.func)]
+    made = [(call, scope) for call, scope in names.calls if _is_config(names, call.func) and not _is_of_trainer(call)]
     if not made:
         reads = any(word in text for word in ("TrlParser", "HfArgumentParser"))
         how = " Its parser reads it: lint the recipe or the script that launches it." if reads else ""
@@ -107,6 +107,11 @@ def find_configs(path: Path, text: str) -> list[PythonConfig]:
         return [_configure(path, source, names, call, scope, len(made) == 1) for call, scope in made]
     except RecursionError:
         raise UserError("it is nested too deeply to be followed.") from None
+
+
+def _is_of_trainer(call: ast.Call) -> bool:
+    """Return whether it is ``GRPOConfig(f"{model_name}-GRPO")``, what a copy of TRL's trainer takes if it is given none."""
+    return not call.keywords and len(call.args) == 1 and text_of(call.args[0]).endswith("-GRPO'")
 
 
 def recipes_of(path: Path, text: str, options: Options) -> list[Recipe]:

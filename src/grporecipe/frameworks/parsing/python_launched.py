@@ -8,7 +8,7 @@ Sources: transformers hf_argparser.py (fields of dataclasses are options); trl s
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,9 +34,12 @@ REWARDS = frozenset(
 )
 
 
-def read_launched(program: str, script: Path) -> LaunchedCode | None:
-    """Return the options and the trainer of a launched program; None if its file is not in the script's repository."""
-    path = find_program(program, script)
+def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> LaunchedCode | None:
+    """Return the options and the trainer of a launched program; None if its file is not in the script's repository.
+
+    ``paths`` are the folders of PYTHONPATH.
+    """
+    path = find_program(program, script, paths)
     return read_program(path) if path else None
 
 
@@ -45,7 +48,7 @@ def read_program(path: Path) -> LaunchedCode | None:
     names = read_file(path)
     if names is None:
         return None
-    declares, is_whole = _read_options(names)
+    declares, is_whole = _read_options(names, path)
     trainer, own_trainer = read_trainer(names)
     parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
     makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
@@ -99,8 +102,10 @@ MOST_FOLLOWED = 300  # files of a repository
 LARGEST = 2**20  # characters of one
 
 
-def uses_trl(path: Path) -> bool | None:
+def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
     """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
+
+    ``places`` are the folders of PYTHONPATH.
 
     None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
     runs. Files that import by name and do not mention GRPO are taken to load something else.
@@ -125,7 +130,7 @@ def uses_trl(path: Path) -> bool | None:
             if not level and top in TRL_BASED:
                 return True
             computes = computes or top in COMPUTES
-            found = _files_of(file, root, level, module, inner)
+            found = _files_of(file, (root, *places), level, module, inner)
             if found is None:
                 return None
             waiting += found
@@ -141,14 +146,14 @@ def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             yield node.level, node.module or "", tuple(alias.name for alias in node.names)
 
 
-def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str, ...]) -> list[Path] | None:
+def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner: tuple[str, ...]) -> list[Path] | None:
     """Return the repository's files behind an import: the module, its packages above, and modules named in it.
 
     Empty for a package from elsewhere, None if the repository has the package and not the module.
     """
     parents = list(file.parents)
-    above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
-    starts = parents[level - 1 : level] if level else [*above, *(folder / "src" for folder in above)]
+    above = parents[: parents.index(roots[0]) + 1] if roots[0] in parents else parents[:1]
+    starts = parents[level - 1 : level] if level else [*roots[1:], *above, *(folder / "src" for folder in above)]
     parts = [part for part in module.split(".") if part]
     for start in starts:
         whole = start.joinpath(*parts)
@@ -162,8 +167,11 @@ def _files_of(file: Path, root: Path, level: int, module: str, inner: tuple[str,
     return []
 
 
-def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:
-    """Return the options of a file's parsers, and whether these are all of them."""
+def _read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
+    """Return the options of a file's parsers, and whether these are all of them.
+
+    With ``path``, the place of the file, classes that it imports from its repository are read too.
+    """
     found: dict[str, KeySpec] = {}
     is_whole = has_parser = False
     for call, _ in names.calls:
@@ -175,6 +183,8 @@ def _read_options(names: Names) -> tuple[dict[str, KeySpec], bool]:
             classes = _parsed_classes(call)
             for node in classes:
                 found |= fields_of(names, node.id)
+                if path is not None and node.id not in names.classes and not _is_library(names, node):
+                    found |= _imported_fields(names.origin(node), path)
             is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
             has_parser = bool(classes)
     return found, is_whole
@@ -184,6 +194,19 @@ def _parsed_classes(call: ast.Call) -> list[ast.Name]:
     """Return the classes whose fields a parser takes."""
     types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
     return [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
+
+
+def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
+    """Return the fields of a class that a file imports from its repository."""
+    module, _, name = origin.rpartition(".")
+    level = len(module) - len(module.lstrip("."))
+    if not module.strip("."):  # defined nowhere
+        return {}
+    for file in _files_of(path, (find_root(path) or path.parent,), level, module.lstrip("."), ()) or ():
+        names = read_file(file)
+        if names is not None and name in names.classes:
+            return fields_of(names, name)
+    return {}
 
 
 def options_of(names: Names) -> dict[str, KeySpec]:

@@ -8,7 +8,7 @@ or a branch is no version. Sources: PEP 440 and 508; pip's VCS support; poetry's
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -68,20 +68,30 @@ def find_root(file: Path) -> Path | None:
     return found
 
 
-def find_program(program: str, script: Path) -> Path | None:
+def _working_folders(script: Path) -> list[Path]:
+    """Return the folders that a script may be started in: the working directory, and those above it in its repository."""
+    root = find_root(script) or script.absolute().parent
+    above = list(script.absolute().parents)
+    return [Path.cwd(), *(above[: above.index(root) + 1] if root in above else above[:UPWARD])]
+
+
+def find_folders(names: Iterable[str], script: Path) -> tuple[Path, ...]:
+    """Return the folders that a script names, such as those of its PYTHONPATH."""
+    return tuple(folder / name for name in names for folder in _working_folders(script) if (folder / name).is_dir())
+
+
+def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path | None:
     """Return the file of a program that a script names (``src/train.py``, or a dotted module), if the repository has it.
 
     A script may be for another working directory, so a file is also found by the end of its path; the nearest of several.
+    ``paths`` are the folders of PYTHONPATH.
     """
-    root = find_root(script) or script.absolute().parent
-    above = list(script.absolute().parents)
-    above = above[: above.index(root) + 1] if root in above else above[:UPWARD]
-    folders = [Path.cwd(), *above]
+    root, folders = find_root(script) or script.absolute().parent, _working_folders(script)
     if not program.endswith(".py"):
         if not program.replace(".", "_").isidentifier():
             return None
         whole = Path(*program.split("."))
-        starts = [start for folder in folders for start in (folder, folder / "src")]
+        starts = [*find_folders(paths, script), *(start for folder in folders for start in (folder, folder / "src"))]
         return _first_file(start / name for start in starts for name in (f"{whole}.py", whole / "__init__.py"))
     if Path(program).is_absolute() and Path(program).is_file():
         return Path(program)
@@ -99,6 +109,48 @@ def find_program(program: str, script: Path) -> Path | None:
         or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)
         or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
     )
+
+
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+MOST_SCRIPTS = 1000
+LARGEST_SCRIPT = 2**16  # bytes
+
+
+@lru_cache(maxsize=32)
+def scripts_of(root: Path) -> tuple[tuple[Path, str], ...]:
+    """Return the shell scripts of a repository with their texts."""
+    found: list[tuple[Path, str]] = []
+    for folder in walk(root).folders:
+        for path in sorted(folder.glob("*.*")):
+            if path.suffix in SCRIPTS and len(found) < MOST_SCRIPTS:
+                found.append((path, head_of(path)))
+    return tuple(found)
+
+
+def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:
+    """Return whether launches build on a Hydra or EasyR1 configuration, and each gives one of these keys another value.
+
+    A launch names it (``config=a.yaml``, ``--config-name a``), or starts a program that does (``config_name="a"``).
+    """
+    root = find_root(file)
+    if root is None:
+        return False
+    stem = re.escape(file.stem)
+    named = re.compile(rf"\bconfig=\S*\b{stem}\.ya?ml|(?:--config-name|-cn)[= ]['\"]?{stem}\b")
+    primary = re.compile(rf"config_name\s*=\s*['\"]{stem}(?:\.yaml)?['\"]")
+    above = [folder for folder in list(file.absolute().parents)[:3] if folder.is_relative_to(root)]
+    programs = [path.name for folder in above for path in folder.glob("*.py") if primary.search(head_of(path))]
+    texts = [text for _, text in scripts_of(root) if named.search(text) or any(name in text for name in programs)]
+    others = [re.compile(rf"\b{re.escape(key)}=(?!{re.escape(str(value))}(?![\w.]))") for key, value in values.items()]
+    return bool(texts) and all(any(other.search(text) for other in others) for text in texts)
+
+
+def head_of(path: Path) -> str:
+    """Return the beginning of a text file; empty if it cannot be read."""
+    try:
+        return path.read_bytes()[:LARGEST_SCRIPT].decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")

@@ -1,6 +1,7 @@
 """Turn shell scripts into recipes: each launch with the files that it names."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,13 @@ from grporecipe.frameworks.parsing.launch import (
     count_processes,
     count_visible_gpus,
     has_sign_of_grpo,
+    python_path,
     read_overrides,
     spell_out,
 )
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
 from grporecipe.frameworks.parsing.python_launched import read_launched, uses_trl
-from grporecipe.frameworks.parsing.repository import find_root
+from grporecipe.frameworks.parsing.repository import find_folders, find_root, scripts_of
 from grporecipe.frameworks.parsing.version_source import releases_of
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
 from grporecipe.frameworks.signs import refuse_launch
@@ -61,6 +63,19 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     return found
 
 
+def read_launching(recipe: Path) -> LaunchedCode | None:
+    """Return the code of the first program that a script of the repository starts with ``--config`` and this recipe."""
+    root = find_root(recipe)
+    for script, text in scripts_of(root) if root is not None else ():
+        if recipe.name not in text:
+            continue
+        with suppress(UserError):
+            for start in LaunchParser(FRAMEWORKS.values()).find(text, str(script), partial(_sourced, script)):
+                if any(Path(name).name == recipe.name for name in _config_name(start)):
+                    return read_launched(start.launch.program, script, python_path(start))
+    return None
+
+
 def _is_same(one: Recipe, other: Recipe) -> bool:
     """Return whether two launches of a script are the same recipe."""
     names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "launch_fields")
@@ -95,14 +110,16 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
     flat = _config_of(start, path)
     base = {**flat.config}
     framework = options.framework
-    code = read_launched(start.launch.program, path) if start.own is None else None
+    paths = python_path(start)
+    code = read_launched(start.launch.program, path, paths) if start.own is None else None
     if framework == "auto" and has_sign_of_grpo(start, code):
         framework = detect_framework({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
     elif framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
     if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
         recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])  # maybe a profile
-    if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file)) is False:
+    places = find_folders(paths, path)
+    if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file), places) is False:
         raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)

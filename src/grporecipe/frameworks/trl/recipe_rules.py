@@ -136,10 +136,11 @@ WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     """A number that YAML reads as a string: YAML 1.1 requires a dot and a signed exponent, so ``3e-06`` is text.
 
-    TRL's parser (argparse) still converts it to a number. A script that builds ``GRPOConfig(**yaml)`` fails late, or
-    misreads the value: the text "false" counts as true.
+    TRL's parser (argparse) still converts it to a number, so it is a note. A script that builds ``GRPOConfig(**yaml)``
+    fails late, or misreads the value: the text "false" counts as true.
     """
     takes = taken(recipe)
+    is_read_by_own = recipe.in_python or recipe.file is None or bool(recipe.code and recipe.code.reads_recipes)
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
             found = convert(value, takes[key].type)
@@ -150,7 +151,8 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
                     else f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
                 )
                 yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(found.value)}.", (key,),
-                                ({key: found.value},), frozenset({key}))  # fmt: skip
+                                ({key: found.value},), frozenset({key}),
+                                severity="warning" if is_read_by_own else "note")  # fmt: skip
 
 
 @recipe_rule("GV104", "error", by_release=True)
@@ -332,8 +334,10 @@ def keys_are_known(recipe: Recipe) -> Iterator[Violation]:
     Whether training stops or the key is lost depends on release and launch, as in GV101.
     """
     if not is_own_script(recipe):
-        takes = taken(recipe)
+        takes, is_foreign = taken(recipe), recipe.code is not None and recipe.code.reads_recipes
         for key, near in _strangers(recipe):
+            if is_foreign and (recipe.launch is None or key not in recipe.lines):
+                continue
             if (short := ambiguous(recipe, key, takes)) is not None:
                 yield short
                 continue

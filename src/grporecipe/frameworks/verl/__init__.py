@@ -29,5 +29,6 @@ FRAMEWORK = Framework(
     base_config=lambda *_: {},  # verl's own configuration, or a missing one, which GV405 reports
     config_defaults=("ppo_trainer", "_self_"),
     own_configs=re.compile(r"/(?:verl|recipe)/(?:[\w-]+/){1,6}config/"),
+    is_composed=keys.is_composed,
     memory=Lazy("grporecipe.frameworks.memory:read_verl"),
 )

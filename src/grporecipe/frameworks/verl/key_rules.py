@@ -245,8 +245,10 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
-        if not coefficient and not any(found.number(key) for key in dead if key.endswith("coef")):
-            return  # KL is off in every way
+        if not coefficient and not any(
+            found.number(key) for key in dead if key.endswith("coef") and key in recipe.config
+        ):
+            return  # all that the recipe says of KL is that it is off
         yield from find_dead_keys(recipe, dead, switch + why + amount)
 
 

@@ -7,6 +7,7 @@ workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.
 
 from collections.abc import Iterator, Mapping
 from math import ceil, prod
+from pathlib import Path
 from typing import Any
 
 from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, Values, model_size
@@ -29,6 +30,7 @@ from grporecipe.frameworks.dotted import (
     warmup_change,
     write_common,
 )
+from grporecipe.frameworks.parsing.repository import find_program, head_of
 from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
@@ -61,6 +63,7 @@ COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--con
 
 
 CHECKED_AT_START = (0, 2, 0)  # before, a size is refused only where it is used
+PROGRAM_VALIDATES = (0, 6, 0)
 
 
 def keys_of(found: Values) -> dict[str, str]:
@@ -107,13 +110,28 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     prompts: dict[str, int | None] = (
         {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
     )
-    if found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START:
-        prompts = {"prompts_per_rollout": None}  # nothing is trained, and nothing checks the sizes
+    is_old_validation = found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START
+    if is_old_validation or _leaves_sizes_unchecked(found.recipe):
+        prompts = {"prompts_per_rollout": None}
     return {
         **prompts,
         "per_device_train_batch_size": 1 if size is None else size,
         "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
     }
+
+
+def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
+    """Return whether a program of the repository starts a trainer of its own without verl's validate_config.
+
+    Before 0.6 the trainer itself validates, also one that is derived from verl's.
+    """
+    if is_own_trainer(recipe) or recipe.launch is None or recipe.file is None or recipe.version < PROGRAM_VALIDATES:
+        return False
+    path = find_program(recipe.launch.program, Path(recipe.file))
+    text = head_of(path) if path is not None else ""
+    return "RayPPOTrainer" in text and not any(
+        word in text for word in ("validate_config", "main_ppo import", "run_ppo(")
+    )
 
 
 def _fully_asynchronous(found: Values) -> int:

@@ -223,7 +223,9 @@ def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
     Reported if nothing says that PPO is meant: several completions per prompt, no estimator and no key of the critic.
     """
     found, key = values_of(recipe), "algorithm.adv_estimator"
-    says_ppo = key in found.given or any(name.lstrip("+~").startswith("critic.") for name in recipe.config)
+    names = [name.lstrip("+~") for name in recipe.config]
+    # A fork may have estimators by step and by token.
+    says_ppo = any(name.startswith("critic.") or name.endswith("adv_estimator") for name in names)
     if not says_ppo and found.word(key) == "gae" and found.whole(f"{verl.ROLLOUT}.n", 1) > 1:
         yield Violation(f"{key} is not set", "verl's default is gae: this is PPO with a critic", f"Set {key}=grpo.",
                         (key,), ({key: "grpo"},))  # fmt: skip
