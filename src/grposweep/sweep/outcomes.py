@@ -240,7 +240,7 @@ class OutcomeRecorder:
         self._kept = kept
 
     def _model_of(self, number: int) -> int:
-        """Return the trial, or its first repeat that has a model if its own was deleted before seeds were asked for."""
+        """Return the trial, or its first repeat that has a model if its own was deleted before seeds were set."""
         found = (number, *(t.number for t in self.study.started if t.user_attrs.get("of") == number))
         return next((one for one in found if (self._trial(one).path / paths.MODEL).is_dir()), number)
 
