@@ -53,6 +53,7 @@ def suggest_search_key(key: str, value: object) -> str:
 # task.kind: a function from schema.Task to training and held-out rows
 TASKS: dict[str, Callable[..., Any]] = {
     "arithmetic": Lazy("grposweep.train.tasks.arithmetic:load_pairs"),
+    "calculator": Lazy("grposweep.train.tasks.arithmetic:load_products"),
     "gsm8k": Lazy("grposweep.train.tasks.files:load_gsm8k"),
     "jsonl": Lazy("grposweep.train.tasks.files:load_jsonl"),
 }
