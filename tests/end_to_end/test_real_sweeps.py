@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
+from grposweep.report.html_page import page_data
+from grposweep.report.view import read_sweep
 from grposweep.storage.provenance import TIMES
 from support import Ended, environment, lines, read, trials, wait_for
 
@@ -113,6 +115,8 @@ def test_a_killed_sweep_with_a_tool_ends_as_an_undisturbed_one_and_learns_to_cal
     assert first["eval_reward"] < 0.5 < 0.8 < last["eval_reward"]
     assert first["eval_tools/call_frequency"] < 0.5
     assert last["eval_tools/call_frequency"] > 0.8
+    said = page_data(read_sweep(resumed))["completions"][0]["evaluations"][-1]["said"]
+    assert any("[call] calculator(" in row["text"] and "\n[calculator answers] " in row["text"] for row in said)
 
 
 def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(run: Run, start: Callable, here: Path) -> None:

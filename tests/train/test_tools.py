@@ -101,6 +101,16 @@ def test_an_environment_pays_and_its_pay_is_the_held_out_reward(make_trial: Make
     assert result_of(both)["status"] == "finished"
 
 
+def test_a_failing_get_reward_is_named_by_its_class_and_the_users_line(make_trial: MakeTrial, tmp_path: Path) -> None:
+    """TRL's wrapper of it would be the function that raised."""
+    (tmp_path / "desk.py").write_text(ENVIRONMENT.replace("float(self.calls == 1)", "1 / 0"))
+    trial = make_trial(*TASK, f"task.environment_factory={tmp_path}/desk.py:Desk")
+    assert run_attempt(trial) != ExitCode.FINISHED
+    said = json.dumps(result_of(trial)["failure"])
+    assert "task.environment_factory: get_reward of" in said
+    assert "desk.py, line 16 (return 1 / 0)" in said
+
+
 def test_preparation_counts_what_reset_adds_and_the_schemas_that_a_template_shows(tmp_path: Path) -> None:
     """The tiny model's own template shows none."""
     adds = ENVIRONMENT.replace(

@@ -97,6 +97,7 @@ class Reward:
     spec: str
     function: Function
     is_only: bool = False  # the task has no other
+    key: str = "task.rewards"  # that names it
 
     def __post_init__(self) -> None:
         self.__name__ = self.spec.rpartition(":")[2]
@@ -163,7 +164,9 @@ class Reward:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         place, colon, name = self.spec.rpartition(":")
         spec = f"{original_path(place)}{colon}{name}" if place.endswith(".py") else self.spec
-        return f"task.rewards: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
+        if self.key == ENVIRONMENT:
+            return f"{ENVIRONMENT}: get_reward of {spec}"
+        return f"{self.key}: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
 
     def _asked(self, completions: list[Any]) -> str:
         return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."

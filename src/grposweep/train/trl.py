@@ -59,7 +59,7 @@ from grposweep.train.models import (
 )
 from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
-from grposweep.train.rewards import Reward, load_rewards, load_tools
+from grposweep.train.rewards import ENVIRONMENT, Reward, load_rewards, load_tools
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
 from grposweep.train.trl_config import (
@@ -336,7 +336,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
         **load_tools(attempt.task),
     )
     for number in range(len(rewards), len(trainer.reward_funcs)):  # an environment's own, which TRL adds with weight 1
-        own = Reward(trainer.reward_func_names[number], trainer.reward_funcs[number], is_only=not rewards)
+        spec = f"{str(attempt.task.environment_factory).rpartition(':')[0]}:{trainer.reward_func_names[number]}"
+        own = Reward(spec, trainer.reward_funcs[number], is_only=not rewards, key=ENVIRONMENT)
         trainer.reward_funcs[number] = listen(own, number, held_out)
         held_out.weights.append(1.0)
     held_out.ends = ending_tokens(trainer)
