@@ -273,6 +273,7 @@ class Setting:
     generation_kwargs: str | None = None  # JSON
     max_prompt_length: int | None = None  # tokens
     max_completion_length: int = 256  # tokens
+    uses_tools: bool = False  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
     vllm_mode: str = "colocate"
     vllm_tensor_parallel_size: int = 1

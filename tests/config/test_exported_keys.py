@@ -78,7 +78,13 @@ def other(key: str, value: Any) -> str:
     if isinstance(value, list):
         return "[a]"
     is_word = key.endswith(("_url", "_command", "revision", "implementation", "config", "_mode", "optim"))
-    return "word" if is_word else "8" if key.endswith(("_length", "_eval", "_generation", "_batch_size")) else "0.5"
+    return (
+        "word"
+        if is_word
+        else "8"
+        if key.endswith(("_length", "_eval", "_generation", "_batch_size", "_iterations"))
+        else "0.5"
+    )
 
 
 EVERY = [pytest.param(name, 1, marks=pytest.mark.slow) for name in FRAMEWORKS]

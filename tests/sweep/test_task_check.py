@@ -32,6 +32,11 @@ def start(here: Path, *arguments: str) -> str:
         (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
         (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
         (
+            ["task.tools=[rewards.py:close]"],
+            ["task.tools is set, but prompts are plain text", "close has no docstring"],
+        ),
+        (["task.environment_factory=rewards.py:Gme"], ["rewards.py has no class Gme"]),
+        (
             ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],
             ["3 keys cannot work", "has no question", "has no gold", "has no function far"],
         ),

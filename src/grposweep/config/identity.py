@@ -92,6 +92,8 @@ def screen_key(experiment: Experiment) -> str:
     files = find_inputs([replace(experiment, trainer=Trainer())]).digests
     task.pop("max_completion_length")  # generation includes it
     sampling = {name: content["generation"].get(name) for name in SAMPLING}
+    if "max_tool_calling_iterations" in content["generation"]:  # newer than the keys of recorded screens
+        sampling["max_tool_calling_iterations"] = content["generation"]["max_tool_calling_iterations"]
     return _digest({"model": model, "task": task, "sampling": sampling, "files": sorted(files.values())})[:12]
 
 

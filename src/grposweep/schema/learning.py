@@ -76,8 +76,8 @@ class Model:
     """The trained model, its numeric types and its adapters. Without a GPU all is float32."""
 
     path: str = "embedded"
-    """A hub id, a local folder, ``embedded`` (a tiny model that grposweep creates) or ``embedded-text`` (an untrained one that
-    reads any text)."""
+    """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded``, ``embedded-text`` (untrained, reads any
+    text) or ``embedded-tools`` (calls the tool of ``task=calculator``)."""
     revision: str | None = None
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
     dtype: str = key("float32", setting="weights_dtype", choices=(AUTO, "float32", "bfloat16", "float16"))
@@ -109,6 +109,8 @@ class Task:
 
     kind: str = "arithmetic"
     """Where prompts come from."""
+    tiny: str = key("embedded", newer=True)
+    """The ``model.path`` of ``model=tiny`` for this task."""
     path: str | None = None
     """The data: a JSONL file, or a hub id or local folder."""
     subset: str | None = None
@@ -129,6 +131,12 @@ class Task:
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")
     """A weight for each reward (null: 1)."""
+    tools: list[str] = key([], newer=True)
+    """Functions that the model may call: ``package.module:function`` or ``path/to/file.py:function``. Prompts are
+    conversations then (``chat``)."""
+    environment_factory: str | None = key(None, newer=True)
+    """A class whose instances a completion acts on: ``package.module:class`` or ``path/to/file.py:class``. It has ``reset``,
+    tools as methods, and perhaps ``get_reward``."""
     train_prompts: int | None = key(None, setting="train_prompts")
     """The most training prompts (null: all)."""
     eval_prompts: int = key(256, setting="eval_prompts")
@@ -141,7 +149,8 @@ class Task:
     screen: str | None = key(None, newer=True)
     """Hash of the pass rates that ``keep_between`` uses (null: the newest that match)."""
     max_completion_length: int = 256
-    """Tokens of a completion at most, unless ``generation.max_completion_length`` is set."""
+    """Tokens of a completion at most, unless ``generation.max_completion_length`` is set. With tools all turns count together,
+    and what the tools return as well."""
 
 
 @dataclass
@@ -287,6 +296,8 @@ class Generation:
 
     max_completion_length: int = 256
     """Tokens of a completion at most (options of generation take the task's)."""
+    max_tool_calling_iterations: int | None = key(None, newer=True, range="count")
+    """Rounds of calls in a completion at most, for ``task.tools`` (null: as many as its tokens allow)."""
     temperature: float = 1.0
     """Sampling temperature."""
     top_p: float = 1.0

@@ -1,7 +1,7 @@
 """The user's files that a training depends on: find them, hash them, keep a copy in the sweep, and notice a change.
 
-These are data files, reward files, training scripts and what they import from the project, configuration files of others, and
-local model folders. ``inputs.json`` in the sweep's folder records their hashes. Code and small data are copied to
+These are data files, files of rewards and tools, training scripts and what they import from the project, configuration files of
+others, and local model folders. ``inputs.json`` in the sweep's folder records their hashes. Code and small data are copied to
 ``inputs/<hash>/<absolute path>``, which attempts read, so the originals may be edited while trials wait. A file that has no copy
 is compared with its recorded hash when an attempt starts.
 """
@@ -128,7 +128,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if model.is_dir() else []
-        code += code_files(task.rewards, trainer)
+        code += code_files(task_code(task), trainer)
     files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}
@@ -160,12 +160,17 @@ def _name(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def code_files(rewards: Sequence[str], trainer: Trainer) -> list[Path]:
-    """Return the files of rewards and of a training script, and what they import from the project."""
+def task_code(task: Task) -> list[str]:
+    """Return what names code in a task: rewards, tools and the environment."""
+    return [*task.rewards, *task.tools, *([task.environment_factory] if task.environment_factory else [])]
+
+
+def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
+    """Return the files of a task's code and of a training script, and what they import from the project."""
     found: list[Path] = []
     named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     given = [root for root in named_roots if not (root / "grposweep").is_dir()]  # not our own source
-    for spec in rewards:
+    for spec in specs:
         place = spec.rpartition(":")[0]
         roots = [Path.cwd(), *given]
         named = [Path(place)] if place.endswith(".py") else _module_files(place, roots) if place else []
@@ -296,12 +301,14 @@ class TrialInputs:
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
         given: dict[str, Any] = {n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))}
-        parts = [spec.rpartition(":") for spec in task.rewards]
-        rewards = [
-            f"{self.path(p)}:{f}" if p.endswith(".py") else spec
-            for (p, _, f), spec in zip(parts, task.rewards, strict=True)
-        ]
-        return replace(task, **given, rewards=rewards)
+        given |= {name: [self._code(spec) for spec in getattr(task, name)] for name in ("rewards", "tools")}
+        if task.environment_factory is not None:
+            given["environment_factory"] = self._code(task.environment_factory)
+        return replace(task, **given)
+
+    def _code(self, spec: str) -> str:
+        place, _, name = spec.rpartition(":")
+        return f"{self.path(place)}:{name}" if place.endswith(".py") else spec
 
     def trainer(self, trainer: Trainer) -> Trainer:
         """Return the trainer with its script replaced by the copy; its working directory stays."""

@@ -47,9 +47,9 @@ from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
-from grposweep.train.rewards import reward_problems
+from grposweep.train.rewards import NEEDS_CHAT, task_code_problems
 from grposweep.train.tasks import split_rows
-from grposweep.train.tasks.arithmetic import CHARACTERS
+from grposweep.train.tasks.arithmetic import READ_BY_TINY
 
 logger = logging.getLogger(__name__)
 ESTIMATED_POINTS = 100  # valid points whose memory is estimated
@@ -177,8 +177,7 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
         cluster = experiment.cluster
         if runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster):
             yield from _data_problems(experiment)
-            for spec in experiment.task.rewards:
-                yield from reward_problems(spec)
+            yield from task_code_problems(experiment)
 
 
 def _data_problems(experiment: Experiment) -> Iterator[str]:
@@ -193,11 +192,15 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
     except UserError as error:
         yield from error.problems or [str(error)]
         return
-    other = next((row["prompt"] for row in (*train, *held_out) if not set(str(row["prompt"])) <= set(CHARACTERS)), None)
-    if experiment.model.path == "embedded" and other is not None:
+    if (task.tools or task.environment_factory) and not task.chat and isinstance(train[0]["prompt"], str):
+        yield f"{'task.tools' if task.tools else 'task.environment_factory'} {NEEDS_CHAT}"
+    known = READ_BY_TINY.get(experiment.model.path)
+    prompts = (str(row["prompt"]) for row in (*train, *held_out))
+    other = None if known is None else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
+    if other is not None:
         yield (
-            f"model=tiny reads sums only ({CHARACTERS}), and task.kind={task.kind} has the prompt {str(other)[:60]!r}. Set "
-            "model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
+            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has the prompt {other[:60]!r}. "
+            "Set model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
         )
 
 

@@ -37,7 +37,10 @@ _END = " .!\n\t)}]>*$\"'"
 
 @dataclass(frozen=True)
 class Completion:
-    """One held-out completion. ``parts`` are its rewards in the task's order (None: not judged)."""
+    """One held-out completion. ``parts`` are its rewards in the task's order (None: not judged).
+
+    ``text`` is what is judged and measured, of several turns the last one's; ``shown`` has all of them.
+    """
 
     prompt_id: int
     prompt: str
@@ -46,6 +49,7 @@ class Completion:
     truncated: bool = False
     reward: float | None = None
     parts: tuple[float | None, ...] = ()
+    shown: str = ""
 
     @property
     def ends_with_answer(self) -> bool:

@@ -20,8 +20,8 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.callback import broadcast_any
 from grposweep.train.models import Loaded, build_quantization, load_model
-from grposweep.train.prepare import check_packages, check_prompts, hash_model, try_reward
-from grposweep.train.rewards import Reward, load_rewards, text_of
+from grposweep.train.prepare import check_packages, check_prompts, check_tools, hash_model, try_reward
+from grposweep.train.rewards import Reward, load_rewards, load_tools, text_of
 from grposweep.train.tasks import hash_rows, load_data
 from grposweep.train.trl import calm, locate_model, sampling_group, seed_generation, use_devices
 from grposweep.train.trl_config import build_config
@@ -75,8 +75,9 @@ def screen_prompts(attempt: Attempt) -> Outcome:
     check_packages(experiment)
     folder = locate_model(attempt)
     rows = load_data(experiment.task).train
-    model, rewards = load_model(experiment.model, folder), load_rewards(experiment.task.rewards)
+    model, rewards = load_model(experiment.model, folder), load_rewards(experiment.task)
     check_prompts(experiment, model.tokenizer, rows)
+    check_tools(experiment, model.tokenizer, rows)
     for reward in rewards:
         try_reward(reward, rows)
     order = screening_order(len(rows))[: request.prompts]
@@ -137,6 +138,7 @@ def build_screener(
 ) -> Screener:
     """Return the trainer, whose rewards append to ``samples``."""
     transformers.set_seed(SEED)
+    tools = load_tools(attempt.experiment.task)
     if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.is_main:
         wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)
     ends = {model.tokenizer.eos_token_id, model.tokenizer.pad_token_id}
@@ -149,6 +151,7 @@ def build_screener(
         processing_class=model.tokenizer,
         peft_config=model.peft_config,
         quantization_config=build_quantization(attempt.experiment.model),
+        **tools,
     )
     trainer.beat = lambda: watchdog.feed(attempt.experiment.cluster.stall_min)
     ends |= set(trainer.eos_token_ids)  # a model may have several

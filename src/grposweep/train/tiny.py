@@ -6,6 +6,10 @@ language models, to unlearn a habit without losing what is known. A low learning
 forgets how to add. (Slips in the digits as noise, tried first, left nothing that 100 steps could unlearn.)
 
 Another one reads any text, byte by byte. It is not trained: it is for a first try of one's own data and rewards.
+
+A third one calls a calculator. It is taught two ways to answer ``12*34=``: at once, which it gets wrong because it is too
+small to multiply, and by a call of the tool whose result it repeats. It begins with a call in a third of its answers, and
+GRPO's task is to make that a habit.
 """
 
 import hashlib
@@ -15,19 +19,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
+from grposweep.train.tasks.arithmetic import CHARACTERS, TOOL_CHARACTERS, WARM_START_PAIRS, pairs
 
-EMBEDDED, EMBEDDED_TEXT = "embedded", "embedded-text"
-CREATED = (EMBEDDED, EMBEDDED_TEXT)  # model.path of models that are created here
+EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS = "embedded", "embedded-text", "embedded-tools"
+CREATED = (EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS)  # model.path of models that are created here
 VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
 PROMPT_TOKENS = 6  # 12+34=
 TEXT_TOKENS = 4096  # of prompt and completion, for a model that reads any text
@@ -55,6 +60,36 @@ RECIPE: dict[str, Any] = {
     "seed": 20,
 }
 
+# The turns of a conversation with tools, each of them a few tokens: <user>12*34=<end><assistant>, then
+# <call>calculator(expression=12*34)<end>, <tool>408<end><assistant>, 408<end>. Schemas of tools are not shown: the model
+# knows its one tool.
+TOOL_VOCABULARY = (
+    *TOOL_CHARACTERS, "(", ")", ",", "calculator", "expression", "<user>", "<assistant>", "<tool>", "<call>",
+    "<unk>", "<pad>", "<end>",
+)  # fmt: skip
+TOOL_TEMPLATE = (
+    "{%- for turn in messages -%}<{{ turn.role }}>"
+    "{%- for call in turn.tool_calls or [] -%}<call>{{ call.function.name }}("
+    "{%- for name, value in call.function.arguments.items() -%}{{ name }}={{ value }}{{ '' if loop.last else ',' }}"
+    "{%- endfor -%}){%- endfor -%}{{ turn.content or '' }}<end>{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<assistant>{%- endif -%}"
+)
+# How transformers reads the turn that the model wrote (PreTrainedTokenizerBase.parse_response).
+TOOL_RESPONSE: dict[str, Any] = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<assistant>",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<call>(?P<name>\w+)\(",
+            "close_pattern": r"\)",
+            "repeats": True,
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": r"(?P<key>\w+)=(?P<value>[^,)]*)", "value_parser": {"name": "text"}},
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close_pattern": "<end>", "content": "text"},
+    },
+}
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 
@@ -81,7 +116,9 @@ def cache_folder() -> Path:
 def recipe_hash(path: str = EMBEDDED) -> str:
     """Twelve digits that change with anything that could change the weights."""
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    vocabulary = VOCABULARY if path == EMBEDDED else path
+    vocabulary = {EMBEDDED: VOCABULARY, EMBEDDED_TOOLS: (*TOOL_VOCABULARY, TOOL_TEMPLATE, TOOL_RESPONSE)}.get(
+        path, path
+    )
     content = json.dumps({**RECIPE, **versions, "vocabulary": vocabulary}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -117,14 +154,33 @@ def build_text_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def build_tool_tokenizer() -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per character, name and role, and the template of conversations with tools."""
+    vocabulary = {token: number for number, token in enumerate(TOOL_VOCABULARY)}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex("<[a-z]+>|[a-z]+|."), "isolated")
+    inner.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token="<end>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        chat_template=TOOL_TEMPLATE,
+        response_template=TOOL_RESPONSE,
+    )
+
+
 def _make(target: Path, path: str, progress: Progress) -> None:
     """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:
-        is_text = path == EMBEDDED_TEXT
-        (untrained(build_text_tokenizer()) if is_text else warm_start(progress)).save_pretrained(draft)
-        (build_text_tokenizer() if is_text else build_tokenizer()).save_pretrained(draft)
+        tokenizer = TOKENIZERS[path]()
+        model = untrained(tokenizer) if path == EMBEDDED_TEXT else warm_start(path, tokenizer, progress)
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
         for made in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
             made.chmod(0o755 if made.is_dir() else 0o644)
         try:
@@ -136,6 +192,13 @@ def _make(target: Path, path: str, progress: Progress) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    EMBEDDED: build_tokenizer,
+    EMBEDDED_TEXT: build_text_tokenizer,
+    EMBEDDED_TOOLS: build_tool_tokenizer,
+}
+
+
 def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
     """Return a model of the same size for any text, with weights that are always the same."""
     with torch.random.fork_rng(devices=[]):
@@ -145,42 +208,74 @@ def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **shape)).eval()
 
 
-def warm_start(progress: Progress = silent) -> Qwen2ForCausalLM:
+def warm_start(path: str, tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) -> Qwen2ForCausalLM:
     """Return the model after seconds of supervised training. One thread and a fixed seed make it always the same."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(RECIPE["seed"])
-            config = Qwen2Config(
-                vocab_size=len(VOCABULARY), pad_token_id=PAD, eos_token_id=EOS, bos_token_id=None, **RECIPE["config"]
-            )
-            model = Qwen2ForCausalLM(config)
-            _fit(model, progress)
+            ends = {
+                "pad_token_id": tokenizer.pad_token_id,
+                "eos_token_id": tokenizer.eos_token_id,
+                "bos_token_id": None,
+            }
+            model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **RECIPE["config"]))
+            _fit(model, _draw_calls(tokenizer) if path == EMBEDDED_TOOLS else _draw_sums, progress)
     finally:
         torch.set_num_threads(threads)
     return model.eval()
 
 
-def _fit(model: Qwen2ForCausalLM, progress: Progress) -> None:
-    """AdamW with a cosine; the loss is on the answers only, since the operands cannot be predicted."""
-    table = torch.tensor(pairs()[-WARM_START_PAIRS:])
-    steps, peak = RECIPE["steps"], RECIPE["learning_rate"]
+def _fit(model: Qwen2ForCausalLM, draw: "Draw", progress: Progress) -> None:
+    """AdamW with a cosine; the loss is on the model's own tokens only, since the others cannot be predicted."""
+    steps, peak, pad = RECIPE["steps"], RECIPE["learning_rate"], model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        ids = _noisy_sums(table)
-        answers = ids[:, PROMPT_TOKENS:]
+        ids, answers = draw()
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden[:, PROMPT_TOKENS - 1 : -1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=PAD)
+        logits = model.lm_head(hidden[:, -answers.shape[1] - 1 : -1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=pad)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         progress("warm-starting the tiny model (once)", step + 1, steps)
+
+
+# A batch of token ids, and of them the last ones as they are to be predicted, padding where nothing is.
+Draw = Callable[[], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _draw_calls(tokenizer: PreTrainedTokenizerFast) -> Draw:
+    """Return what draws products as they are taught: answered at once, or by a call whose result is repeated."""
+    told, wanted = [], []
+    for a, b in pairs()[-WARM_START_PAIRS:]:
+        question, answer = f"{a:02d}*{b:02d}", f"{a * b}<end>"
+        call, result = f"<call>calculator(expression={question})<end>", f"<tool>{answer}<assistant>"
+        prompt, *turns = (
+            tokenizer(text)["input_ids"] for text in (f"<user>{question}=<end><assistant>", call, result, answer)
+        )
+        heard = [tokenizer.pad_token_id] * len(turns[1])
+        told += [[*prompt, *turns[2]], [*prompt, *turns[0], *turns[1], *turns[2]]]
+        wanted += [turns[2], [*turns[0], *heard, *turns[2]]]
+    pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_value=tokenizer.pad_token_id)
+    ids, answers = (pad([torch.tensor(row) for row in rows]) for rows in (told, wanted))
+
+    def draw() -> tuple[torch.Tensor, torch.Tensor]:
+        calls = (torch.rand(RECIPE["batch"]) >= RECIPE["tail"]).long()
+        chosen = 2 * torch.randint(WARM_START_PAIRS, (RECIPE["batch"],)) + calls
+        return ids[chosen], answers[chosen]
+
+    return draw
+
+
+def _draw_sums() -> tuple[torch.Tensor, torch.Tensor]:
+    ids = _noisy_sums(torch.tensor(pairs()[-WARM_START_PAIRS:]))
+    return ids, ids[:, PROMPT_TOKENS:]
 
 
 def _noisy_sums(table: torch.Tensor) -> torch.Tensor:

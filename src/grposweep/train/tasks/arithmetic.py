@@ -1,12 +1,18 @@
-"""Two-digit addition: ``12+34=`` earns for ``46``. All 10,000 pairs, some held out."""
+"""Two-digit addition: ``12+34=`` earns for ``46``. All 10,000 pairs, some held out.
 
+And two-digit multiplication with a tool: ``12*34=`` earns for ``408``, which the tool `calculator` computes.
+"""
+
+import operator
 import random
+import re
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import Row
 
-CHARACTERS = "0123456789+-="  # of prompts that the tiny model reads
+CHARACTERS, TOOL_CHARACTERS = "0123456789+-=", "0123456789+-*="  # of prompts that the tiny models read
+READ_BY_TINY = {"embedded": CHARACTERS, "embedded-tools": TOOL_CHARACTERS}  # by model.path
 
 # The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out
 # prompts are new to it as well.
@@ -22,12 +28,36 @@ def pairs() -> list[tuple[int, int]]:
 
 def load_pairs(task: Task) -> tuple[list[Row], list[Row]]:
     """The first ``eval_prompts`` pairs are held out, the others are for training."""
+    # Both operands have two digits, so that every place value sits at one position: a model this small needs that.
+    return _split(task, [{"prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b)} for a, b in pairs()])
+
+
+def load_products(task: Task) -> tuple[list[Row], list[Row]]:
+    """Return the same pairs to be multiplied, which the tiny model cannot do without a calculator."""
+    return _split(task, [{"prompt": f"{a:02d}*{b:02d}=", "answer": str(a * b)} for a, b in pairs()])
+
+
+def _split(task: Task, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     limit = 10_000 - WARM_START_PAIRS
     if task.eval_prompts > limit:
         raise UserError(
             f"task.eval_prompts={task.eval_prompts}, but only {limit} of the 10,000 sums are unknown to the tiny "
             f"model's warm start. Set task.eval_prompts to at most {limit}."
         )
-    # Both operands have two digits, so that every place value sits at one position: a model this small needs that.
-    rows = [{"prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b)} for a, b in pairs()]
     return rows[task.eval_prompts :], rows[: task.eval_prompts]
+
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def calculator(expression: str) -> str:
+    """Add, subtract or multiply two whole numbers.
+
+    Args:
+        expression: Two whole numbers with +, - or * between them, such as 12*34.
+
+    """
+    found = re.fullmatch(r"\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*", expression)
+    if found is None:
+        raise ValueError(f"{expression[:40]!r} is not two whole numbers with +, - or * between them")
+    return str(OPERATORS[found[2]](int(found[1]), int(found[3])))
