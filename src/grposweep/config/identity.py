@@ -16,7 +16,7 @@ from grporecipe.files import file_digest
 from grporecipe.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, is_external, keys_with
 from grposweep.storage.inputs import find_inputs
 
 
@@ -114,6 +114,8 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
     content |= {"fork": trainer.fork} if trainer.fork else {}
+    if trainer.kind == "async_trl":
+        content |= {name: getattr(trainer, name) for name in keys_with("async_trl").values()}
     if not is_external(trainer.kind):
         return content | sharding_content(trainer)
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []

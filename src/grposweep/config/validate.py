@@ -11,7 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load_entry
-from grposweep.config.native_keys import check_args, check_reach, check_read, passed_keys
+from grposweep.config.native_keys import check_args, check_async, check_reach, check_read, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
@@ -19,6 +19,7 @@ from grposweep.registries import EXTERNAL, LAUNCHERS, POLICIES, SAMPLERS, TASKS,
 from grposweep.schema import (
     AUTO,
     OWN_TRAINERS,
+    TRL_TRAINERS,
     Cluster,
     Experiment,
     Trainer,
@@ -163,7 +164,7 @@ def check_name(experiment: Experiment) -> Iterator[str]:
 
 def check_types(experiment: Experiment) -> Iterator[str]:
     """Name numeric types that TRL cannot train. Other trainers' types are set by their recipes."""
-    if experiment.trainer.kind == "trl":
+    if experiment.trainer.kind in TRL_TRAINERS:
         yield from collect_messages(check_precision, experiment.model, experiment.cluster)
         yield from collect_messages(check_generation, experiment)
         yield from collect_messages(check_quantization, experiment)
@@ -235,10 +236,10 @@ def _choice(key: str, value: Any) -> Iterator[str]:
 
 def check_installed(experiment: Experiment) -> Iterator[str]:
     """Say if trials would train with TRL here, and only linting and planning are installed."""
-    if experiment.trainer.kind == "trl" and find_spec("trl") is None:
+    if experiment.trainer.kind in TRL_TRAINERS and find_spec("trl") is None:
         yield (
-            "trainer=trl: TRL is not installed here. Run pip install '.[train]' in a checkout of grposweep, or set "
-            "trainer=fake to try a sweep without training."
+            f"trainer={experiment.trainer.kind}: TRL is not installed here. Run pip install '.[train]' in a checkout of "
+            "grposweep, or set trainer=fake to try a sweep without training."
         )
 
 
@@ -252,7 +253,7 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
     kind = experiment.tracker.kind
     if experiment.tracker.mode == "disabled" or kind == "none":
         return
-    if kind in REPORT_TO and experiment.trainer.kind != "trl":
+    if kind in REPORT_TO and experiment.trainer.kind not in TRL_TRAINERS:
         yield (
             f"tracker={kind}: TRL writes it, and trainer={experiment.trainer.kind} is another program. "
             "Set report_to in its own recipe, or tracker=none."
@@ -526,6 +527,7 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_filter: ("trainer.kind",),
     check_prompts: ("task.kind",),
     check_args: ("trainer.kind",),
+    check_async: ("trainer.kind",),
     check_types: ("model", "trainer.kind", "trainer.sharding"),
     check_sharding_options: ("trainer.sharding", "trainer.offload"),
     check_fsdp_options: (),

@@ -17,7 +17,7 @@ from grporecipe.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
-from grposweep.schema import AUTO, Cluster, Experiment, Generation
+from grposweep.schema import AUTO, TRL_TRAINERS, Cluster, Experiment, Generation
 from grposweep.storage import paths
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -363,7 +363,7 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    preload = [*TRAINING, *(TRL if experiment.trainer.kind == "trl" else [])]
+    preload = [*TRAINING, *(TRL if experiment.trainer.kind in TRL_TRAINERS else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)

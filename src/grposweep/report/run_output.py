@@ -249,7 +249,11 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     if (model := trial.path / paths.MODEL).is_dir():
         return f"its model is in {model}"
     trainer = view.baseline.get("trainer")
-    if not isinstance(trainer, dict) or (trainer.get("kind"), trainer.get("keep")) != ("trl", "best"):
+    if (
+        not isinstance(trainer, dict)
+        or trainer.get("kind") not in ("trl", "async_trl")
+        or trainer.get("keep") != "best"
+    ):
         return ""
     again = f"grposweep rerun {shlex.quote(str(trial.path))}"
     return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"

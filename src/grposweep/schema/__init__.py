@@ -31,7 +31,8 @@ __all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
 AUTO_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")  # of Batch
-OWN_TRAINERS = ("trl", "fake")  # values of trainer.kind; all others are external programs
+TRL_TRAINERS = ("trl", "async_trl")  # values of trainer.kind: TRL in the processes of an attempt
+OWN_TRAINERS = (*TRL_TRAINERS, "fake")  # all others are external programs
 
 
 @dataclass

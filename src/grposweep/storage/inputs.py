@@ -23,7 +23,7 @@ from typing import Any, Self
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, read_json, read_text, write_json
 from grposweep.process import OWN_PACKAGES
-from grposweep.schema import Experiment, Task, Trainer
+from grposweep.schema import TRL_TRAINERS, Experiment, Task, Trainer
 from grposweep.storage import paths
 
 WHOLE_BYTES = 64 << 20  # larger files are hashed by samples
@@ -128,7 +128,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         data += [Path(trainer.recipe)] if trainer.recipe and Path(trainer.recipe).is_file() else []
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
-        read_in_place += [model] if trainer.kind == "trl" and model.is_dir() else []
+        read_in_place += [model] if trainer.kind in TRL_TRAINERS and model.is_dir() else []
         code += code_files(task.rewards, trainer)
     files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}

@@ -26,7 +26,7 @@ from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Launcher
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Experiment
+from grposweep.schema import AUTO, GROUPS, TRL_TRAINERS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.replication import build_replication
@@ -81,7 +81,7 @@ class ValidatedSpace:
     def preparable(self) -> dict[str, Experiment]:
         """Return one experiment per model and task among the valid points that really train."""
         experiments = self.distinct("model", "task", "trainer")
-        return {prepared_key(item): item for item in experiments if item.trainer.kind == "trl"}
+        return {prepared_key(item): item for item in experiments if item.trainer.kind in TRL_TRAINERS}
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
@@ -175,7 +175,7 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     for experiment in experiments:
-        if experiment.trainer.kind == "trl" and not launcher_class(experiment.cluster.kind).has_own_environment(
+        if experiment.trainer.kind in TRL_TRAINERS and not launcher_class(experiment.cluster.kind).has_own_environment(
             experiment.cluster
         ):
             yield from _data_problems(experiment)

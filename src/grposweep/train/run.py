@@ -3,6 +3,7 @@
 No torch here: the trainer is imported only when it is needed, so the fake trainer starts in a fraction of a second.
 """
 
+import os
 import signal
 import sys
 import traceback
@@ -91,6 +92,9 @@ def _trainer(kind: str) -> Callable[[Attempt], Outcome]:
         from grposweep.train.fake import train
     elif kind == "trl":
         from grposweep.train.trl import train
+    elif kind == "async_trl":
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at its import, in each of its processes
+        from grposweep.train.async_trl import train
     elif kind == "screen":
         from grposweep.train.screen import screen_prompts as train
     else:
