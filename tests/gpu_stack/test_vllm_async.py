@@ -11,10 +11,11 @@ import pytest
 
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line
+from grposweep.launchers.local import Local
 from grposweep.process import SOURCE
 from train.conftest import MakeTrial, metrics_of, result_of
 
-from .conftest import PATCHES, SECONDS, SERVED, STEPS, Ranks, is_marked, log_of
+from .conftest import PATCHES, SECONDS, SERVED, SERVER_SECONDS, STEPS, Ranks, is_marked, log_of
 from .test_sharded_training import ADAPTERS
 
 pytestmark = pytest.mark.gpu_stack
@@ -84,6 +85,23 @@ def test_no_completion_is_older_than_allowed(make_trial: MakeTrial, ranks: Ranks
     assert evaluations == [0, STEPS // 2, STEPS]
     assert 0 < result_of(folder)["objective"] <= 1
     assert (folder / "model" / "model.safetensors").is_file()
+
+
+def test_a_trial_samples_from_its_own_server(make_trial: MakeTrial, ranks: Ranks) -> None:
+    """On one of two GPUs of this machine; these are names, and both train and sample on the CPU."""
+    own = Ranks(Local(ranks.launcher.processes, ["0", "1"], slots=1))
+    folder = make_trial(
+        *SERVED,
+        *ASYNC,
+        "generation.vllm_gpus=1",
+        f"generation.vllm_server_timeout={SERVER_SECONDS}",
+        "trainer.max_staleness=0",
+    )
+    marked = {"GPU_STACK_MARK": str(folder), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    assert own.train(folder, **marked) == ExitCode.FINISHED, log_of(folder)
+    assert max(abs(step["ratio"] - 1) for step in steps_of(folder)) < ROUNDING
+    assert "Application startup complete" in (folder / "logs" / "vllm.log").read_text()
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if is_marked(path, str(folder))]
 
 
 def test_a_killed_training_resumes_in_sync_and_leaves_no_process(

@@ -199,6 +199,7 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
         attempt.log("eval", step, values)
         if attempt.experiment.search.at == "best" and attempt.experiment.trainer.keep != "none":
             self._keep_best(step)
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, values)
         return values
 
     def get_train_dataloader(self) -> Any:
