@@ -89,6 +89,21 @@ def test_trls_asynchronous_trainer_becomes_verls(translate: Translate, here: Pat
     assert "(1 + 2) x 4 x 64 = 768 prompts" in ended.out
 
 
+def test_an_asynchronous_recipe_becomes_a_study_of_its_own_trainer(translate: Translate, here: Path) -> None:
+    """With its staleness; a framework without such a trainer gets a recipe that says what is left out."""
+    (here / "train.py").write_text(ASYNC_OF_TRL)
+    assert translate("train.py", "--to", "grposweep", "--processes", "8", "-o", "own").code == 0
+    study = yaml.safe_load((here / "own" / "sweeps" / "translated.yaml").read_text())
+    assert study["trainer"] == {"kind": "async_trl", "max_staleness": 2, "weight_sync_steps": 4}
+    assert "loss_type: bnpo" in (here / "own" / "loss" / "translated.yaml").read_text()
+    assert "vllm_mode: server" in (here / "own" / "generation" / "translated.yaml").read_text()
+    out = translate("train.py", "--to", "ms-swift", "--processes", "8").out
+    assert (
+        "asynchronous training (max_staleness=2, weight_sync_steps=4, token_budget=0): this recipe generates before"
+        in out
+    )
+
+
 def test_verls_asynchronous_trainer_is_named_in_trls_terms(translate: Translate, here: Path) -> None:
     """A threshold of a half lets samples be one sync old; two mini-batches in each of four steps are eight optimizer steps."""
     (here / "verl.yaml").write_text(

@@ -268,6 +268,7 @@ def translate(
     return Translation({written.file_name: text}, _command(written), losses, changed)
 
 
+ASYNC_KEYS = ("max_staleness", "weight_sync_steps", "max_inflight_tasks", "queue_maxsize", "token_budget")  # TRL's
 FULLY_ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
 
 
@@ -284,8 +285,12 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
     found = values_of(recipe)
     if target == "trl" and "async_training.trigger_parameter_sync_step" in recipe.config:
         return replace(written, losses=(*written.losses, _as_async_config(found, s.num_generations)))
-    if target != "verl" or not s.asynchronous:
+    if not s.asynchronous:
         return written
+    if target != "verl":
+        own = [f"{name}={recipe.config[name]}" for name in ASYNC_KEYS if name in recipe.config]
+        lost = f"asynchronous training ({', '.join(own) or 'max_staleness=4'}): this recipe generates before each step"
+        return replace(written, losses=(*written.losses, lost))
     stale, every = (
         recipe.config.get(name, default) for name, default in (("max_staleness", 4), ("weight_sync_steps", 1))
     )
@@ -308,7 +313,7 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
     text = yaml.safe_dump(
         {"hydra": {"searchpath": ["pkg://verl.trainer.config"]}, **content, **sections}, sort_keys=False
     )
-    lost = (
+    losses = (
         f"max_staleness={stale}: TRL drops older completions; verl stops generating at (1 + {stale}) x {every} x {prompts} = "
         f"{(1 + stale) * every * prompts} prompts, which gives the same bound except for generations that span several syncs",
         f"max_inflight_tasks and queue_maxsize: verl generates {OF_FULLY_ASYNC['concurrent_samples_per_replica']} prompts at "
@@ -316,7 +321,7 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
         f"rollout.n_gpus_per_node: {shape['n_gpus_per_node']} is written. Set how many GPUs generate",
     )
     command = tuple(FULLY_ASYNC if word == "verl.trainer.main_ppo" else word for word in written.command)
-    return replace(written, recipe=text, command=command, losses=(*written.losses, *lost))
+    return replace(written, recipe=text, command=command, losses=(*written.losses, *losses))
 
 
 def _as_async_config(found: Values, generations: int) -> str:

@@ -10,7 +10,8 @@ from grposweep.config.to_setting import read_setting
 from grposweep.config.validate import check_experiment, find_mistakes
 from grposweep.schema import Experiment
 
-ASYNC = ("trainer=async_trl", "generation=vllm_server", "loss=bnpo", "cluster=dry_run", "cluster.gpus_per_node=2")
+ASYNC = ("trainer=async_trl", "generation=vllm_server", "loss=bnpo", "cluster=dry_run", "cluster.gpus_per_node=2",
+         "model.mixed_precision=bf16")  # fmt: skip
 
 
 def base(session: Session, *overrides: str) -> Experiment:
@@ -38,6 +39,7 @@ REFUSED = {
     "loss.scale_rewards=none": "has only scale_rewards=group.",
     "task.reward_weights=[0.5]": "has only reward_weights=null.",
     "model.attn_implementation=sdpa": "has only attn_implementation=null.",
+    "model.mixed_precision=null": "computes in half precision, and these types compute in float32.",
     "trainer.sharding=zero3": "Set trainer.sharding=fsdp, or none.",
     "trainer.max_staleness=-1": "a number that is not negative",
     "trainer.weight_sync_steps=0": "a whole number of at least 1",

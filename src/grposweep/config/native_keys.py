@@ -28,6 +28,7 @@ from grporecipe.setting import TRL, Setting
 from grposweep.config.base_recipe import base_of, file_stamp, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
+from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.registries import EXTERNAL
@@ -135,6 +136,10 @@ OF_ASYNC: Mapping[str, Any] = {
     "generation.use_vllm": True,
     "generation.vllm_mode": "server",
 }
+SINGLE_PRECISION = (
+    "trainer=async_trl: TRL's AsyncGRPOTrainer has FlashAttention 3 as its only attention, which computes in half precision, and "
+    "these types compute in float32. Set model.mixed_precision=bf16."
+)
 OF_THE_SERVER = ("generation.vllm_tensor_parallel_size", "generation.vllm_gpu_memory_utilization")
 UNREAD_BY_ASYNC = (
     "model.quantization", "model.attn_implementation", "batch.steps_per_generation", "trainer.log_completions",
@@ -162,6 +167,8 @@ def check_async(experiment: Experiment) -> Iterator[str]:
             f"trainer.sharding={experiment.trainer.sharding} with trainer=async_trl: TRL's AsyncGRPOTrainer shards with FSDP "
             "only. Set trainer.sharding=fsdp, or none."
         )
+    if experiment.cluster.gpus_per_node and read_precision(experiment.model).computed == "float32":
+        yield SINGLE_PRECISION
 
 
 # grposweep keys that an external trainer does not read -> the key of its recipe with the same meaning, under TRL's names.

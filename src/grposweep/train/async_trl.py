@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from grporecipe.errors import UserError
+from grposweep.config.native_keys import SINGLE_PRECISION
 from grposweep.config.precision import read_precision
 from grposweep.process import STEP_SIGNALS, end_children_with, signals_blocked
 from grposweep.schema import Experiment, keys_with, value_at
@@ -61,10 +62,7 @@ def check_attention(experiment: Experiment) -> None:
             "here. Run pip install kernels, or set trainer=trl."
         )
     if read_precision(experiment.model).computed == "float32":
-        raise UserError(
-            "trainer=async_trl: FlashAttention 3 computes in half precision, and these types compute in float32. Set "
-            "model.mixed_precision=bf16."
-        )
+        raise UserError(SINGLE_PRECISION)
 
 
 @contextmanager
