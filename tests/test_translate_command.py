@@ -67,6 +67,54 @@ def test_a_value_that_only_the_running_script_knows_is_listed() -> None:
         assert any("x.y=$Z" in loss for loss in losses[1:])
 
 
+ASYNC_OF_TRL = """
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+args = AsyncGRPOConfig(output_dir="o", per_device_train_batch_size=16, gradient_accumulation_steps=4, num_generations=8,
+                       max_staleness=2, weight_sync_steps=4, max_steps=200, token_budget=0)
+AsyncGRPOTrainer(model="m", args=args, reward_funcs=f, train_dataset=d).train()
+"""
+
+
+def test_trls_asynchronous_trainer_becomes_verls(translate: Translate, here: Path) -> None:
+    """8 processes x 16 x 4 completions are 64 prompts in each step: 200 steps take 12,800, and 3 x 4 x 64 may be under way."""
+    (here / "train.py").write_text(ASYNC_OF_TRL)
+    ended = translate("train.py", "--to", "verl", "--processes", "8")
+    assert ended.code == 0, ended.err
+    written = yaml.safe_load(ended.out)
+    training, actor = written["async_training"], written["actor_rollout_ref"]["actor"]
+    assert (training["staleness_threshold"], training["trigger_parameter_sync_step"]) == (2, 4)
+    assert (actor["ppo_mini_batch_size"], written["rollout"]["total_rollout_steps"]) == (64, 12_800)
+    assert (written["data"]["train_batch_size"], written["data"]["gen_batch_size"]) == (0, 1)
+    assert "verl.experimental.fully_async_policy.fully_async_main" in ended.out
+    assert "(1 + 2) x 4 x 64 = 768 prompts" in ended.out
+
+
+def test_an_asynchronous_recipe_becomes_a_study_of_its_own_trainer(translate: Translate, here: Path) -> None:
+    """With its staleness; a framework without such a trainer gets a recipe that says what is left out."""
+    (here / "train.py").write_text(ASYNC_OF_TRL)
+    assert translate("train.py", "--to", "grposweep", "--processes", "8", "-o", "own").code == 0
+    study = yaml.safe_load((here / "own" / "sweeps" / "translated.yaml").read_text())
+    assert study["trainer"] == {"kind": "async_trl", "max_staleness": 2, "weight_sync_steps": 4}
+    assert "loss_type: bnpo" in (here / "own" / "loss" / "translated.yaml").read_text()
+    assert "vllm_mode: server" in (here / "own" / "generation" / "translated.yaml").read_text()
+    out = translate("train.py", "--to", "ms-swift", "--processes", "8").out
+    assert (
+        "asynchronous training (max_staleness=2, weight_sync_steps=4, token_budget=0): this recipe generates before"
+        in out
+    )
+
+
+def test_verls_asynchronous_trainer_is_named_in_trls_terms(translate: Translate, here: Path) -> None:
+    """A threshold of a half lets samples be one sync old; two mini-batches in each of four steps are eight optimizer steps."""
+    (here / "verl.yaml").write_text(
+        "async_training: {staleness_threshold: 0.5, trigger_parameter_sync_step: 4, require_batches: 2}\n"
+        "data: {train_batch_size: 0, gen_batch_size: 1}\nalgorithm: {adv_estimator: grpo}\n"
+        "actor_rollout_ref: {actor: {ppo_mini_batch_size: 32, ppo_micro_batch_size_per_gpu: 8}, rollout: {n: 8}}\n"
+    )
+    out = translate("verl.yaml", "--to", "trl", "--processes", "4").out
+    assert "max_staleness=1, weight_sync_steps=4 x 2 = 8, token_budget=0) with 32 x 8 = 256 completions" in out
+
+
 def test_a_folder_gets_the_recipe_and_a_script_that_launches_it(translate: Translate, here: Path) -> None:
     """Losses are reported, not written into the way of the files."""
     ended = translate("recipe.yaml", "--to", "trl", "--processes", "8", "-o", "out")

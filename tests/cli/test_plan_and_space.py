@@ -50,9 +50,9 @@ AsyncGRPOTrainer(model="m", args=args, reward_funcs=f, train_dataset=d).train()
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("max_staleness=2", {"completions in flight": "128", "oldest sample in optimizer steps": "2"}),
-        ("max_staleness=0", {"completions in flight": "64", "oldest sample in optimizer steps": "0"}),
-        ("weight_sync_steps=4", {"completions in flight": "256", "oldest sample in optimizer steps": "19"}),
+        ("max_staleness=2", {"completions in flight": "128", "oldest sample in optimizer steps": "3"}),
+        ("max_staleness=0", {"completions in flight": "64", "oldest sample in optimizer steps": "1"}),
+        ("weight_sync_steps=4", {"completions in flight": "256", "oldest sample in optimizer steps": "20"}),
         (
             "token_budget=0, max_inflight_tasks=7",
             {"completions in flight": "7", "completions per optimizer step": "64"},
@@ -71,6 +71,20 @@ def test_an_asynchronous_recipe_has_numbers_of_its_own(
     out = grposweep(*words).out
     assert "asynchronous" in out
     assert "completions per rollout" not in out
+
+
+def test_a_training_gpu_of_an_asynchronous_recipe_holds_no_generation(grposweep: Grposweep, tmp_path: Path) -> None:
+    """Its server samples: GRPOTrainer without vLLM would keep the cache of all its completions."""
+    peaks = []
+    for name in ("AsyncGRPO", "GRPO"):
+        text = (ASYNCHRONOUS % "max_completion_length=8192, bf16=True").replace("AsyncGRPO", name)
+        (tmp_path / "t.py").write_text(
+            text.replace('"m"', '"Qwen/Qwen3-0.6B"').replace("trl.experimental.async_grpo", "trl")
+        )
+        ended = grposweep("fit", str(tmp_path / "t.py"), "--gpu", "A100", "--processes", "2", "--format", "json")
+        peaks.append(json.loads(ended.out)["peak"])
+        assert ("vLLM server" in grposweep("fit", str(tmp_path / "t.py"), "--gpu", "A100").out) == (name == "AsyncGRPO")
+    assert peaks[0] < peaks[1] / 2
 
 
 def test_an_error_of_an_asynchronous_recipe_is_in_its_plan(grposweep: Grposweep, tmp_path: Path) -> None:

@@ -178,7 +178,8 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     lora = "model.lora.enabled=true"
     needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script], "4bit": [lora], "8bit": [lora],
              "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
-             "float16": [lora, "model.mixed_precision=fp16"]}  # fmt: skip
+             "float16": [lora, "model.mixed_precision=fp16"],
+             "async_trl": ["generation.use_vllm=true", "generation.vllm_mode=server", "loss.loss_type=bnpo"]}  # fmt: skip
     for word in choices(key):
         check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
     with pytest.raises(UserError) as caught:

@@ -1,6 +1,11 @@
 """CPU ranks that train the tiny model sharded or with vLLM, through grposweep's own launcher, from one warm server."""
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,14 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from grporecipe.files import append_line, read_lines
 from grposweep.config.compose import load_experiment
 from grposweep.launchers.base import Job
 from grposweep.launchers.local import TRAINING, TRL, Local
-from grposweep.process import ForkServer
+from grposweep.launchers.slurm.script import render_script
+from grposweep.process import SOURCE, ForkServer
+from grposweep.schema import Cluster, Generation
 from grposweep.train.vllm import DIFFERENCE
-from train.conftest import make_trial, metrics_of  # noqa: F401 - make_trial is a fixture
+from train.conftest import build_experiment, make_trial, metrics_of  # noqa: F401 - make_trial is a fixture
 
 PATCHES = Path(__file__).with_name("patches")
 SECONDS = 600.0  # that one attempt may take on busy cores, with a vLLM server that starts
@@ -98,3 +106,56 @@ ROUNDING = 1e-5
 def differences(folder: Path) -> list[float]:
     """That of each optimizer step; every step has one."""
     return [line[DIFFERENCE] for line in metrics_of(folder) if line["kind"] == "train"]
+
+
+STEPS = 12
+SERVER_SECONDS = 500  # until the server must answer: it imports vLLM in four processes, one after the other
+SERVED = (
+    "generation.use_vllm=true", "generation.vllm_mode=server", "generation.vllm_max_model_length=32",
+    "generation.vllm_gpu_memory_utilization=0.3", "model.dtype=float32", f"schedule.max_steps={STEPS}",
+)  # fmt: skip
+
+
+def wait_lines() -> str:
+    """The lines of the Slurm script that wait for its server."""
+    generation = Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=SERVER_SECONDS)
+    cluster = Cluster(kind="slurm", gpus_per_node=2, python="python")
+    script = render_script(Job(Path("/s/trials/0"), 0, cluster, generation), Path("/s"), Path("/s/code"))
+    said = script.index('echo "the vLLM server answers')
+    return script[script.index("answers() {") : script.index("\n", said)]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one that ``grposweep.train serve`` became, as in a Slurm job; it outlives its trainers."""
+    assert find_spec("vllm") is not None, "vLLM is not installed here. Run these tests by: make vllm-stack"
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.structured(build_experiment(*SERVED))))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    told = {"PYTHONPATH": f"{PATCHES}:{SOURCE}", "GRPOSWEEP_VLLM_PORT": port, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **told}
+    del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    log = folder / "vllm.log"
+    with log.open("w") as output:
+        command = [sys.executable, "-m", "grposweep.train", "serve", str(folder)]
+        started = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    known = {**told, "server": str(started.pid), "server_address": "127.0.0.1", "GRPOSWEEP_VLLM_SERVER": url}
+    try:
+        waited = subprocess.run(["bash", "-euo", "pipefail", "-c", wait_lines()], env={**os.environ, **known},
+                                capture_output=True, text=True, check=False)  # fmt: skip
+        assert f"the vLLM server answers at {url} after" in waited.stdout, waited.stdout + log.read_text()
+        yield url
+    finally:
+        os.killpg(started.pid, signal.SIGTERM)
+        started.wait(timeout=300)
+
+
+def is_marked(path: Path, mark: str) -> bool:
+    """Whether a process has the mark in its environment; one that has just ended has none."""
+    try:
+        return mark.encode() in path.read_bytes()
+    except OSError:
+        return False

@@ -20,7 +20,7 @@ from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
 from grposweep.process import run_command
-from grposweep.schema import Experiment, Schedule
+from grposweep.schema import Experiment, Schedule, keys_with
 
 OWN = "grposweep"
 NAME = "translated"  # of the options, and of the study
@@ -40,21 +40,31 @@ PLACED = frozenset(
 )  # fmt: skip
 
 
-def write_own(s: Setting, types: Mapping[str, str] | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return files for a folder that ``--config-dir`` names, and what they cannot express; ``types`` are keys of the model."""
+def write_own(
+    s: Setting, types: Mapping[str, str] | None = None, trainer: Mapping[str, Any] | None = None
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return files for a folder that ``--config-dir`` names, and what they cannot express.
+
+    ``types`` are keys of the model, ``trainer`` keys of an asynchronous one.
+    """
     sized, undivided = in_completions(s)
     fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
     values = own_values(fits, every=True)
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
-    study = {"defaults": [{f"override /{group}": NAME} for group in NUMBERS], **_study(fits, values, types or {})}
+    study = {
+        "defaults": [{f"override /{group}": NAME} for group in NUMBERS],
+        **_study(fits, values, types or {}, trainer or {}),
+    }
     head = (
         f"# @package _global_\n# {shlex.join(COMMAND)}\n#\n# Written by grposweep translate; add -m and parameters.\n"
     )
     return {f"sweeps/{NAME}.yaml": head + _yaml(study), **files}, (*undivided, *lost, *_dropped(fits), *_open(fits))
 
 
-def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+def _study(
+    s: Setting, values: Mapping[str, Any], types: Mapping[str, str], asynchronous: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the keys outside of groups: learning rate, seed, model name, processes."""
     found = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
@@ -64,7 +74,7 @@ def _study(s: Setting, values: Mapping[str, Any], types: Mapping[str, str]) -> d
                          "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
     found |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
-    trainer: dict[str, Any] = {"args": arguments} if arguments else {}
+    trainer: dict[str, Any] = {**asynchronous, **({"args": arguments} if arguments else {})}
     trainer |= {"sharding": s.sharding} if s.sharding != "none" else {}
     found |= {"trainer": trainer} if trainer else {}
     return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
@@ -139,7 +149,9 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     if recipe is None:
         files, losses = write_own(setting)
         return Translation(files, shlex.join(COMMAND), losses)
-    files, losses = write_own(setting, model_types(recipe, setting))
+    asynchronous = {name: recipe.config[name] for name in keys_with("async_trl").values() if name in recipe.config}
+    trainer = {"kind": "async_trl", **asynchronous} if setting.asynchronous else {}
+    files, losses = write_own(setting, model_types(recipe, setting), trainer)
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
     found = find_left_out(recipe, setting)

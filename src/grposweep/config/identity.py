@@ -16,8 +16,8 @@ from grporecipe.files import file_digest
 from grporecipe.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
-from grposweep.registries import is_external
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer
+from grposweep.registries import is_asynchronous, is_external
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, keys_with
 from grposweep.storage.inputs import find_inputs
 
 
@@ -117,6 +117,8 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
     content |= {"fork": trainer.fork} if trainer.fork else {}
+    if is_asynchronous(trainer.kind):
+        content |= {name: getattr(trainer, name) for name in keys_with("async_trl").values()}
     if not is_external(trainer.kind):
         content |= {} if trainer.offload == "none" else {"offload": trainer.offload}
         content |= {"fsdp_config": trainer.fsdp_config} if trainer.fsdp_config else {}

@@ -11,7 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load_entry
-from grposweep.config.native_keys import check_args, check_reach, check_read, not_taken, passed_keys
+from grposweep.config.native_keys import check_args, check_async, check_reach, check_read, not_taken, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
@@ -534,6 +534,7 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_filter: ("trainer.kind",),
     check_prompts: ("task.kind",),
     check_args: ("trainer.kind",),
+    check_async: ("trainer.kind",),
     check_types: ("model", "trainer.kind", "trainer.sharding"),
     check_sharding_options: ("trainer.sharding", "trainer.offload"),
     check_fsdp_options: (),

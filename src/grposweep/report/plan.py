@@ -216,6 +216,14 @@ def memory_assumptions(s: Setting) -> list[str]:
         lines.append(
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
         )
+    if s.asynchronous and s.architecture is not None:
+        weights = (
+            s.architecture.weights * (4 if s.weights_dtype == "float32" and s.autocast_dtype is None else 2) / 2**30
+        )
+        lines.append(
+            f"Nothing is generated on a training GPU. The vLLM server's GPUs hold the weights ({weights:.1f} GiB, divided by "
+            "tensor parallelism) and the KV cache in the rest of vLLM's share."
+        )
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
         lines.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")
     return lines

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from grporecipe.files import as_number, write_json
 from grporecipe.terminal import count, label_text, short, short_names
+from grposweep.registries import runs_trl
 from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left
@@ -250,7 +251,7 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
         if (model := known.path / paths.MODEL).is_dir():
             return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})")
     trainer = view.baseline.get("trainer")
-    if not isinstance(trainer, dict) or (trainer.get("kind"), trainer.get("keep")) != ("trl", "best"):
+    if not isinstance(trainer, dict) or not runs_trl(str(trainer.get("kind"))) or trainer.get("keep") != "best":
         return ""
     again = f"grposweep rerun {shlex.quote(str(trial.path))}"
     return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"

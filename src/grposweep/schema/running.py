@@ -46,6 +46,14 @@ class Trainer:
     args: dict[str, Any] = key({}, newer=True)
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For a
     script further keys of its recipe, or options that it declares itself."""
+    max_staleness: int = key(4, async_trl="max_staleness", newer=True, range="not negative")
+    """``async_trl``: weight syncs that a completion may be old; older ones are dropped."""
+    weight_sync_steps: int = key(1, async_trl="weight_sync_steps", newer=True, range="count")
+    """``async_trl``: optimizer steps between two weight syncs."""
+    max_inflight_tasks: int | None = key(None, async_trl="max_inflight_tasks", newer=True, range="count")
+    """``async_trl``: completions that are sampled at once (null: those of ``max_staleness`` optimizer steps, of one at least)."""
+    queue_maxsize: int | None = key(None, async_trl="queue_maxsize", newer=True, range="count")
+    """``async_trl``: completions that wait for the trainer; then sampling waits (null: as ``max_inflight_tasks``)."""
     offload: str = key("none", newer=True, choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory."""
     deepspeed_config: str | None = key(None, newer=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grporecipe.files import finite_or_none, text_sha256
-from grposweep.storage.completions import KeptCompletion, PromptRewards, keep_completions
+from grposweep.storage.completions import KeptCompletion, PromptRewards, append_prompt_rewards, keep_completions
 from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, measure, pick_places
 from grposweep.train.rewards import text_of, transcript
@@ -142,6 +142,31 @@ def rewards_by_prompt(by_prompt: Mapping[int, float], completions: Sequence[Comp
     if by_prompt.keys() != texts.keys() or any(map(math.isnan, means)):
         return PromptRewards()
     return PromptRewards(text_sha256("\0".join(texts[prompt] for prompt in sorted(texts)))[:12], means)
+
+
+def judge(
+    attempt: Attempt,
+    step: int,
+    rows: list[tuple[int, int, int, int, float]],
+    completions: list[tuple[int, int, int, Completion]],
+    generations: int,
+    names: Sequence[str],
+    values: Mapping[str, Any],
+    began: float,
+) -> dict[str, Any]:
+    """Return the mean reward of an evaluation and its errors. Rank 0 also keeps its prompts' rewards and a few completions.
+
+    ``rows`` and ``completions`` are those of all ranks, ``values`` what else was measured; the rest as `keep_evaluation`.
+    """
+    by_prompt = prompt_means(rows, generations)
+    mean, error = mean_over_prompts(by_prompt)
+    found: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
+    if attempt.is_main:
+        ordered = in_order(completions, generations)
+        found |= {"eval_reward_noise": sampling_error(ordered)}
+        append_prompt_rewards(attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
+        found |= keep_evaluation(attempt, step, {**values, **found}, ordered, names, began)
+    return found
 
 
 def keep_evaluation(

@@ -35,19 +35,13 @@ from grposweep.storage.checkpoints import (
     newest_checkpoint,
     take_best_model,
 )
-from grposweep.storage.completions import append_prompt_rewards
 from grposweep.storage.forks import ForkState
 from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome, check_schedule, prepared_weights
 from grposweep.train.callback import broadcast_any
 from grposweep.train.evaluation import (
     HeldOutEvaluation,
-    in_order,
-    keep_evaluation,
-    mean_over_prompts,
-    prompt_means,
-    rewards_by_prompt,
-    sampling_error,
+    judge,
 )
 from grposweep.train.models import (
     Loaded,
@@ -75,10 +69,15 @@ from grposweep.train.vllm import copy_merged_weights, wait_for_server
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
+Make = tuple[Callable[[Attempt, Loaded], Any], Callable[..., Any]]
 
 
-def train(attempt: Attempt) -> Outcome:
-    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop."""
+def train(attempt: Attempt, make: Make | None = None) -> Outcome:
+    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop.
+
+    ``make`` makes TRL's arguments and trainer, if it is not GRPOTrainer.
+    """
+    configure, build = make or (build_config, build_trainer)
     calm()
     use_devices(attempt)
     sys.path[:0] = attempt.inputs.roots(sys.path)  # what a reward imports is the sweep's copy as well
@@ -87,10 +86,10 @@ def train(attempt: Attempt) -> Outcome:
     check_counts(attempt, data)
     model = load_model(attempt.experiment.model, model_folder)
     start_deepspeed_on_cpus(attempt)
-    arguments = build_config(attempt, model)  # connects the ranks
+    arguments = configure(attempt, model)  # connects the ranks
     start_fsdp_loading(attempt.experiment)
     checkpoint = choose_checkpoint(attempt)
-    trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
+    trainer = build(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
     check_is_sharded(attempt, trainer)
     allow_deepspeed_states(attempt.experiment.trainer.sharding)
     if checkpoint is None:
@@ -205,15 +204,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         rows, completions = self.held_out.rows(self.attempt.rank), self.held_out.completions(self.attempt.rank)
         if ranks > 1:
             rows, completions = accelerate.utils.gather_object(rows), accelerate.utils.gather_object(completions)
-        by_prompt = prompt_means(rows, self.num_generations_eval)
-        mean, error = mean_over_prompts(by_prompt)
-        values |= {"eval_reward": mean, "eval_reward_se": error}
-        if self.attempt.is_main:
-            ordered = in_order(completions, self.num_generations_eval)
-            names = [reward.__name__ for reward in self.reward_funcs]
-            values |= {"eval_reward_noise": sampling_error(ordered)}
-            append_prompt_rewards(self.attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
-            values |= keep_evaluation(self.attempt, step, values, ordered, names, began)
+        names = [reward.__name__ for reward in self.reward_funcs]
+        values |= judge(self.attempt, step, rows, completions, self.num_generations_eval, names, values, began)
         self.attempt.log("eval", step, values)
         if self.attempt.experiment.search.at == "best" and self.attempt.experiment.trainer.keep != "none":
             self._keep_best(step)

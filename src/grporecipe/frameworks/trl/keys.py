@@ -71,12 +71,17 @@ def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
     """
     if not is_async(recipe):
         return takes
-    own = table()["async"]
-    declared = keys_at_release(own, recipe.version)
     if not _builds_async(recipe):
-        return KeyTable({**takes, **declared})
+        return KeyTable({**takes, **keys_at_release(table()["async"], recipe.version)})
+    return async_keys(takes, recipe.version)
+
+
+def async_keys(takes: KeyTable, version: Version) -> KeyTable:
+    """Return the keys of AsyncGRPOConfig, given those of the same release for GRPOConfig; empty if a release has none."""
+    own = table()["async"]
+    declared = keys_at_release(own, version)
     if not declared:
-        return declared  # this release has no AsyncGRPOConfig
+        return declared
     return KeyTable({**{name: spec for name, spec in takes.items() if name not in own}, **declared})
 
 

@@ -187,6 +187,8 @@ FIELDS = (
 def collect(framework: Framework, recipe: Recipe) -> Values:
     """Return the relevant keys, with the types that TRL sees."""
     takes = _readable(framework, recipe.version)
+    if is_async(recipe):
+        takes = KeyTable({**EXTRA, **with_async(known(recipe.version), recipe)})
     if recipe.vendored is not None:
         takes = KeyTable({**EXTRA, **recipe.vendored})
     found = collect_converted(framework, recipe, takes, RENAMED, _convert)
@@ -234,19 +236,34 @@ def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
+        **(_derive_asynchronous(found, processes) if is_async(found.recipe) else {}),
+    }
+
+
+def _derive_asynchronous(found: Values, processes: int | None) -> dict[str, Any]:
+    """Return what AsyncGRPOTrainer does without a key: a vLLM server generates, and a loss averages over micro-batches.
+
+    Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (compute_loss, AsyncGRPOTrainer).
+    """
+    return {
         "asynchronous": _plan_asynchronous(found.recipe, processes),
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_importance_sampling_correction": False,  # vLLM's probabilities are the old ones
+        "loss_type": "bnpo",
+        **({} if "lr_scheduler_type" in found.stated else {"lr_scheduler_type": "constant"}),
     }
 
 
 def _plan_asynchronous(recipe: Recipe, processes: int | None) -> tuple[tuple[str, str, str], ...]:
-    """Return the numbers of a recipe for AsyncGRPOTrainer; empty for another trainer, and without one that is not known.
+    """Return the numbers of a recipe for AsyncGRPOTrainer, without those that are not known.
 
     Versions are counted in weight syncs, so a sample of the oldest version that is allowed may be used until the next sync.
-    Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (__init__, get_train_dataloader, RolloutQueueDataset,
-    select_adapter_sync).
+    Its age is checked one micro-batch early, because accelerate takes a batch before it gives out the last one. At an optimizer
+    step's first micro-batch this is one step more (measured: without it ``max_staleness=0`` has ratios of 1 at every step).
+    Sources: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (__init__, get_train_dataloader, RolloutQueueDataset,
+    select_adapter_sync); accelerate 1.15 data_loader.py (DataLoaderDispatcher, DataLoaderShard).
     """
-    if not is_async(recipe):
-        return ()
     takes = with_async(known(recipe.version), recipe)
 
     def value(key: str) -> Any:
@@ -271,8 +288,8 @@ def _plan_asynchronous(recipe: Recipe, processes: int | None) -> tuple[tuple[str
         ("completions in flight", flying, "max_inflight_tasks, or max(max_staleness, 1) B W A"),
         ("completions that wait", value("queue_maxsize"), "at most queue_maxsize; then generation stops"),
         ("optimizer steps between weight syncs", every, "weight_sync_steps"),
-        ("oldest sample in optimizer steps", None if stale is None or not every else (stale + 1) * every - 1,
-         "(max_staleness + 1) weight_sync_steps - 1; older ones are dropped"),
+        ("oldest sample in optimizer steps", None if stale is None or not every else (stale + 1) * every,
+         "(max_staleness + 1) weight_sync_steps; older ones are dropped"),
         ("adapters on the server", stale + 2 if is_peft and stale is not None else None, "--max-loras: max_staleness + 2"),
         ("total optimizer steps", most if most and most > 0 else None, "max_steps"),
     )  # fmt: skip
