@@ -27,45 +27,30 @@ from grposweep.storage import paths
 
 
 class Failure(StrEnum):
-    """The class of a failure: the root cause of a failed attempt, as in result.json and reports."""
+    """The class of a failure: the root cause of a failed attempt, as in result.json and, by its ``label``, in reports."""
 
-    GPU_MEMORY = "gpu_memory"
-    HOST_MEMORY = "host_memory"
-    PREEMPTED = "preempted"
-    TIME_LIMIT = "time_limit"
-    NODE_FAILURE = "node_failure"
-    COMMUNICATION = "communication"
-    HANG = "hang"
-    BAD_CONFIGURATION = "bad_configuration"
-    REWARD = "reward"
-    NON_FINITE = "non_finite"
-    COLLAPSE = "collapse"
-    KILLED = "killed"
-    DISK_FULL = "disk_full"
-    CRASH = "crash"  # any other failure
+    label: str
 
-    @property
-    def label(self) -> str:
-        """Return the class in words."""
-        return _LABELS[self]
+    def __new__(cls, value: str, label: str = "") -> Self:
+        """Keep the label beside the value."""
+        found = str.__new__(cls, value)
+        found._value_, found.label = value, label
+        return found
 
-
-_LABELS = {
-    Failure.GPU_MEMORY: "out of GPU memory",
-    Failure.HOST_MEMORY: "out of host memory",
-    Failure.PREEMPTED: "preempted",
-    Failure.TIME_LIMIT: "time limit reached",
-    Failure.NODE_FAILURE: "a node or GPU failed",
-    Failure.COMMUNICATION: "the ranks lost touch",
-    Failure.HANG: "no sign of life",
-    Failure.BAD_CONFIGURATION: "a configuration that cannot work",
-    Failure.REWARD: "a reward function failed",
-    Failure.NON_FINITE: "the training diverged",
-    Failure.COLLAPSE: "the policy collapsed",
-    Failure.KILLED: "ended by hand",
-    Failure.DISK_FULL: "the disk is full",
-    Failure.CRASH: "crashed",
-}
+    GPU_MEMORY = "gpu_memory", "out of GPU memory"
+    HOST_MEMORY = "host_memory", "out of host memory"
+    PREEMPTED = "preempted", "preempted"
+    TIME_LIMIT = "time_limit", "time limit reached"
+    NODE_FAILURE = "node_failure", "a node or GPU failed"
+    COMMUNICATION = "communication", "the ranks lost touch"
+    HANG = "hang", "no sign of life"
+    BAD_CONFIGURATION = "bad_configuration", "a configuration that cannot work"
+    REWARD = "reward", "a reward function failed"
+    NON_FINITE = "non_finite", "the training diverged"
+    COLLAPSE = "collapse", "the policy collapsed"
+    KILLED = "killed", "ended by hand"
+    DISK_FULL = "disk_full", "the disk is full"
+    CRASH = "crash", "crashed"  # any other failure
 
 
 def failure_label(name: str) -> str:
