@@ -19,11 +19,11 @@ from grporecipe.files import (
     finite_or_none,
     read_json,
     read_lines,
-    text_or,
     whole_or_none,
     write_json,
 )
 from grposweep.storage import paths
+from grposweep.storage.records import read_fields
 
 
 class Failure(StrEnum):
@@ -89,17 +89,9 @@ class FailureReport:
         """Return the report in a result's ``failure``; None if there is none."""
         if not isinstance(content, Mapping):
             return None
-        lines, again = content.get("last_lines"), content.get("again")
-        name = content.get("class")
-        return cls(
-            kind=text_or(content.get("kind")),
-            message=text_or(content.get("message")),
-            last_lines=tuple(str(line) for line in lines) if isinstance(lines, list) else (),
-            name=None if name is None else str(name),
-            step=None if content.get("then") is None else str(content["then"]),
-            again=again if isinstance(again, bool) else None,
-            nodes=content.get("nodes") if isinstance(content.get("nodes"), str) else None,
-        )
+        lines = content["last_lines"] if isinstance(content.get("last_lines"), list) else []
+        named = {**content, "name": content.get("class"), "step": content.get("then")}
+        return cls(**read_fields(cls, named), last_lines=tuple(map(str, lines)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the known fields under the names of result.json."""
@@ -144,17 +136,11 @@ class TrialResult:
         """Return the result in a trial's folder."""
         content = read_json(trial / paths.RESULT) or {}
         status, listed = (content.get(name) for name in ("status", "evaluated"))
-        numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds", "optimism")
-        counts = ("step", "total_steps", "completions", "attempt", "best_step")
-        texts = ("model", "checkpoint", "reason", "guard")
-        known: dict[str, Any] = {name: as_number(content.get(name)) for name in numbers}
-        known |= {name: count_or_none(content.get(name)) for name in counts}
-        known |= {name: content[name] if isinstance(content.get(name), str) else None for name in texts}
         return cls(
             status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
             failure=FailureReport.parse(content.get("failure")),
             evaluated=[step for step in map(count_or_none, listed) if step] if isinstance(listed, list) else (),
-            **known,
+            **read_fields(cls, content),
         )
 
     def write(self, trial: Path) -> None:
