@@ -32,7 +32,7 @@ class Failure(StrEnum):
     label: str
 
     def __new__(cls, value: str, label: str = "") -> Self:
-        """Keep the label beside the value."""
+        """Keep the label with the value."""
         found = str.__new__(cls, value)
         found._value_, found.label = value, label
         return found

@@ -132,7 +132,7 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
 
 
 def as_own_sweep(before: Experiment, sweep: SweepFolder) -> Experiment:
-    """Return the experiment of a trial as a sweep of its own beside the trial's, with the files as they were recorded."""
+    """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as they were recorded."""
     same = {name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")}
     search = Search(**same, changed_files=RECORDED)
     return replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
