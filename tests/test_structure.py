@@ -24,8 +24,8 @@ MOST_LINES = {
     "grporecipe": 2671, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13616, "grporecipe/linting": 1570,
     "grporecipe/memory": 1281, "grporecipe/rules": 3106, "grposweep": 1217, "grposweep/cli": 1561,
     "grposweep/config": 2669, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4713,
-    "grposweep/schema": 727, "grposweep/screening": 842, "grposweep/search": 2567, "grposweep/storage": 2388,
-    "grposweep/sweep": 4553, "grposweep/train": 5194,
+    "grposweep/schema": 727, "grposweep/screening": 842, "grposweep/search": 2533, "grposweep/storage": 2388,
+    "grposweep/sweep": 4554, "grposweep/train": 5194,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
