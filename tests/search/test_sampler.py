@@ -59,7 +59,8 @@ def open_study(folder: Path, space: Space = MIXED) -> SweepStudy:
 def reopened(study: SweepStudy, folder: Path) -> SweepStudy:
     """A study of the same trials, as the next controller builds it."""
     again = open_study(folder, study.space)
-    again.study.add_trials(study.trials)
+    for trial in study.trials:
+        again.tell(again.add(trial.params, trial.user_attrs), trial.value, trial.intermediate_values)
     return again
 
 

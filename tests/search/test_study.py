@@ -57,8 +57,8 @@ def test_an_invalid_point_is_recorded_as_pruned_with_its_reasons(study: SweepStu
 
 def test_a_replicate_counts_for_nothing_in_the_search(study: SweepStudy) -> None:
     """It is no search trial, is never the best one, and no sampler sees it."""
-    study.add_ended({"lr": 1e-3, "kl": "low"}, {}, 0.5, {})
-    study.add_ended({"lr": 1e-3, "kl": "low"}, {"role": "confirm", "of": 0, "seed": 1000}, 0.9, {})
+    study.tell(study.add({"lr": 1e-3, "kl": "low"}, {}), 0.5, {})
+    study.tell(study.add({"lr": 1e-3, "kl": "low"}, {"role": "confirm", "of": 0, "seed": 1000}), 0.9, {})
     assert [trial.number for trial in study.searched] == [0]
     assert study.best is not None
     assert study.best.number == 0
@@ -74,15 +74,11 @@ def test_samplers_know_what_earlier_sweeps_found_and_the_study_does_not(study: S
     assert study.ask(valid, "tpe", 0) != unknowing
 
 
-def test_a_trial_stopped_early_is_pruned_with_its_evaluations_however_it_comes_into_the_study(
-    study: SweepStudy,
-) -> None:
-    """Told while the sweep ran, or taken from its folder afterwards."""
-    study.tell(study.add({"lr": 1e-3, "kl": "low"}, {}), 0.2, {10: 0.3, 20: 0.2}, pruned=True)
-    study.add_ended({"lr": 2e-3, "kl": "low"}, {}, None, {10: 0.3, 20: 0.2}, pruned=True)
-    told, added = study.trials
-    for trial in (told, added):
-        assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.PRUNED, 0.2, {10: 0.3, 20: 0.2})
+def test_a_trial_stopped_early_is_pruned_with_its_evaluations(study: SweepStudy) -> None:
+    """Its value is the last one."""
+    study.tell(study.add({"lr": 1e-3, "kl": "low"}, {}), None, {10: 0.3, 20: 0.2}, pruned=True)
+    (trial,) = study.trials
+    assert (trial.state, trial.value, trial.intermediate_values) == (TrialState.PRUNED, 0.2, {10: 0.3, 20: 0.2})
     assert study.best is None
 
 
@@ -107,7 +103,7 @@ def test_trials_share_the_lists_of_labels(tmp_path: Path) -> None:
 
     def build() -> None:
         for label in labels[:20]:
-            wide.add_ended({"seed": label}, {}, 0.5, {10: 0.5})
+            wide.tell(wide.add({"seed": label}, {}), 0.5, {10: 0.5})
 
     executed_lines(build, 20_000)
     kind = wide.trials[0].distributions["seed"]

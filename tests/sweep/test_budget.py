@@ -139,7 +139,8 @@ def test_tpe_draws_its_last_points_at_once_and_starts_the_longest_first(compose:
     drawn = [float(str(point["lr"])) for point in queue.study.drawn(20)]
     assert len(drawn) == 4
     again = tpe_queue(compose, tmp_path, HOUR)
-    again.study.study.add_trials(queue.study.trials)
+    for trial in queue.study.trials:
+        again.study.add(trial.params, trial.user_attrs)
     rest = start(again, 3)
     assert sorted(first + rest) == sorted(drawn)
     assert all(later < 1.11 * earlier for earlier, later in pairwise(first + rest))  # a tenth counts as equal

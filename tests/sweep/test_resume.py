@@ -12,6 +12,7 @@ from grposweep.config.compose import open_session
 from grposweep.search.mirror import JournalMirror
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
+from grposweep.search.study import SweepStudy
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.resume import GONE, open_study
 from support import Ended, study, trials
@@ -38,7 +39,7 @@ def space_of(arguments: tuple[str, ...]) -> Space:
         return parse_space(tokens, {}, session.loader)[0]
 
 
-def state(study: optuna.Study) -> list[tuple[Any, ...]]:
+def state(study: optuna.Study | SweepStudy) -> list[tuple[Any, ...]]:
     """All that is known of each trial, but the times."""
     return [
         (t.number, t.state, t.value, t.params, t.distributions, t.user_attrs, t.intermediate_values)
@@ -53,7 +54,7 @@ def load(sweep: Path) -> list[tuple[Any, ...]]:
 
 def reopen(sweep: Path, arguments: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """All trials of the study as the sweep's command builds it."""
-    return state(open_study(SweepFolder(sweep), space_of(arguments), "maximize", "eval_reward").study)
+    return state(open_study(SweepFolder(sweep), space_of(arguments), "maximize", "eval_reward"))
 
 
 def test_the_study_has_all_that_the_journal_shows(sweep: Path) -> None:

@@ -5,7 +5,7 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
@@ -45,8 +45,14 @@ def _section(name: str, schema: Any) -> Iterator[str]:
         yield "\n".join(["Options:\n", *options]) + "\n"
     keys = [field for field in fields(schema) if not is_dataclass(hints[field.name])]
     about = _descriptions(schema)
-    rows = (f"{_row(name, key, hints[key.name])} {about[key.name]} |" for key in keys)
-    yield "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key in keys:
+        path = f"{name}.{key.name}" if name else key.name
+        words = " \\| ".join(f"`{word}`" for word in choices(path)) or type_text(hints[key.name])
+        value = key.default if key.default_factory is MISSING else key.default_factory()
+        default = value if isinstance(value, str) else json.dumps(value)
+        rows.append(f"| `{path}` | {words} | `{default}` | {about[key.name]} |")
+    yield "\n".join([*rows, ""])
     for field in fields(schema):
         if is_dataclass(hints[field.name]):
             yield from _section(f"{name}.{field.name}" if name else field.name, hints[field.name])
@@ -68,17 +74,6 @@ def _options(group: str) -> Iterator[str]:
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         about = [line for line in comments if not line.startswith("@package")]
         yield f"- `{group}={path.stem}`" + (f": {about[0]}" if about else "")
-
-
-def _row(section: str, key: "Field[Any]", kind: Any) -> str:
-    name = f"{section}.{key.name}" if section else key.name
-    words = " \\| ".join(f"`{word}`" for word in choices(name))
-    return f"| `{name}` | {words or type_text(kind)} | `{_default(key)}` |"
-
-
-def _default(key: "Field[Any]") -> str:
-    value = key.default if key.default_factory is MISSING else key.default_factory()
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def type_text(kind: Any) -> str:

@@ -99,10 +99,12 @@ def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measure
     split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
     sides = {name: found for name, found in split.items() if found is not None}
     gains = step_down([partial(_gain, name, ours, rest, values) for name, (_, ours, rest, values) in sides.items()])
-    found = [
-        Contrast(name, better, len(ours), len(rest), gain, _spread(ours, rest))
-        for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True)
-    ]
+    found = []
+    for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True):
+        values = [trial.value for trial in (*ours, *rest)]
+        # what the choice of prompts alone does to two of the results may be more than their range
+        spread = max(max(values) - min(values), 2 * (_sampled(ours, rest).margin(CHANCE) or 0.0))
+        found.append(Contrast(name, better, len(ours), len(rest), gain, spread))
     return sorted(found, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
 
 
@@ -118,12 +120,6 @@ def _gain(name: str, ours: Sequence[Measured], rest: Sequence[Measured], values:
         return mean_difference(ours, rest, chance)
     gains = [math.fsum(one) / len(one) - math.fsum(other) / len(other) for one, other in blocks.values()]
     return estimate(gains, chance, _sampled(ours, rest))
-
-
-def _spread(ours: Sequence[Measured], rest: Sequence[Measured]) -> float:
-    """Return the range of all results, or what the choice of prompts alone does to two of them if that is more."""
-    values = [trial.value for trial in (*ours, *rest)]
-    return max(max(values) - min(values), 2 * (_sampled(ours, rest).margin(CHANCE) or 0.0))
 
 
 def _sampled(one: Sequence[Measured], other: Sequence[Measured]) -> Sampling:

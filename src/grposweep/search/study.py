@@ -1,6 +1,8 @@
-"""The sweep's study, an Optuna study in memory that is built from the trial folders, and the copy that samplers draw from."""
+"""The sweep's study: Optuna's trials in memory, which are built from the trial folders, and the copy that samplers draw from."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +72,13 @@ RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in inv
 
 
 class SweepStudy:
-    """One sweep's Optuna study. It is empty until the trials of ``folder`` are added."""
+    """One sweep's trials, as Optuna describes them. It is empty until those of ``folder`` are added."""
 
     def __init__(self, folder: Path, space: Space, direction: Direction) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
-        self.study = optuna.create_study(study_name=folder.resolve().name, direction=direction)
+        self.trials: list[FrozenTrial] = []
+        """All trials by number, invalid ones included. One that changes is replaced by another object."""
         self._drawn = folder / paths.DRAWN
         self._distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
         self.replication: Replication | None = None  # set where leaders are evaluated again
@@ -83,44 +86,27 @@ class SweepStudy:
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
-        self._trials: list[FrozenTrial] | None = None  # as of our last change: only the controller writes this study
-        self._sorted = 0  # trials whose number is among these, where it belongs: what a trial is never changes
-        self._started, self._searched = list[int](), list[int]()
+        self._started, self._searched = list[int](), list[int]()  # numbers: what a trial is never changes
 
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
         """Tell samplers what earlier sweeps found at points of this space; the study itself stays as it is."""
-        self._prior = [self._trial(point, TrialState.COMPLETE, {}, value=value) for point, value in observations]
+        self._prior = [self._trial(point, {}, state=TrialState.COMPLETE, value=value) for point, value in observations]
         self._view = SamplerView(self._direction, self._prior)
-
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        """Return all trials by number, invalid ones included."""
-        if self._trials is None:
-            self._trials = self.study.get_trials(deepcopy=False)
-            for trial in self._trials[self._sorted :]:
-                if not trial.user_attrs.get("invalid"):
-                    self._started.append(trial.number)
-                    if not is_replicate(trial):
-                        self._searched.append(trial.number)
-            self._sorted = len(self._trials)
-        return self._trials
 
     @property
     def started(self) -> list[FrozenTrial]:
         """Return all trials that this or an earlier controller started, without recorded invalid points."""
-        trials = self.trials
-        return [trials[number] for number in self._started]
+        return [self.trials[number] for number in self._started]
 
     @property
     def searched(self) -> list[FrozenTrial]:
         """Return the started trials of the search itself, without replicates on fresh seeds."""
-        trials = self.trials
-        return [trials[number] for number in self._searched]
+        return [self.trials[number] for number in self._searched]
 
     @property
     def sign(self) -> int:
         """Return 1 if larger objectives are better, otherwise -1."""
-        return 1 if self.study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
+        return 1 if self._direction == "maximize" else -1
 
     @property
     def ranking(self) -> Ranking | None:
@@ -170,27 +156,18 @@ class SweepStudy:
         write_json(self._drawn, {"v": VERSION, "target": target, "points": list(points)})
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
-        """Start a trial at a point, and return its number."""
-        self._append(point, TrialState.RUNNING, attributes)
-        return len(self.trials) - 1
-
-    def add_ended(
-        self,
-        point: Point,
-        attributes: Mapping[str, Any],
-        value: float | None,
-        evaluations: Mapping[int, float],
-        pruned: bool = False,
-    ) -> None:
-        """Add an ended trial, as ``add`` and ``tell`` would leave it, in one append instead of many."""
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
-        if pruned:
-            state, value = TrialState.PRUNED, evaluations[max(evaluations)] if evaluations else None
-        self._append(point, state, attributes, value=value, intermediate_values=dict(evaluations))
+        """Start a trial at a point, and return its number. Raises ValueError for a point outside the space."""
+        trial = self._trial(point, attributes, state=TrialState.RUNNING)
+        trial.number = trial._trial_id = number = len(self.trials)
+        self.trials.append(trial)
+        if not trial.user_attrs.get("invalid"):
+            self._started.append(number)
+            self._searched += [] if is_replicate(trial) else [number]
+        return number
 
     def add_invalid(self, point: Point, problems: list[str]) -> None:
         """Record an invalid grid point as pruned, with its reasons."""
-        self._append(point, TrialState.PRUNED, {"invalid": True, "problems": problems})
+        self.tell(self.add(point, {"invalid": True, "problems": problems}), None, pruned=True)
 
     def tell(
         self, number: int, value: float | None, evaluations: Mapping[int, float] | None = None, pruned: bool = False
@@ -199,20 +176,14 @@ class SweepStudy:
 
         Optuna takes the last evaluation of a pruned trial as its value.
         """
-        trial = self.trials[number]
+        trial, seen = copy(self.trials[number]), dict(evaluations or {})
         if trial.state.is_finished():
             return
-        self._trials = None
-        live = optuna.trial.Trial(self.study, trial._trial_id)  # no public way from a number to a live trial
-        for step, evaluation in (evaluations or {}).items():
-            if step not in trial.intermediate_values:
-                live.report(evaluation, step)
+        trial.state = TrialState.FAIL if value is None else TrialState.COMPLETE
         if pruned:
-            self.study.tell(number, state=TrialState.PRUNED)
-        elif value is None:
-            self.study.tell(number, state=TrialState.FAIL)
-        else:
-            self.study.tell(number, value)
+            trial.state, value = TrialState.PRUNED, seen[max(seen)] if seen else None
+        trial.value, trial.intermediate_values, trial.datetime_complete = value, seen, datetime.now()
+        self.trials[number] = trial
 
     def ask(
         self,
@@ -227,18 +198,13 @@ class SweepStudy:
 
         ``predicted`` are values of trials that have none, by number.
         """
-        trials = self.trials
-        request = SamplerRequest(sampler, seed, len(trials) + ahead, fixed or {})
-        history = self._view.updated(trials, predicted)
+        request = SamplerRequest(sampler, seed, len(self.trials) + ahead, fixed or {})
+        history = self._view.updated(self.trials, predicted)
         drawn = candidates(history, self.space, request, valid.finite)
-        return propose(drawn, valid, {freeze(trial.params) for trial in trials} if self.space.is_finite else ())
+        return propose(drawn, valid, {freeze(trial.params) for trial in self.trials} if self.space.is_finite else ())
 
-    def _append(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> None:
-        self._trials = None
-        self.study.add_trial(self._trial(point, state, attributes, **end))
-
-    def _trial(self, point: Point, state: TrialState, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
+    def _trial(self, point: Point, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
         parameters = {name: kind for name, kind in self._distributions.items() if name in point}
         return optuna.trial.create_trial(
-            state=state, params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
+            params=dict(point), distributions=parameters, user_attrs=dict(attributes), **end
         )

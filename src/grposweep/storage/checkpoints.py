@@ -49,17 +49,6 @@ class Finding:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A layout of the training state. A folder that matches one of the patterns ``marks`` is of this kind.
-
-    ``lacking`` names the files that are missing or cut off, for a folder and its number of ranks.
-    """
-
-    marks: tuple[str, ...]
-    lacking: Callable[[Path, int], Iterator[str]]
-
-
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """Return the complete checkpoint with the highest step, or None to start from the beginning."""
     return max(complete_checkpoints(folder, ranks), key=lambda found: found.step, default=None)
@@ -119,14 +108,14 @@ def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
     path = checkpoint.path
     if (path / FAKE).is_file():
         return Finding(State.COMPLETE)
-    kind = next((kind for kind in KINDS if any(any(path.glob(mark)) for mark in kind.marks)), None)
-    if kind is None:
+    lacks = next((lacks for marks, lacks in KINDS.items() if any(any(path.glob(mark)) for mark in marks)), None)
+    if lacks is None:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
     written = {found.name for found in path.glob("rng_state*.pth")}
     wanted = {"rng_state.pth"} if ranks == 1 else {f"rng_state_{rank}.pth" for rank in range(ranks)}
     if written - wanted:
         return Finding(State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}")
-    lacking = [*kind.lacking(path, ranks), *_torn(path, *sorted(wanted))]
+    lacking = [*lacks(path, ranks), *_torn(path, *sorted(wanted))]
     if _step(path) != checkpoint.step:
         lacking.append("trainer_state.json")
     return Finding(State.TORN, f"{', '.join(lacking)}: missing or cut off") if lacking else Finding(State.COMPLETE)
@@ -175,13 +164,14 @@ def _fsdp_sharded(path: Path, ranks: int) -> Iterator[str]:  # noqa: ARG001 - ev
         yield from (f"{part}/{name}" for name in shards if not (path / part / name).is_file())
 
 
-# The first that matches: DeepSpeed's and FSDP's folders hold none of the others' files.
-KINDS = (
-    _Kind(("*/*_optim_states.pt",), _deepspeed),
-    _Kind(("optimizer_0", "pytorch_model_fsdp_0"), _fsdp_sharded),
-    _Kind(("optimizer.bin", "pytorch_model_fsdp.bin"), _fsdp_full),
-    _Kind(("optimizer.pt",), _replicated),
-)
+# Layouts of the training state: patterns of which one marks a folder, and what names its files that are missing or cut off,
+# for a number of ranks. The first that matches: DeepSpeed's and FSDP's folders hold none of the others' files.
+KINDS: dict[tuple[str, ...], Callable[[Path, int], Iterator[str]]] = {
+    ("*/*_optim_states.pt",): _deepspeed,
+    ("optimizer_0", "pytorch_model_fsdp_0"): _fsdp_sharded,
+    ("optimizer.bin", "pytorch_model_fsdp.bin"): _fsdp_full,
+    ("optimizer.pt",): _replicated,
+}
 
 
 def _step(path: Path) -> int | None:

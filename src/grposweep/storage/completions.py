@@ -14,8 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from grporecipe.files import VERSION, append_line, finite_or_none, read_lines, text_or, whole_or_none, write_text
+from grporecipe.files import VERSION, append_line, finite_or_none, read_lines, text_or, write_text
 from grposweep.storage import paths
+from grposweep.storage.records import read_fields
 
 EVALUATION_BYTES = 32 * 1024  # of one evaluation
 TRIAL_BYTES = 1024 * 1024  # of a trial; the first, the last and the best evaluation are always kept
@@ -46,18 +47,11 @@ class KeptCompletion:
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the completion of a line that has an integer ``step``."""
         parts = line.get("rewards")
-        return cls(
-            step=line["step"],
-            attempt=whole_or_none(line.get("attempt")) or 0,
-            value=finite_or_none(line.get("value")),
-            prompt_id=whole_or_none(line.get("prompt_id")) or 0,
-            prompt=text_or(line.get("prompt")),
-            completion=text_or(line.get("completion")),
-            reward=finite_or_none(line.get("reward")),
-            rewards={str(k): finite_or_none(v) for k, v in parts.items()} if isinstance(parts, dict) else {},
-            truncated=line.get("truncated") is True,
-            template=line.get("template") is True,
-        )
+        known: dict[str, Any] = {"attempt": 0, "value": None, "prompt_id": 0, "prompt": "", "completion": ""}
+        known |= {**read_fields(cls, line), "step": line["step"]}
+        known |= {name: finite_or_none(line.get(name)) for name in ("value", "reward")}
+        rewards = {str(k): finite_or_none(v) for k, v in parts.items()} if isinstance(parts, dict) else {}
+        return cls(**known, rewards=rewards)
 
     def line(self) -> str:
         """Return the JSON line, with its line end."""

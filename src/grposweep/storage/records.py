@@ -4,9 +4,10 @@ Readers tolerate damage: a missing or damaged file reads as None or as an empty 
 field's default, and unknown keys are ignored. ``grposweep doctor`` tells missing and damaged files apart.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,23 @@ from grporecipe.files import (
 )
 from grposweep.schema import Experiment
 from grposweep.storage import paths
+
+_READ: dict[Any, Callable[[Any], Any]] = {
+    int: count_or_none, int | None: count_or_none, float: as_number, float | None: as_number,
+    str: lambda value: text_or(value) or None, str | None: lambda value: value if isinstance(value, str) else None,
+    **dict.fromkeys((bool, bool | None), lambda value: value if isinstance(value, bool) else None),
+}  # fmt: skip
+
+
+@cache
+def _readers(record: Any) -> dict[str, Callable[[Any], Any]]:
+    return {field.name: _READ[field.type] for field in fields(record) if field.type in _READ}
+
+
+def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain fields of a record class that a JSON object holds with their type; the others keep their defaults."""
+    found = {name: read(content.get(name)) for name, read in _readers(record).items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class AttemptEventKind(StrEnum):
@@ -61,21 +79,11 @@ class AttemptEvent:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
-        texts = ("job_id", "kind", "failure", "step", "nodes")
-        flags = ("killed", "unseen", "again")
-        logs, packages = line.get("logs"), line.get("packages")
-        known: dict[str, Any] = {name: line[name] if isinstance(line.get(name), str) else None for name in texts}
-        known |= {name: bool(line[name]) if name in line else None for name in flags}
-        return cls(
-            attempt=line["attempt"],
-            event=text_or(line.get("event")),
-            time=as_number(line.get("time")),
-            packages=packages if isinstance(packages, dict) else None,
-            logs={k: v for k, v in logs.items() if isinstance(v, int)} if isinstance(logs, dict) else None,
-            code=whole_or_none(line.get("code")),
-            seconds=as_number(line.get("seconds")),
-            **known,
-        )
+        found: dict[str, Any] = {"event": "", **read_fields(cls, line), "code": whole_or_none(line.get("code"))}
+        found |= {"packages": line["packages"]} if isinstance(line.get("packages"), dict) else {}
+        if isinstance(logs := line.get("logs"), dict):
+            found["logs"] = {k: v for k, v in logs.items() if isinstance(v, int)}
+        return cls(**{**found, "attempt": line["attempt"]})
 
     def append(self, trial: Path) -> None:
         """Append the event to a trial's attempts.jsonl."""
@@ -117,10 +125,7 @@ class ControlRequest:
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the current request; `pause` and `prune` stay in force across attempts."""
-        content = read_json(trial / paths.CONTROL) or {}
-        action = text_or(content.get("action")) or Action.RUN
-        until = as_number(content.get("until_step"))
-        return cls(action, text_or(content.get("reason")), text_or(content.get("guard")), until)
+        return cls(**read_fields(cls, read_json(trial / paths.CONTROL) or {}))
 
     def write(self, trial: Path) -> None:
         """Replace control.json in a trial's folder."""
@@ -151,9 +156,7 @@ class Heartbeat:
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the last heartbeat in a trial's folder; empty before the first step."""
-        content = read_json(trial / paths.HEARTBEAT) or {}
-        step, total = (count_or_none(content.get(name)) for name in ("step", "total"))
-        return cls(step, total, whole_or_none(content.get("counter")), as_number(content.get("best")))
+        return cls(**read_fields(cls, read_json(trial / paths.HEARTBEAT) or {}))
 
 
 PLACE = ("v", "attempt", "step", "completions", "kind", "time")  # fields of a line that are no metrics
@@ -291,17 +294,11 @@ class SweepProgress:
     def read(cls, sweep: Path) -> Self:
         """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        waiting, counts = content.get("waiting"), ("target", "at_once", "points", "valid", "seeds", "leaders")
-        known = {name: whole_or_none(content.get(name)) for name in counts}
-        return cls(
-            sampler=text_or(content.get("sampler")),
-            budget_gpu_hours=as_number(content.get("budget_gpu_hours")),
-            waiting={str(number): str(why) for number, why in waiting.items()} if isinstance(waiting, dict) else {},
-            notice=text_or(content.get("notice")),
-            effort=1.0 if (effort := as_number(content.get("effort"))) is None else effort,
-            rests=content.get("rests") is True,
-            **{name: count if count is not None and count >= 0 else None for name, count in known.items()},
-        )
+        waiting = content["waiting"] if isinstance(content.get("waiting"), dict) else {}
+        counts = {
+            name: value for name, value in read_fields(cls, content).items() if not isinstance(value, int) or value >= 0
+        }
+        return cls(**counts, waiting={str(number): str(why) for number, why in waiting.items()})
 
     def write(self, sweep: Path) -> None:
         """Replace outlook.json in a sweep's folder."""
@@ -334,11 +331,9 @@ class RankStack:
         found = []
         for path in sorted((trial / paths.STACKS).glob("rank-*.json")):
             content = read_json(path) or {}
-            numbers = {name: whole_or_none(content.get(name)) for name in ("rank", "ranks", "attempt", "step")}
-            frames, since = content.get("frames"), as_number(content.get("since"))
-            if None not in numbers.values() and since is not None and isinstance(frames, list):
-                known: dict[str, Any] = {**numbers, "since": since, "frames": tuple(map(str, frames))}
-                found.append(cls(**known))
+            known, frames = read_fields(cls, content), content.get("frames")
+            if {"rank", "ranks", "attempt", "step", "since"} == known.keys() and isinstance(frames, list):
+                found.append(cls(**known, frames=tuple(map(str, frames))))
         newest = max((stack.attempt for stack in found), default=0)
         return sorted((stack for stack in found if stack.attempt == newest), key=lambda stack: stack.rank)
 
@@ -364,14 +359,7 @@ class CallbackState:
         content = read_json(trial / paths.CALLBACK) or {}
         if content.get("attempt") != attempt:
             return None
-        refused = content.get("refused")
-        return cls(
-            attempt=attempt,
-            step=whole_or_none(content.get("step")) or 0,
-            total=whole_or_none(content.get("total")),
-            stopped=bool(content.get("stopped")),
-            refused=None if refused is None else str(refused),
-        )
+        return cls(**read_fields(cls, content))
 
     def write(self, trial: Path) -> None:
         """Replace callback.json in a trial's folder."""

@@ -19,53 +19,38 @@ from grporecipe.files import (
     finite_or_none,
     read_json,
     read_lines,
-    text_or,
     whole_or_none,
     write_json,
 )
 from grposweep.storage import paths
+from grposweep.storage.records import read_fields
 
 
 class Failure(StrEnum):
-    """The class of a failure: the root cause of a failed attempt, as in result.json and reports."""
+    """The class of a failure: the root cause of a failed attempt, as in result.json and, by its ``label``, in reports."""
 
-    GPU_MEMORY = "gpu_memory"
-    HOST_MEMORY = "host_memory"
-    PREEMPTED = "preempted"
-    TIME_LIMIT = "time_limit"
-    NODE_FAILURE = "node_failure"
-    COMMUNICATION = "communication"
-    HANG = "hang"
-    BAD_CONFIGURATION = "bad_configuration"
-    REWARD = "reward"
-    NON_FINITE = "non_finite"
-    COLLAPSE = "collapse"
-    KILLED = "killed"
-    DISK_FULL = "disk_full"
-    CRASH = "crash"  # any other failure
+    label: str
 
-    @property
-    def label(self) -> str:
-        """Return the class in words."""
-        return _LABELS[self]
+    def __new__(cls, value: str, label: str = "") -> Self:
+        """Keep the label with the value."""
+        found = str.__new__(cls, value)
+        found._value_, found.label = value, label
+        return found
 
-
-_LABELS = {
-    Failure.GPU_MEMORY: "out of GPU memory",
-    Failure.HOST_MEMORY: "out of host memory",
-    Failure.PREEMPTED: "preempted",
-    Failure.TIME_LIMIT: "time limit reached",
-    Failure.NODE_FAILURE: "a node or GPU failed",
-    Failure.COMMUNICATION: "the ranks lost touch",
-    Failure.HANG: "no sign of life",
-    Failure.BAD_CONFIGURATION: "a configuration that cannot work",
-    Failure.REWARD: "a reward function failed",
-    Failure.NON_FINITE: "the training diverged",
-    Failure.COLLAPSE: "the policy collapsed",
-    Failure.KILLED: "ended by hand",
-    Failure.DISK_FULL: "the disk is full",
-    Failure.CRASH: "crashed",
-}
+    GPU_MEMORY = "gpu_memory", "out of GPU memory"
+    HOST_MEMORY = "host_memory", "out of host memory"
+    PREEMPTED = "preempted", "preempted"
+    TIME_LIMIT = "time_limit", "time limit reached"
+    NODE_FAILURE = "node_failure", "a node or GPU failed"
+    COMMUNICATION = "communication", "the ranks lost touch"
+    HANG = "hang", "no sign of life"
+    BAD_CONFIGURATION = "bad_configuration", "a configuration that cannot work"
+    REWARD = "reward", "a reward function failed"
+    NON_FINITE = "non_finite", "the training diverged"
+    COLLAPSE = "collapse", "the policy collapsed"
+    KILLED = "killed", "ended by hand"
+    DISK_FULL = "disk_full", "the disk is full"
+    CRASH = "crash", "crashed"  # any other failure
 
 
 def failure_label(name: str) -> str:
@@ -104,17 +89,9 @@ class FailureReport:
         """Return the report in a result's ``failure``; None if there is none."""
         if not isinstance(content, Mapping):
             return None
-        lines, again = content.get("last_lines"), content.get("again")
-        name = content.get("class")
-        return cls(
-            kind=text_or(content.get("kind")),
-            message=text_or(content.get("message")),
-            last_lines=tuple(str(line) for line in lines) if isinstance(lines, list) else (),
-            name=None if name is None else str(name),
-            step=None if content.get("then") is None else str(content["then"]),
-            again=again if isinstance(again, bool) else None,
-            nodes=content.get("nodes") if isinstance(content.get("nodes"), str) else None,
-        )
+        lines = content["last_lines"] if isinstance(content.get("last_lines"), list) else []
+        named = {**content, "name": content.get("class"), "step": content.get("then")}
+        return cls(**read_fields(cls, named), last_lines=tuple(map(str, lines)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the known fields under the names of result.json."""
@@ -159,17 +136,11 @@ class TrialResult:
         """Return the result in a trial's folder."""
         content = read_json(trial / paths.RESULT) or {}
         status, listed = (content.get(name) for name in ("status", "evaluated"))
-        numbers = ("objective", "objective_se", "start", "start_se", "seconds", "gpu_seconds", "optimism")
-        counts = ("step", "total_steps", "completions", "attempt", "best_step")
-        texts = ("model", "checkpoint", "reason", "guard")
-        known: dict[str, Any] = {name: as_number(content.get(name)) for name in numbers}
-        known |= {name: count_or_none(content.get(name)) for name in counts}
-        known |= {name: content[name] if isinstance(content.get(name), str) else None for name in texts}
         return cls(
             status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
             failure=FailureReport.parse(content.get("failure")),
             evaluated=[step for step in map(count_or_none, listed) if step] if isinstance(listed, list) else (),
-            **known,
+            **read_fields(cls, content),
         )
 
     def write(self, trial: Path) -> None:

@@ -206,7 +206,10 @@ class EarlyStoppingMonitor:
         number = running.folder.number
         reader = self._reader(number, running.folder.head)
         reader.update()
-        if running.request.ends_trial or not self._is_news(running, reader):
+        if running.request.ends_trial or not reader.steps or reader.attempts[-1] < running.attempt:
+            return
+        is_last = reader.completions[-1] >= self._total(number, reader) > 0
+        if is_last or reader.steps[-1] <= self._judged.get(number, 0):
             return
         decision = self._decide(self.study.trials[number], more)
         if decision is not None:
@@ -296,13 +299,6 @@ class EarlyStoppingMonitor:
                 if decision.action in ACTIONS:
                     return ACTIONS[decision.action], decision.reason, ""
         return None
-
-    def _is_news(self, running: RunningAttempt, reader: CurveReader) -> bool:
-        """Return whether this attempt made an evaluation that is not yet judged and is not the last one."""
-        if not reader.steps or reader.attempts[-1] < running.attempt:
-            return False
-        total = self._total(running.folder.number, reader)
-        return reader.steps[-1] > self._judged.get(running.folder.number, 0) and not reader.completions[-1] >= total > 0
 
     def _curve(self, trial: FrozenTrial) -> Curve:
         """Return a trial's present curve."""

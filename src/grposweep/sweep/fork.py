@@ -17,7 +17,7 @@ from grposweep.config.compose import Session, load_experiment, open_session
 from grposweep.config.points import Points, apply_values, check_groups_one_by_one, recorded_points
 from grposweep.registries import is_external
 from grposweep.report.compare import differences
-from grposweep.schema import Experiment, Search
+from grposweep.schema import Experiment
 from grposweep.search.parse import ONE_FACTOR, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Space
 from grposweep.storage import paths
@@ -27,7 +27,7 @@ from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.storage.provenance import repeated_by
 from grposweep.storage.records import apply_oom_fix
 from grposweep.sweep.rerun import (
-    RECORDED,
+    as_own_sweep,
     code_copy,
     compare_metrics,
     go_to,
@@ -170,16 +170,11 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
 
 def _alone(parent: Parent, state: ForkState) -> Experiment:
     """Return the parent's experiment as the control of a sweep of its own."""
-    before = parent.experiment
-    search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
-    search.at, search.seed = before.search.at, before.search.seed
-    search.sampler, search.seeds, search.changed_files = ONE_FACTOR, SEEDS, RECORDED
-    cluster = replace(before.cluster, controller="here", code=before.cluster.code or code_copy(parent.trial))
-    outputs = str(parent.sweep.path.parent)
-    return replace(
-        before, name=None, force=False, verbose=False, outputs=outputs, search=search, cluster=cluster,
-        trainer=replace(before.trainer, fork=state.digest),
-    )  # fmt: skip
+    alone = as_own_sweep(parent.experiment, parent.sweep)
+    alone.search.sampler, alone.search.seeds = ONE_FACTOR, SEEDS
+    code = alone.cluster.code or code_copy(parent.trial)
+    cluster, trainer = replace(alone.cluster, controller="here", code=code), replace(alone.trainer, fork=state.digest)
+    return replace(alone, cluster=cluster, trainer=trainer)
 
 
 def _children(parent: Parent, base: Experiment, changes: dict[str, str], session: Session) -> tuple[Space, Points]:

@@ -123,9 +123,7 @@ def own_conf(recorded: Mapping[str, Any]) -> Path | None:
 def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
     before = load_experiment(trial.path / paths.CONFIG)
-    search = Search(metric=before.search.metric, direction=before.search.direction, last=before.search.last)
-    search.seed, search.at, search.changed_files = before.search.seed, before.search.at, RECORDED
-    alone = replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
+    alone = as_own_sweep(before, sweep)
     if overrides:
         with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
@@ -134,6 +132,13 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
     code = alone.cluster.code or code_copy(trial)
     name = name_of("rerun", trial, Space(), alone)
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
+
+
+def as_own_sweep(before: Experiment, sweep: SweepFolder) -> Experiment:
+    """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as they were recorded."""
+    same = {name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")}
+    search = Search(**same, changed_files=RECORDED)
+    return replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:

@@ -321,7 +321,8 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
         if trial.is_done:
             trial.close_attempt()
             outcome = trial.outcome(metric)
-            study.add_ended(record.point, record.attributes, outcome.value, outcome.evaluations, outcome.is_pruned)
+            number = study.add(record.point, record.attributes)
+            study.tell(number, outcome.value, outcome.evaluations, outcome.is_pruned)
         else:
             study.add(record.point, record.attributes)
     except ValueError:
