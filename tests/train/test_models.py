@@ -96,7 +96,7 @@ def test_two_processes_may_make_the_tiny_model_at_once(monkeypatch: pytest.Monke
     monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
 
     class Slow:
-        def __init__(self, _progress: object) -> None: ...
+        def __init__(self, *_: object) -> None: ...
 
         def save_pretrained(self, draft: Path) -> None:
             shutil.copytree(made, draft, dirs_exist_ok=True)

@@ -203,6 +203,10 @@ class Counter:
 
     def get_reward(self):
         return float(self.count)
+
+    @property
+    def far(self):
+        return self.count > 9
 """
 
 

@@ -333,7 +333,8 @@ def _undescribed(node: ast.AST) -> Iterator[str]:
         if any(isinstance(method, ast.AsyncFunctionDef) and method.name == "get_reward" for method in own):
             yield "its get_reward is async, which is not supported. Make it a plain method."
         for method in own:
-            if not method.name.startswith("_") and method.name not in NOT_TOOLS:
+            # Properties and class methods are no tools: TRL takes what inspect.isfunction finds.
+            if not method.name.startswith("_") and method.name not in NOT_TOOLS and not method.decorator_list:
                 yield from _undescribed(method)
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         text, given = ast.get_docstring(node) or "", node.args
