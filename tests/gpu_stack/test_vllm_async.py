@@ -15,7 +15,7 @@ from grposweep.launchers.local import Local
 from grposweep.process import SOURCE
 from train.conftest import MakeTrial, metrics_of, result_of
 
-from .conftest import PATCHES, SECONDS, SERVED, SERVER_SECONDS, STEPS, Ranks, is_marked, log_of
+from .conftest import PATCHES, SECONDS, SERVED, SERVER_SECONDS, STEPS, Ranks, left_after, log_of
 from .test_sharded_training import ADAPTERS
 
 pytestmark = pytest.mark.gpu_stack
@@ -101,7 +101,7 @@ def test_a_trial_samples_from_its_own_server(make_trial: MakeTrial, ranks: Ranks
     assert own.train(folder, **marked) == ExitCode.FINISHED, log_of(folder)
     assert max(abs(step["ratio"] - 1) for step in steps_of(folder)) < ROUNDING
     assert "Application startup complete" in (folder / "logs" / "vllm.log").read_text()
-    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if is_marked(path, str(folder))]
+    assert not left_after(30, str(folder))
 
 
 def test_a_killed_training_resumes_in_sync_and_leaves_no_process(
@@ -131,10 +131,7 @@ def test_a_killed_training_resumes_in_sync_and_leaves_no_process(
             time.sleep(0.02)
         trainer.send_signal(signal.SIGKILL)
         trainer.wait()
-    until = time.monotonic() + 30
-    while any(is_marked(path, str(folder)) for path in Path("/proc").glob("[0-9]*/environ")):
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    assert not left_after(30, str(folder))
     reached = max(int(path.name.rpartition("-")[2]) for path in (folder / "checkpoints").glob("checkpoint-*"))
     assert 5 <= reached < 60
     append_line(folder / "attempts.jsonl", {"attempt": 1})

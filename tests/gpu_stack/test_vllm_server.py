@@ -1,14 +1,12 @@
 """A real vLLM server (its CPU build) that grposweep starts, and trainers of all kinds that send it their weights."""
 
-from pathlib import Path
-
 import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.launchers.local import Local
 from train.conftest import MakeTrial, metrics_of, result_of
 
-from .conftest import ROUNDING, SERVED, SERVER_SECONDS, STEPS, Ranks, differences, is_marked, log_of, wrapped
+from .conftest import ROUNDING, SERVED, SERVER_SECONDS, STEPS, Ranks, differences, left_after, log_of, wrapped
 from .test_sharded_training import ADAPTERS
 
 pytestmark = pytest.mark.gpu_stack
@@ -66,4 +64,4 @@ def test_a_trial_starts_its_own_server_and_takes_it_down(make_trial: MakeTrial, 
     assert len(found) == STEPS
     assert max(found) < ROUNDING
     assert "Application startup complete" in (folder / "logs" / "vllm.log").read_text()
-    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if is_marked(path, str(folder))]
+    assert not left_after(30, str(folder))

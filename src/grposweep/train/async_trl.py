@@ -181,9 +181,8 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
     _keep_best = trl.Trainer._keep_best
 
-    def __init__(self, attempt: Attempt, held_out: Dataset, rewards: list[Reward], **kwargs: Any) -> None:
-        self.attempt, self.held_out, self.rewards = attempt, held_out, rewards
-        self.is_chat = not isinstance(held_out[0]["prompt"], str)
+    def __init__(self, attempt: Attempt, held_out: Dataset, rewards: list[Reward], chat: bool, **kwargs: Any) -> None:
+        self.attempt, self.held_out, self.rewards, self.is_chat = attempt, held_out, rewards, chat
         self.sampler = kwargs["processing_class"]
         super().__init__(**kwargs)
 
@@ -304,6 +303,7 @@ def build_trainer(
         attempt,
         data.held_out,
         rewards,
+        chat,
         model=model.path,
         reward_funcs=[ScoredText(reward.spec, reward.is_only, tokenizer, chat) for reward in rewards],
         args=arguments,
