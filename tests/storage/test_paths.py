@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from grporecipe.diagnose import readers
+from grporecipe.linting import command
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from support import PROJECT
@@ -23,9 +24,10 @@ def spelled(path: Path) -> list[str]:
 
 def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
     """To rename a file, change one line."""
-    # Logs of trials are found by name in grporecipe too, which does not know sweeps.
-    others = {Path(paths.__file__), Path(readers.__file__)}
+    # Logs of trials and sweeps are found by name in grporecipe too, which does not know sweeps.
+    others = {Path(paths.__file__), Path(readers.__file__), Path(command.__file__)}
     assert (readers.METRICS, readers.PLAN, readers.CONFIG) == (paths.METRICS, paths.PLAN, paths.CONFIG)
+    assert command.SWEEP == paths.SWEEP
     modules = [path for path in (PROJECT / "src").rglob("*.py") if path not in others]
     assert {str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))} == {}
 

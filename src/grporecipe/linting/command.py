@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 YAML = (".yaml", ".yml")
 PYTHON = (".py", ".ipynb")
 SUFFIXES = frozenset((*YAML, *SHELLS, *PYTHON))
+SWEEP = "sweep.yaml"  # in the folder of a sweep's results
 SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__"})
 # The recipes of a project's tests are short and unusual by intention: in folders only their errors are shown.
 TESTS = frozenset({"tests", "test"})
@@ -81,7 +82,7 @@ def _walk(top: Path) -> Iterator[Path]:
 def _is_searched(here: Path, name: str) -> bool:
     """Return whether a folder may hold recipes: not if hidden, a virtual environment, a cache or the results of a sweep."""
     there = here / name
-    is_sweep = (there / "trials").is_dir() and (there / "sweep.yaml").exists()
+    is_sweep = (there / "trials").is_dir() and (there / SWEEP).exists()
     return not name.startswith(".") and name not in SKIPPED and not (there / "pyvenv.cfg").exists() and not is_sweep
 
 
