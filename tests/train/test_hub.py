@@ -95,6 +95,12 @@ def test_a_hub_that_cannot_be_reached_is_one_message(server: Hub, monkeypatch: p
     assert "\n" not in str(refused.value)
 
 
+def test_digits_of_an_address_are_no_status() -> None:
+    """A port or the id of a request may hold 403."""
+    error = ConnectionError("cannot connect to http://127.0.0.1:40313")
+    assert "gated" not in hub.explain_absence(MODEL, error)
+
+
 def test_a_complete_copy_will_do_without_a_connection(server: Hub) -> None:
     """By the branch's name as well as by the commit."""
     folder = hub.download_model(MODEL, silent)

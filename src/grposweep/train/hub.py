@@ -71,8 +71,8 @@ def go_offline() -> None:
 
 def explain_absence(model: Model, error: Exception) -> str:
     """Return why a model could not be had, and the ways to have it."""
-    text = str(error)
-    if "gated" in text.lower() or "401" in text or "403" in text:
+    text, status = str(error), getattr(getattr(error, "response", None), "status_code", None)  # ids in the text have digits
+    if "gated" in text.lower() or status in (401, 403):
         return (
             f"model.path={model.path} is gated on the hub, and this machine may not read it. Accept its licence there "
             "and run `hf auth login` (`huggingface-cli login` in older releases; or set HF_TOKEN), or set model.path to a local "
