@@ -71,7 +71,8 @@ def go_offline() -> None:
 
 def explain_absence(model: Model, error: Exception) -> str:
     """Return why a model could not be had, and the ways to have it."""
-    text, status = str(error), getattr(getattr(error, "response", None), "status_code", None)  # ids in the text have digits
+    text = str(error)  # its ports and ids have digits, so the status is read from the response
+    status = getattr(getattr(error, "response", None), "status_code", None)
     if "gated" in text.lower() or status in (401, 403):
         return (
             f"model.path={model.path} is gated on the hub, and this machine may not read it. Accept its licence there "
