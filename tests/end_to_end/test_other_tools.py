@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support import Ended, environment, lines, trials, wait_for
+from support import Ended, environment, grposweep, lines, trials, wait_for
 
 pytestmark = pytest.mark.slow
 Run = Callable[..., Ended]
@@ -96,3 +96,22 @@ def test_tensorboard_for_another_program_is_its_recipes_business(run: Run) -> No
     ended = run("tracker=tensorboard", "trainer=fake")
     assert ended.code == 2
     assert "tracker=tensorboard" in ended.err
+
+
+def test_trls_own_script_trains_from_the_winners_recipe(run: Run, here: Path) -> None:
+    """Prompts and rewards of the user's files included; only the tiny model has to be named."""
+    rows = [json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) for n in range(10, 50)]
+    (here / "sums.jsonl").write_text("\n".join(rows))
+    (here / "mine.py").write_text(
+        "def close(completions, answer, **_):\n    return [float(c == a) for c, a in zip(completions, answer)]\n"
+    )
+    task = ("task=jsonl", "task.path=sums.jsonl", "task.rewards=[mine.py:close,exact]", "task.eval_prompts=8")
+    swept = run(*task, "name=s", "schedule.max_steps=2")
+    assert swept.code == 0, swept.err
+    assert grposweep(here, "best", "s", "--export", "r.yaml", "--as", "trl").code == 0
+    (model,) = swept.sweep.glob("trials/*/model")
+    more = ["--model_name_or_path", str(model), "--output_dir", "out", "--report_to", "none"]
+    command = [sys.executable, "-m", "trl.scripts.grpo", "--config", "r.yaml", *more]
+    ended = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "eval_rewards/close/mean" in ended.stdout + ended.stderr

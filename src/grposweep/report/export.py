@@ -34,6 +34,9 @@ from grposweep.storage.records import read_metrics
 if TYPE_CHECKING:
     import pandas
 
+    from grporecipe.setting import Setting
+    from grposweep.schema import Task
+
 ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
@@ -344,6 +347,8 @@ def winner_texts(view: SweepView) -> dict[str, str]:
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) -> str:
     """Return a framework's recipe. Comments name what it cannot express."""
+    import yaml
+
     from grporecipe import frameworks
     from grporecipe.frameworks.parsing.load import Options, load_recipe
     from grporecipe.translate import render, translate
@@ -353,7 +358,6 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     from grposweep.config.to_setting import read_setting
     from grposweep.external import RECIPE
     from grposweep.registries import is_external
-    from grposweep.schema import Task
 
     experiment = load_experiment(best.path / paths.CONFIG)
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
@@ -369,15 +373,67 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         tell(f"not kept: {text}")
-    task = experiment.task
+    data = {} if is_theirs or form != "trl" else _data_and_rewards(view, experiment.task, setting)
+    omitted = (
+        ""
+        if is_theirs
+        else _omitted(experiment.task)
+        if not data
+        else (f"# Launch it in {view.provenance.get('working_directory')}. TRL chooses its held-out prompts itself.\n")
+    )
+    if setting.model_name_or_path is None:
+        omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
+    return (
+        omitted
+        + _own_output(best, render(translation, head, form))
+        + (yaml.safe_dump(data, sort_keys=False) if data else "")
+    )
+
+
+def _omitted(task: "Task") -> str:
+    from grposweep.schema import Task
+
     keys = {name: value for name, value in vars(task).items() if name in ALWAYS_NAMED or value != getattr(Task(), name)}
     keys |= {"rewards": ",".join(task.rewards)}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    omitted = "" if is_theirs else f"# Not in it: prompts and rewards (here {source}).\n"
-    if setting.model_name_or_path is None:
-        omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
-    return omitted + _own_output(best, render(translation, head, form))
+    return f"# Not in it: prompts and rewards (here {source}).\n"
+
+
+# Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.
+READ_ELSEWHERE = ("prompt_column", "answer_column", "chat", "system_prompt", "keep_between", "tools", "environment_factory",
+                  "train_prompts")  # fmt: skip
+
+
+def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict[str, Any]:
+    """Return a task's data and rewards as TRL's own script takes them; empty if it cannot.
+
+    Source: trl 1.16 scripts/grpo.py, scripts/utils.py (DatasetMixtureConfig).
+    """
+    from grposweep.schema import Task
+
+    there = Path(str(view.provenance.get("working_directory") or "."))
+    data, rewards = there / (task.path or ""), [_dotted(spec, there) for spec in task.rewards]
+    is_plain = all(getattr(task, name) == getattr(Task(), name) for name in READ_ELSEWHERE)
+    if not (is_plain and data.is_file() and data.suffix == ".jsonl" and all(rewards) and setting.train_prompts):
+        return {}
+    with suppress(OSError, ValueError, AttributeError), data.open(encoding="utf-8-sig") as rows:
+        if not isinstance(json.loads(rows.readline()).get("answer"), str):  # rewards get text here, and numbers there
+            return {}
+    held_out = setting.eval_prompts or 0
+    share = {"test_split_size": round(held_out / (held_out + setting.train_prompts), 4)} if held_out else {}
+    return {"datasets": [{"path": "json", "data_files": str(data)}], **share, "reward_funcs": rewards}
+
+
+def _dotted(spec: str, there: Path) -> str:
+    """Return a reward as TRL imports it from a folder; empty if it lies elsewhere."""
+    place, _, name = spec.rpartition(":")
+    if not place:
+        return f"grposweep.train.rewards.{name}"
+    if not place.endswith(".py"):
+        return f"{place}.{name}"
+    path = there / place
+    return ".".join((*path.relative_to(there).with_suffix("").parts, name)) if path.is_relative_to(there) else ""
 
 
 @dataclass(frozen=True)
