@@ -28,6 +28,7 @@ ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stac
 MOST_SECONDS = 20.0  # of CPU time in the test's own process; on a busy machine a second is two
 
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
+os.environ.setdefault("GRPOSWEEP_CACHE", str(Path.home() / ".cache/grposweep/tests"))  # not the user's index of sweeps
 
 
 def pytest_configure(config: pytest.Config) -> None:

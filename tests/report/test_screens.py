@@ -130,8 +130,11 @@ def test_the_newest_sweep_is_meant_where_none_is_named(commands: Commands) -> No
 @pytest.mark.parametrize(
     "arguments", [("status",), ("status", "nowhere"), ("show", "3"), ("list",), ("status", "x\0y")]
 )
-def test_where_there_is_no_sweep_one_message_says_what_to_do(commands: Commands, arguments: tuple[str, ...]) -> None:
+def test_where_there_is_no_sweep_one_message_says_what_to_do(
+    commands: Commands, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 2, no traceback."""
+    monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path))
     ended = commands(*arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "no sweep" in ended.err

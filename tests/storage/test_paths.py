@@ -1,13 +1,16 @@
 """The names of a sweep's files are spelled in one module."""
 
 import ast
+import shutil
 from pathlib import Path
+
+import pytest
 
 from grporecipe.diagnose import readers
 from grporecipe.linting import command
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
-from support import PROJECT
+from support import PROJECT, grposweep, run_in
 
 # Words that name other things as well, or are printed.
 COMMON = {
@@ -44,3 +47,17 @@ def test_a_link_is_not_followed_when_a_model_is_deleted(tmp_path: Path) -> None:
     trial.delete_model()
     trial.delete_checkpoints()
     assert (elsewhere / "weights").exists()
+
+
+def test_sweeps_are_listed_from_any_folder_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user has started some; a name alone is refused with the path to give, because another folder may reuse it."""
+    monkeypatch.setenv("GRPOSWEEP_CACHE", str(tmp_path / "cache"))
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    sweep = run_in(here, "trainer=fake", "schedule.budget_completions=320", "name=mine").sweep
+    run_in(here, "trainer=fake", "schedule.budget_completions=320", "name=mine")
+    assert grposweep(elsewhere, "list").out.count(f"in {sweep.parent}:") == 1
+    assert f"Name it by its path: {sweep}" in grposweep(elsewhere, "best", "mine").err
+    shutil.rmtree(here)
+    assert "no sweep in" in grposweep(elsewhere, "list").err

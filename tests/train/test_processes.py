@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from command_server import start_forked
+from grposweep.storage.folders import cache_folder
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .test_fake import environment
@@ -39,7 +40,7 @@ def here(cool_tiny: None) -> dict[str, str]:
     full = {**tiny.RECIPE, "steps": 700}
     cool, tiny_recipe = tiny.tiny_folder(), dict(tiny.RECIPE)
     tiny.RECIPE.update(full)
-    target = tiny.cache_folder() / f"tiny-{tiny.recipe_hash()}"
+    target = cache_folder() / f"tiny-{tiny.recipe_hash()}"
     tiny.RECIPE.update(tiny_recipe)
     if not target.exists():
         target.symlink_to(cool)

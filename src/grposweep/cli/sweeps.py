@@ -122,15 +122,22 @@ def list_(
 ) -> None:
     """List the sweeps below a folder, the newest first.
 
+    Without sweeps in outputs/ it lists those of all folders where you have started some.
+
     Dry runs and sweeps of the fake trainer come last.
     """
     from grposweep.report.status import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
+    from grposweep.storage.folders import find_sweeps, remembered
 
-    views, damaged = read_sweeps(folder or _outputs_of(config_dir))
+    here = folder or _outputs_of(config_dir)
+    is_elsewhere = folder is None and next(find_sweeps(here), None) is None
+    views, damaged = read_sweeps(here, *(remembered() if is_elsewhere else ()))
     console = build_console(SCREEN_COLUMNS)
-    if views:
-        console.print(sweeps_table(views))
+    for place in dict.fromkeys(view.path.parent if is_elsewhere else here for view in views):
+        if is_elsewhere:
+            console.print(f"in {place}:", markup=False, soft_wrap=True)
+        console.print(sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place))
     for why in damaged:
         console.print(why, style="yellow", markup=False, soft_wrap=True)
 

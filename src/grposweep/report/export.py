@@ -17,7 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_json, write_text
+from grporecipe.files import parse_json, read_json, write_text
 from grporecipe.terminal import say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
@@ -418,7 +418,7 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict
     if not (is_plain and data.is_file() and data.suffix == ".jsonl" and all(rewards) and setting.train_prompts):
         return {}
     with suppress(OSError, ValueError, AttributeError), data.open(encoding="utf-8-sig") as rows:
-        if not isinstance(json.loads(rows.readline()).get("answer"), str):  # rewards get text here, and numbers there
+        if not isinstance(parse_json(rows.readline()).get("answer"), str):  # rewards get text here, and numbers there
             return {}
     held_out = setting.eval_prompts or 0
     share = {"test_split_size": round(held_out / (held_out + setting.train_prompts), 4)} if held_out else {}

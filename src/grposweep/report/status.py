@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -252,13 +253,13 @@ def _in(view: SweepView, state: State) -> list[TrialView]:
     return [trial for trial in view.trials if trial.state is state]
 
 
-def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
-    """Read the sweeps in and below a folder, the latest first, dry runs and fake ones last; and say for each unreadable one why.
+def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
+    """Read the sweeps in and below folders, the latest first, dry runs and fake ones last; and say for each unreadable one why.
 
     Raises UserError if there is none.
     """
     views, damaged = [], []
-    for sweep in sorted(find_sweeps(folder), key=lambda sweep: -last_change(sweep.path)):
+    for sweep in sorted(chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)):
         try:
             views.append(read_sweep(sweep))
         except UserError as error:
@@ -267,7 +268,8 @@ def read_sweeps(folder: Path) -> tuple[list[SweepView], list[str]]:
             damaged.append(f"{error.filename} cannot be read ({error.strerror})")
     views.sort(key=lambda view: view.is_dry or view.is_fake)
     if not views and not damaged:
-        raise UserError(f"no sweep in {folder.resolve()} or below. Name a folder that has some (outputs by default).")
+        looked = ", ".join(str(folder.resolve()) for folder in folders)
+        raise UserError(f"no sweep in {looked} or below. Name a folder that has some (outputs by default).")
     return views, damaged
 
 

@@ -4,13 +4,14 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import delete_folder, parse_yaml, read_json, read_tail, read_text
+from grporecipe.files import delete_folder, parse_yaml, read_json, read_tail, read_text, write_text
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
@@ -27,6 +28,7 @@ from grposweep.storage.records import (
 from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
 
 LOG_TAIL_BYTES = 1 << 16  # the last lines of these bytes are shown
+INDEX = "outputs.txt"  # in the user's cache: the folders that hold sweeps
 SEARCH_DEPTH = 4  # levels of folders below the one that is searched
 RERUN = re.compile(r"-\d{4,}-(rerun|fork)-[0-9a-f]{6}$")  # ends the name of a trial's rerun or fork
 
@@ -268,6 +270,31 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     return next((folder for folder in found if folder.is_real), found[0])
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for created models and the index of sweeps: $GRPOSWEEP_CACHE, $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("GRPOSWEEP_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
+
+
+def remember(outputs: Path) -> None:
+    """Note a folder of sweeps in the user's index, where they are found from any other folder."""
+    known = remembered()
+    if (outputs := outputs.resolve()) not in known:
+        with suppress(OSError):  # a convenience only
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            write_text(cache_folder() / INDEX, "".join(f"{path}\n" for path in [*known, outputs]))
+
+
+def remembered() -> list[Path]:
+    """Return the folders in the user's index that still exist."""
+    try:
+        lines = (cache_folder() / INDEX).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    return [path for path in map(Path, lines) if path.is_dir()]
+
+
 def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
     """Yield the sweeps in and below a folder, a few levels deep. The inside of a sweep is not searched.
 
@@ -316,4 +343,9 @@ def _instead(outputs: Path, named: str = "") -> str:
         return f"Did you mean {near[0]}?"
     if names:
         return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
-    return "Name a sweep's folder by its path, or go to where its outputs/ are."
+    elsewhere = [path for folder in remembered() if named and is_sweep(path := folder / named)]
+    return (
+        f"Name it by its path: {elsewhere[0]}"
+        if elsewhere
+        else "Name a sweep's folder by its path, or see 'grposweep list'."
+    )

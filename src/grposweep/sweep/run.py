@@ -41,6 +41,7 @@ from grposweep.search.parse import check_numbers
 from grposweep.search.space import Direction, Space
 from grposweep.search.validity import check_space
 from grposweep.storage import paths
+from grposweep.storage.folders import remember
 from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance, note_command
@@ -217,6 +218,7 @@ def run_sweep(
         renew_untrained(folder, provenance)
         stack.enter_context(controller_log(folder.path, console, base.verbose))
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
+        remember(Path(base.outputs))
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)

@@ -15,7 +15,6 @@ GRPO's task is to make that a habit.
 import hashlib
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -29,6 +28,7 @@ import transformers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from grposweep.storage.folders import cache_folder
 from grposweep.train.tasks.arithmetic import CHARACTERS, TOOL_CHARACTERS, WARM_START_PAIRS, pairs
 
 EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS = "embedded", "embedded-text", "embedded-tools"
@@ -104,13 +104,6 @@ def tiny_folder(path: str = EMBEDDED, progress: Progress = silent) -> Path:
     if not (target / "config.json").is_file():
         _make(target, path, progress)
     return target
-
-
-def cache_folder() -> Path:
-    """Return the folder for created models: $GRPOSWEEP_CACHE, otherwise under $XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("GRPOSWEEP_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
 
 
 def recipe_hash(path: str = EMBEDDED) -> str:
