@@ -23,6 +23,7 @@ from grporecipe.files import parse_yaml, write_text
 from grporecipe.frameworks.base import RELEASE, Framework, TranslatedRecipe, Values, read_mapping
 from grporecipe.frameworks.parsing.launcher_files import WORDS
 from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
+from grporecipe.frameworks.parsing.yaml_text import convert, flatten
 from grporecipe.frameworks.reading import release_defaults, values_of
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
@@ -241,6 +242,7 @@ def translate(
     """
     left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
     setting = _with_minimum_rate(setting, left)
+    setting = _with_paths(setting, recipe)
     setting = _with_split(setting, target, left)
     setting = _with_intervals(setting)
     if recipe is not None:
@@ -254,15 +256,21 @@ def translate(
         written = _with_asynchrony(written, setting, recipe, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
-    kept = _kept_as_they_are(left, setting, target, written.recipe)
-    text = written.recipe
+    is_same = setting.framework.name == target and written.file_name.endswith(".yaml")
+    kept = {} if is_same else _kept_as_they_are(left, setting, target, written.recipe)
+    text = _with_rest(written.recipe, left, target) if is_same else written.recipe
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
-    stated = {**parse_yaml(written.recipe), **kept} if shares_names else kept
+    stated = flatten(parse_yaml(text)) if is_same else {**parse_yaml(written.recipe), **kept} if shares_names else kept
     stated |= {"torch_dtype": stated["dtype"]} if "dtype" in stated else {}  # one key: its name before transformers 5
-    rewards = () if target != "trl" else list_unknown_rewards(kept)
-    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
-    after = read_back(replace(written, recipe=text), target, setting) if kept else after
+    rewards = () if target != "trl" else list_unknown_rewards(parse_yaml(text))
+    own = [line for line in written.losses if not (is_same and line.startswith(OF_TASK))]
+    losses = (*list_unknown(setting, recipe), *own, *list_left_out(left, stated), *rewards)
+    if not (
+        is_same or any("reward func" in line or line.startswith("rewards") for line in losses) or REWARD.search(text)
+    ):
+        losses += ("reward functions and the columns of the data: set them, because none are written",)
+    after = read_back(replace(written, recipe=text), target, setting) if text != written.recipe else after
     if is_copied:
         after = after.replace({"sharding": setting.sharding})
     losses += tuple(find_lost(setting, after, " ".join(losses)))
@@ -347,6 +355,22 @@ OF_FULLY_ASYNC: Mapping[str, Any] = {  # the rest of what verl's own configurati
 }  # fmt: skip
 
 
+OF_TASK = ("reward", "data.train_files")  # lines about a task that another framework would need
+REWARD = re.compile(r"reward_func|remote_url")
+
+
+def _with_rest(text: str, left: Mapping[str, Any], target: str) -> str:
+    """Return a recipe with the other keys of a recipe of the same framework, as they are."""
+    content = parse_yaml(text)
+    for key, value in left.items():
+        place, *names = content, *(key.split(".") if frameworks.FRAMEWORKS[target].is_dotted else [key])
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+        if value is not None and not _is_unreadable(key, value, target) and isinstance(place, dict):
+            place.setdefault(names[-1], value)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold and that are not at their default."""
     framework, takes = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
@@ -359,7 +383,10 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
         is_held = is_held or _is_read(framework, key, value, setting)
-        is_default = key in takes and takes[key].default == value and key != "reward_funcs"  # other scripts have others
+        # other scripts have other rewards
+        is_default = (
+            key in takes and key != "reward_funcs" and takes[key].default == convert(value, takes[key].type).value
+        )
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
@@ -430,7 +457,9 @@ def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
                 setting = setting.replace({name: f"{data}@{left.pop(key)}"})
             elif data and source == SPLIT_IN_NAME and "@" in data:
                 data, _, split = data.partition("@")
-                setting, more = setting.replace({name: data}), {} if split == default else {key: split}
+                native, takes_split = setting.keys.get(name, name), frameworks.FRAMEWORKS[target].traits.follows_trl
+                named = {key: split} if takes_split else {native: f"{data}@{split}"}
+                setting, more = setting.replace({name: data}), {} if takes_split and split == default else named
                 left |= more
     return setting
 
@@ -444,6 +473,16 @@ def _with_types(setting: Setting, recipe: Recipe) -> Setting:
     if stated and types.get("weights_dtype") == "float32" and types["autocast_dtype"] is None:
         types["autocast_dtype"] = stated
     return setting.replace(types)
+
+
+PATHS = ("model_name_or_path", "dataset_name", "eval_dataset_name")
+
+
+def _with_paths(setting: Setting, recipe: Recipe | None) -> Setting:
+    """Return a setting with the paths of a script as it writes them, such as ``$HOME/data/train.parquet``."""
+    unresolved = {} if recipe is None else {key.lstrip("+"): text for key, text in recipe.unresolved.items()}
+    texts = {name: unresolved[key] for name in PATHS if (key := setting.keys.get(name, "")) in unresolved}
+    return setting.replace({name: text for name, text in texts.items() if re.fullmatch(r"[\w./${}-]+", text)})
 
 
 def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
@@ -503,9 +542,12 @@ def list_left_out(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[
 
 
 def list_unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
-    """Name the values that only a running shell knows. The framework's defaults are written for them."""
+    """Name the values that only a running shell knows. Paths are written as they are, defaults of the framework for others."""
+    paths = {setting.keys.get(name): getattr(setting, name) for name in PATHS}
     for key, value in recipe.unresolved.items() if recipe is not None else ():
-        if key.lstrip("+") in setting.keys.values():
+        if paths.get(key.lstrip("+"), "") == value:
+            yield f"{key}={value}: written as it is, and nothing replaces the variable in a file: write the path out"
+        elif key.lstrip("+") in setting.keys.values():
             yield f"{key}={value}: only the running script knows it, so {setting.trainer}'s default is taken: set it"
 
 

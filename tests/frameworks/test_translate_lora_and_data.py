@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from grporecipe import frameworks
 from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import Options, build_recipe, parse_recipe
+from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipe, parse_recipe
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.setting import Setting
 from grporecipe.translate import read_back, translate, translate_file
@@ -190,3 +190,69 @@ def test_what_ms_swift_says_in_its_own_form_is_translated_or_named() -> None:
         written = yaml.safe_load(next(iter(found.files.values())))
         assert (written["dataset_name"], written["use_peft"]) == ("AI/math", True)
         assert "vllm_mode" not in written
+
+
+def lines_of(framework: str, target: str, config: dict[str, Any]) -> tuple[str, str]:
+    """What a translation writes, and its list of losses."""
+    recipe = build_recipe(config, Options(framework, processes=8))
+    found = translate(frameworks.read_recipe(recipe).setting, target, recipe)
+    return next(iter(found.files.values())), "\n".join(found.losses)
+
+
+@pytest.mark.parametrize("target", ["trl", "open-r1", "unsloth", "ms-swift", "easyr1", "verl", "openrlhf"])
+def test_weights_of_rewards_are_copied_or_listed(target: str) -> None:
+    """The trained objective is their sum."""
+    rewards = {"reward_funcs": ["accuracy_reward", "think_format_reward"], "reward_weights": [1.0, 0.2]}
+    text, listed = lines_of("trl", target, {**BASE, **rewards})
+    assert "reward_weights:\n- 1.0\n- 0.2" in text or "reward_weights=[1.0, 0.2]" in listed
+
+
+@pytest.mark.parametrize("target", ["ms-swift", "verl", "openrlhf"])
+def test_a_split_that_the_target_cannot_name_is_listed(target: str) -> None:
+    """Without it the held-out data are the training data."""
+    data = {"data.train_files": "o/math@train", "data.val_files": "o/math@test", "trainer.val_freq": 5}
+    text, listed = lines_of("easyr1", target, {**data, "worker.rollout.n": 5})
+    assert "data.train_files=o/math@train, data.val_files=o/math@test" in listed
+    assert "evaluates nothing" not in listed
+    assert "o/math@" not in text
+
+
+@pytest.mark.parametrize(("target", "names"), [("trl", False), ("easyr1", False), ("open-r1", False), ("verl", True)])
+def test_a_recipe_without_rewards_says_so_unless_the_framework_chooses_them(target: str, names: bool) -> None:
+    """verl chooses by the data, and nothing else does."""
+    keys = {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 5, "data.train_files": "d.parquet"}
+    assert ("reward functions and the columns of the data" in lines_of("verl", target, keys)[1]) != names
+
+
+def test_a_path_of_the_shell_stays_as_it_is_written(tmp_path: Path) -> None:
+    """Another folder would be worse than one that has to be written out."""
+    script = tmp_path / "run.sh"
+    keys = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=5 trainer.n_gpus_per_node=8"
+    script.write_text(f"python3 -m verl.trainer.main_ppo {keys} data.train_files=$HOME/data/a.parquet\n")
+    recipe = load_recipe(script, Options("auto", processes=8))
+    found = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
+    text = next(iter(found.files.values()))
+    assert "dataset_name: $HOME/data/a.parquet" in text
+    assert "data.train_files=$HOME/data/a.parquet: written as it is" in "\n".join(found.losses)
+
+
+@pytest.mark.parametrize(
+    ("framework", "config"),
+    [
+        ("verl", {"algorithm.adv_estimator": "grpo", "trainer.project_name": "mine", "actor_rollout_ref.rollout.n": 5}),
+        (
+            "easyr1",
+            {"worker.rollout.n": 5, "worker.reward.reward_function": "math.py:score", "data.prompt_key": "problem"},
+        ),
+        ("ms-swift", {"rlhf_type": "grpo", "model": "m", "reward_funcs": ["mine"], "external_plugins": ["p.py"]}),
+        ("trl", {**BASE, "learning_rate": "1e-6", "reward_funcs": ["accuracy_reward"]}),
+    ],
+)
+def test_a_recipe_translated_to_its_own_framework_keeps_every_key(framework: str, config: dict[str, Any]) -> None:
+    """Names of projects, rewards and columns too, and nothing is said to be lost."""
+    text, listed = lines_of(framework, framework, config)
+    written = flatten(yaml.safe_load(text))
+    for key, value in config.items():
+        assert written[key] in (value, 1e-6), key
+    assert "not translated" not in listed
+    assert "reward" not in listed

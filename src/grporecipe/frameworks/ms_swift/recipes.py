@@ -388,7 +388,7 @@ def losses(s: Setting) -> Iterator[str]:
     if s.vllm_importance_sampling_clip_min is not None and s.use_vllm:
         yield "vllm_importance_sampling_clip_min: ms-swift has an upper bound only"
     yield from unwritten("ms-swift", s, FIELDS)
-    if s.evaluates and s.eval_strategy != "no":
+    if s.evaluates and s.eval_strategy != "no" and not s.eval_dataset_name:
         yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
     yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
     if s.framework != TRAITS:

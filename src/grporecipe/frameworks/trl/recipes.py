@@ -149,7 +149,8 @@ OTHERS = (
     Field("save_strategy", "save_strategy", RELEASE, read=read_strategy, plain=False),
     Field("save_steps", "save_steps", derive=_save_steps),
     Field("reward_weights", "reward_weights", RELEASE, fixable=False, plain=False,
-          read=lambda weights: len(weights) if isinstance(weights, list) else None),
+          read=lambda weights: len(weights) if isinstance(weights, list) else None,
+          write=lambda _: None),  # a setting holds their number, and a translation copies them
     Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
           read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
     Field("gradient_checkpointing", "gradient_checkpointing", RELEASE, read=lambda is_on: is_on is True or is_on == "unsloth"),
