@@ -242,7 +242,7 @@ def translate(
     """
     left = dict(native or {}) if recipe is None else find_left_out(recipe, setting)
     setting = _with_minimum_rate(setting, left)
-    setting = _with_paths(setting, recipe)
+    setting = with_paths(setting, recipe)
     setting = _with_split(setting, target, left)
     setting = _with_intervals(setting)
     if recipe is not None:
@@ -478,7 +478,7 @@ def _with_types(setting: Setting, recipe: Recipe) -> Setting:
 PATHS = ("model_name_or_path", "dataset_name", "eval_dataset_name")
 
 
-def _with_paths(setting: Setting, recipe: Recipe | None) -> Setting:
+def with_paths(setting: Setting, recipe: Recipe | None) -> Setting:
     """Return a setting with the paths of a script as it writes them, such as ``$HOME/data/train.parquet``."""
     unresolved = {} if recipe is None else {key.lstrip("+"): text for key, text in recipe.unresolved.items()}
     texts = {name: unresolved[key] for name in PATHS if (key := setting.keys.get(name, "")) in unresolved}

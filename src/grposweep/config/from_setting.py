@@ -15,7 +15,7 @@ from grporecipe.frameworks.writing import in_completions
 from grporecipe.planning import save_every, total_steps
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting
-from grporecipe.translate import Translation, find_left_out, find_lost, list_left_out, list_unknown
+from grporecipe.translate import Translation, find_left_out, find_lost, list_left_out, list_unknown, with_paths
 from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
@@ -149,12 +149,12 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     if recipe is None:
         files, losses = write_own(setting)
         return Translation(files, shlex.join(COMMAND), losses)
+    found, setting = find_left_out(recipe, setting), with_paths(setting, recipe)
     asynchronous = {name: recipe.config[name] for name in keys_with("async_trl").values() if name in recipe.config}
     trainer = {"kind": "async_trl", **asynchronous} if setting.asynchronous else {}
     files, losses = write_own(setting, model_types(recipe, setting), trainer)
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-    found = find_left_out(recipe, setting)
     held = {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16") if setting.framework.follows_trl}
     left = list_left_out(found, held | {"deepspeed": setting.sharding})
     losses = (*list_unknown(setting, recipe), *losses, *left)
