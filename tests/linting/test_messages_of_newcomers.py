@@ -115,11 +115,13 @@ def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: st
 
 
 def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> None:
-    """For one key the reason has the hint, for several keys the list has it."""
+    """For one key the reason has the hint, for several keys the list has it. Any number of near names is a warning."""
     script = tmp_path / "run.sh"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)" in found.message
+    assert found.severity == "warning"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1 trainer.nothing_like=2"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch (ppo_epochs?), trainer.nothing_like" in found.message
+    assert found.severity == "warning"
