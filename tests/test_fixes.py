@@ -65,6 +65,7 @@ def verify(s: Setting, problem: Problem, fix: Fix) -> Setting:
     assert {key for key, _ in fix.keys} <= set(KEYS.values()), "not a key of ours"
     assert problem.code not in broken(after)
     assert broken(after) <= broken(s)
+    assert not any({name for name, _ in fix.change} & {*other.broken.fields} for other in errors(check(after)))
     assert all(getattr(s, name) != value for name, value in fix.change), "repeats what is set"
     assert all(getattr(after, name) == value for name, value in fix.change), "auto takes the change back"
     return after

@@ -2,7 +2,8 @@
 
 Kinds of candidates, in order: suggestions of the rule; hardware sizes with the same generations; other generations;
 other processes. Within a kind, fewer keys come first, then nearer completions per optimizer step. A candidate is a
-fix if it removes the problem and causes no new error. The first of each kind is shown.
+fix if it removes the problem, causes no new error, and sets no key that another error still blames. The first of each
+kind is shown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -233,16 +234,19 @@ class _Verifier:
         # with ``auto`` the planner may undo a size
         if any(getattr(after, name) != value for name, value in change.items()):
             return False
-        return all(code in self._before and code != self._code for code in self._broken(after, change))
+        return all(
+            other.code in self._before and other.code != self._code and change.keys().isdisjoint(other.broken.fields)
+            for other in self._broken(after, change)
+        )
 
-    def _broken(self, after: Setting, change: Change) -> Iterator[str]:
-        """Return the codes of errors that a change may have left or caused."""
+    def _broken(self, after: Setting, change: Change) -> Iterator[Problem]:
+        """Return the errors that a change may have left or caused."""
         if after.processes is None or self._s.processes is None:
-            yield from (other.code for other in errors(check(after, self._ignore)))
+            yield from errors(check(after, self._ignore))
             return
         for rule in _affected(_touched(after, change), self._ignore, after.framework):
-            if rule.find(after):
-                yield rule.code
+            if found := rule.find(after):
+                yield Problem(rule, after, found)
 
 
 def _touched(s: Setting, change: Change) -> frozenset[str]:

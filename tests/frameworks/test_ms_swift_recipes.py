@@ -75,6 +75,23 @@ def test_the_defaults_fit_eight_processes_and_not_one(processes: int, fits: bool
     assert ("GB101" not in lint(processes)) == fits
 
 
+@pytest.mark.parametrize("config", [
+    {"bf16": True, "fp16": True}, {"bf16": True, "fp16": True, "torch_dtype": "float16"},
+    {"bf16": True, "torch_dtype": "float32"}, {"fp16": True, "torch_dtype": "bfloat16"},
+    {"bf16_full_eval": True, "fp16_full_eval": True},
+])  # fmt: skip
+def test_two_precisions_at_once_are_refused(config: dict[str, Any]) -> None:
+    """Set, or derived from torch_dtype (base_args/model_args.py _init_mixed_precision); one of them as false is fine."""
+    assert "transformers takes at most one" in lint(**config)["GV505"]
+    assert "GV505" not in lint(**{**config, "fp16": False, "fp16_full_eval": False})
+
+
+def test_before_3_3_1_torch_dtype_alone_sets_the_precision() -> None:
+    """It overwrote both keys."""
+    recipe = Recipe("ms-swift", (3, 3, 0), {"rlhf_type": "grpo", "bf16": True, "fp16": True}, 8)
+    assert "GV505" not in {found.code for found in lint_recipe(recipe).diagnostics}
+
+
 def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
     """And with the group's deviation its coefficient cancels out."""
     s = read(beta=0.1, kl_in_reward=True)

@@ -99,6 +99,29 @@ def test_two_sizes_of_log_probabilities_are_fixed_together(tmp_path: Path) -> No
     assert [fix.change for fix in found.fixes] == [dict.fromkeys(logged, 15), {"trainer.n_gpus_per_node": 2}]
 
 
+def test_no_alternative_sets_a_key_that_another_error_still_refuses() -> None:
+    """A file with two errors about one size: steps of 122 prompts fit its micro-batches, not its rollout of 512."""
+    easyr1 = """\
+data: {rollout_batch_size: 512}
+algorithm: {adv_estimator: grpo}
+worker:
+  actor: {global_batch_size: 120, micro_batch_size_per_device_for_update: 4, micro_batch_size_per_device_for_experience: 16}
+  rollout: {n: 5}
+trainer: {nnodes: 1, n_gpus_per_node: 8}
+"""
+    verl = VERL.format("").replace("train_batch_size=64", "train_batch_size=512")
+    verl = verl.replace("ppo_mini_batch_size=64", "ppo_mini_batch_size=1024")
+    for text, name, code, size in [
+        (easyr1, "easy.yaml", "GB306", "worker.actor.global_batch_size"),
+        (verl.replace("ppo_micro_batch_size_per_gpu=8", "ppo_micro_batch_size_per_gpu=7"), "run.sh", "GB404",
+         "actor_rollout_ref.actor.ppo_mini_batch_size"),
+    ]:  # fmt: skip
+        (found,) = (found for found in judge(text, name).diagnostics if found.code == code)
+        steps = [fix.change[size] for fix in found.fixes if size in fix.change]
+        assert len(found.fixes) > len(steps)
+        assert all(512 % step == 0 for step in steps)
+
+
 @pytest.mark.parametrize(
     ("text", "fix"),
     [
@@ -115,11 +138,13 @@ def test_a_fix_of_a_script_is_written_as_the_script_writes_it(text: str, fix: st
 
 
 def test_an_unknown_key_has_its_near_name_without_a_version(tmp_path: Path) -> None:
-    """For one key the reason has the hint, for several keys the list has it."""
+    """For one key the reason has the hint, for several keys the list has it. Any number of near names is a warning."""
     script = tmp_path / "run.sh"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch: no verl release has this key (ppo_epochs?)" in found.message
+    assert found.severity == "warning"
     script.write_text(VERL.format("actor_rollout_ref.actor.ppo_epoch=1 trainer.nothing_like=2"))
     (found,) = (one for one in lint(script).recipes[0].diagnostics if one.code == "GV110")
     assert "actor_rollout_ref.actor.ppo_epoch (ppo_epochs?), trainer.nothing_like" in found.message
+    assert found.severity == "warning"

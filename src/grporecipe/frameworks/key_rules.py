@@ -389,9 +389,7 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
             why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
-        # A single key that resembles one of the framework may be misspelt; several may be those of a fork.
-        is_misspelt = len(keys) == 1 and bool(near) and _never_taken(keys[0], recipe)
-        severity: Severity | None = "warning" if is_misspelt else None
+        severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
         yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
 
 

@@ -47,6 +47,13 @@ def _with_liger(*names: str) -> Callable[[Values], bool]:
     return lambda v: bool(v["use_liger_kernel"]) and any(v[name] != known()[name].default for name in names)
 
 
+def _two_precisions(v: Values) -> bool:
+    """Return whether fp16 and bf16 are both on: base_args/model_args.py _init_mixed_precision derives what is not set."""
+    fp16, bf16 = v["fp16"], v["bf16"]
+    fp16 = v["torch_dtype"] in ("float16", "float32") if fp16 is None else fp16
+    return bool(fp16 and (v["torch_dtype"] == "bfloat16" if bf16 is None else bf16))
+
+
 REFUSED = (
     Conflict(("dataset",), lambda v: not v["dataset"], "no training data are named", instead="Set dataset."),
     Conflict(("reward_funcs",), lambda v: not (v["reward_funcs"] or v["reward_model"] or v["use_gym_env"] or v["gym_env"]
@@ -109,6 +116,11 @@ REFUSED = (
          "without padding a flash attention is needed", instead="Set attn_impl=flash_attn.", since=(3, 12, 0)),
     Conflict(("deepspeed", "fsdp"), lambda v: bool(v["deepspeed"] and v["fsdp"]), "there is one sharding: DeepSpeed, or FSDP",
          {"fsdp": None}, since=(4, 0, 0)),
+    Conflict(("fp16", "bf16", "torch_dtype"), _two_precisions,
+         "fp16 and bf16 are then both on (one that is not set follows torch_dtype), and transformers takes at most one",
+         {"fp16": False}, "Set fp16=false on GPUs since Ampere, or bf16=false on older ones.", since=(3, 3, 1)),
+    Conflict(("fp16_full_eval", "bf16_full_eval"), lambda v: bool(v["fp16_full_eval"] and v["bf16_full_eval"]),
+         "bf16_full_eval is on as well, and transformers takes at most one", {"fp16_full_eval": None}),
     Conflict(("sdar_loss_coef", "advantage_reweight"),
          lambda v: (v["sdar_loss_coef"] or 0) > 0 and v["advantage_reweight"] == "rlsd",
          "there is one distillation: SDAR, or RLSD", {"sdar_loss_coef": None}),
@@ -174,8 +186,8 @@ def ms_swift_accepts_the_combination(recipe: Recipe) -> Iterator[Violation]:
     """Keys that ms-swift refuses together at start or at the first step, or that leave it without a training signal.
 
     Missing data; missing rewards (measured: it silently trains without any); warmup set twice; options that
-    the Liger loss, a teacher or asynchronous generation exclude. arguments/rlhf_args.py _init_grpo, _check_grpo,
-    _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout.
+    the Liger loss, a teacher or asynchronous generation exclude; fp16 with bf16. arguments/rlhf_args.py _init_grpo, _check_grpo,
+    _check_opd_rl, _check_rlsd, _check_sdar, _init_rollout; transformers training_args.py __post_init__.
     """
     yield from _broken(recipe, REFUSED)
 
