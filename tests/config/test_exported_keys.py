@@ -82,7 +82,7 @@ def other(key: str, value: Any) -> str:
         "word"
         if is_word
         else "8"
-        if key.endswith(("_length", "_eval", "_generation", "_batch_size", "_iterations"))
+        if key.endswith(("_length", "_eval", "_generation", "_batch_size", "_iterations", "_tasks", "_maxsize"))
         else "0.5"
     )
 

@@ -27,6 +27,7 @@ from grposweep.search.space import Space
 
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
+COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
 VERBOSE = ("-v", "--verbose")  # these flags show the controller's log on the terminal
 # By error: what the user can change about a file that cannot be written. Other errors are shown in full.
 DISK_ERRORS = {
@@ -51,7 +52,8 @@ def command(main: Callable[[], None]) -> None:
     try:
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
-        check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
+        if COMPLETION.isdisjoint(sys.argv):
+            check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
     except (UserError, HydraException, OmegaConfBaseException) as error:
         if wanted:

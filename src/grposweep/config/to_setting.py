@@ -5,6 +5,7 @@ The tables of `grposweep.config.fields` say which key decides which field.
 
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING
 from dataclasses import fields as fields_of
 from math import inf
 from typing import Any, get_args
@@ -186,7 +187,9 @@ def read_architecture(shape: Shape) -> Architecture | None:
 def prepared_architecture(counted: Mapping[str, Any]) -> Architecture | None:
     """Return the architecture that preparation read from the model itself, or None before that."""
     shape = counted.get("model")
-    known = isinstance(shape, dict) and shape.keys() == {field.name for field in fields_of(Architecture)}
+    fields = {field.name: field.default is MISSING for field in fields_of(Architecture)}
+    needed = {name for name, is_needed in fields.items() if is_needed}
+    known = isinstance(shape, dict) and needed <= shape.keys() <= fields.keys()
     return Architecture(**shape) if known else None  # type: ignore[arg-type]  # its keys are checked above
 
 
