@@ -20,7 +20,8 @@ from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
 from grposweep.process import run_command
-from grposweep.schema import Experiment, Schedule, keys_with
+from grposweep.registries import is_asynchronous
+from grposweep.schema import Experiment, Schedule, keys_with, value_at
 
 OWN = "grposweep"
 NAME = "translated"  # of the options, and of the study
@@ -170,6 +171,12 @@ def _held(setting: Setting) -> Setting:
     return Setting().replace({name: getattr(fits, name) for name in names})
 
 
+def _asynchronous(experiment: Experiment) -> dict[str, Any]:
+    """Return the keys of TRL's asynchronous trainer, which no other trainer has."""
+    is_async = is_asynchronous(experiment.trainer.kind)
+    return {name: value_at(experiment, key) for key, name in keys_with("async_trl").items() if is_async}
+
+
 def native_keys(experiment: Experiment) -> dict[str, Any]:
     """Return TRL's keys for values of an experiment that its setting does not hold."""
     model, precision, generation = experiment.model, read_precision(experiment.model), experiment.generation
@@ -187,6 +194,6 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
         "offload": None if trainer.offload == "none" else trainer.offload,
         "eval_on_start": experiment.schedule.eval_at_start or None, "log_completions": trainer.log_completions or None,
         "checkpoint_minutes": None if minutes == Schedule().checkpoint_minutes else minutes,
-        **(server if generation.vllm_mode == "server" else {}), **trainer.args,
+        **(server if generation.vllm_mode == "server" else {}), **trainer.args, **_asynchronous(experiment),
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}
