@@ -218,8 +218,13 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
             f"search.metric={metric}, but no evaluation reported it. Did you mean {' or '.join(near)}? "
             f"Set search.metric={near[0]}."
         )
+    if not names:
+        raise UnknownMetricError(
+            f"search.metric={metric}, but this trial reported no metric. Those of a script are read from the trainer_state.json "
+            "of its checkpoints: set save_strategy: steps in its recipe, or give it grposweep's Callback."
+        )
     raise UnknownMetricError(
-        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
+        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names)}. "
         "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
 
