@@ -23,9 +23,9 @@ MOST_FILES = 246  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2818, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13818, "grporecipe/linting": 1632,
     "grporecipe/memory": 1288, "grporecipe/rules": 3117, "grposweep": 1225, "grposweep/cli": 1577,
-    "grposweep/config": 2813, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4791,
-    "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2533, "grposweep/storage": 2427,
-    "grposweep/sweep": 4571, "grposweep/train": 5874,
+    "grposweep/config": 2850, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4807,
+    "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2533, "grposweep/storage": 2435,
+    "grposweep/sweep": 4571, "grposweep/train": 5883,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -26,7 +26,8 @@ NEEDS = {
     "generation.vllm_server": SERVER, "generation.vllm_gpus": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
     "model.lora.alpha": ADAPTER, "model.lora.dropout": ADAPTER, "model.lora.target": ADAPTER, "model.quantization": ADAPTER,
     "loss.sapo_": ("loss.loss_type=sapo",), "loss.vespo_": ("loss.loss_type=vespo",), "kl.ref_": ("kl.sync_ref_model=true",),
-    "loss.entropy_": ("loss.use_adaptive_entropy=true",), "trainer.max_": ASYNC, "trainer.weight_": ASYNC, "trainer.queue_": ASYNC,
+    "loss.entropy_": ("loss.use_adaptive_entropy=true",),
+    "trainer.max_": ASYNC, "trainer.weight_": ASYNC, "trainer.queue_": ASYNC,
 }  # fmt: skip
 # A key's overrides, if its value alone is no other valid setting.
 CHANGES: dict[str, list[str]] = {

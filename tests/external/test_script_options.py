@@ -111,6 +111,17 @@ def test_a_value_that_the_script_sets_or_never_reads_is_refused(
     assert all(said in problem and "all values would train the same" in problem for problem in problems)
 
 
+def test_a_flag_that_no_class_has_is_refused(tmp_path: Path) -> None:
+    """HfArgumentParser raises ValueError for it, unless the script takes what remains."""
+    (tmp_path / "recipe.yaml").write_text("num_generations: 8\nmax_steps: 2\nrl_gamma: 0.2\nno_flag: null\n")
+    script = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "cluster=dry_run")
+    (tmp_path / "train.py").write_text(HF)
+    ended = run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3")
+    assert (ended.code, "the parser of train.py stops at rl_gamma, which" in ended.err) == (2, True)
+    (tmp_path / "train.py").write_text(HF.replace("dataclasses()", "dataclasses(return_remaining_strings=True)"))
+    assert "stops at" not in run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3").err
+
+
 def test_keys_of_classes_that_the_script_does_not_parse_are_refused(tmp_path: Path) -> None:
     """Its parser stops at each: in the recipe, in trainer.args, and where another key's refusal names one."""
     (tmp_path / "train.py").write_text(TRAINS.format("use(mine)"))
@@ -142,3 +153,38 @@ def test_a_recipe_for_more_processes_is_refused_until_the_command_chooses(tmp_pa
     refused = run_in(tmp_path, *sweep, "-m", "lr=1e-4,1e-3")
     assert (refused.code, "run.sh is for 8 processes, and cluster.processes=1" in refused.err) == (2, True)
     assert "is for 8" not in run_in(tmp_path, *sweep, "cluster.processes=1", "-m", "lr=1e-4,1e-3").err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line", "more", "refused"),
+    [
+        ('save_strategy: "no"', "", (), True),
+        ("save_strategy: no", "", (), True),
+        ('save_strategy: "no"', "", ("trainer.arguments=[--save_strategy,steps]",), False),
+        ('save_strategy: "no"', "from grposweep.train import Callback", (), False),
+        ("save_strategy: steps", "", (), False),
+    ],
+)
+def test_a_script_that_saves_no_state_is_refused(
+    tmp_path: Path, recipe: str, line: str, more: tuple[str, ...], refused: bool
+) -> None:
+    """Its metrics are read from that state, so all trials would train for no result."""
+    (tmp_path / "train.py").write_text(TRAINS.format("use(mine)") + line)
+    (tmp_path / "recipe.yaml").write_text(f"num_generations: 8\nmax_steps: 2\n{recipe}\n")
+    words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "search.metric=reward", *more)
+    ended = run_in(tmp_path, *words, "cluster=dry_run", "-m", "lr=1e-4,1e-3")
+    assert ("Set save_strategy: steps in it" in ended.err) == refused, ended.err + ended.out
+    assert (ended.code == 2) == refused, ended.err + ended.out
+
+
+def test_a_recipe_without_a_sign_of_grpo_is_told_a_key_of_it(tmp_path: Path) -> None:
+    """``run.py`` has no ``--framework``; with the named key the recipe is read."""
+    (tmp_path / "train.py").write_text(TRAINS.format("use(mine)"))
+    (tmp_path / "recipe.yaml").write_text("learning_rate: 1.0e-5\nmax_steps: 2\n")
+    words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "cluster=dry_run")
+    ended = run_in(tmp_path, *words)
+    assert (ended.code, "--framework" in ended.err) == (2, False)
+    assert "It is read as a recipe of TRL: set a key of GRPO in it, such as num_generations." in ended.err
+    with (tmp_path / "recipe.yaml").open("a") as file:
+        file.write("num_generations: 8\n")
+    assert run_in(tmp_path, *words).code == 0

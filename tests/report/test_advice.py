@@ -185,3 +185,26 @@ def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
         (folder / "trial.json").write_text(json.dumps(trial | {"point": {**trial["point"], "seed": 1}}))
     (step,) = advice(sweep).steps
     assert (step.text, step.command.split()[-1]) == ("Train twice as long", "schedule.budget_completions=12800")
+
+
+def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
+    """The sweep was started with three seeds and continued with five. Of a key that is there twice the last value counts."""
+    sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))
+    for seeds in (3, 5):
+        command = f"{COMMAND} name=t schedule.epochs=1 schedule.epochs=2 search.seeds={seeds}"
+        with (sweep / "commands.jsonl").open("a") as file:
+            file.write(json.dumps({"v": 1, "command": command, "working_directory": str(Path.cwd())}) + "\n")
+    page = render_report(read_sweep(sweep))
+    assert "search.seeds=5" in page[page.index('id="provenance"') :]
+    assert "search.seeds=3" not in page
+    (step,) = [step for step in advice(sweep).steps if "search.seeds" in step.command]
+    assert step.command == "python src/run.py sweeps=lr_batch search.trials=4 name=t schedule.epochs=2 search.seeds=5"
+
+
+def test_an_exact_tie_without_intervals_is_a_tie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all points, or of the best ones; without it the earlier trial would be the best."""
+    view = read_sweep(make(tmp_path, (1e-4, 0.2625), (3e-4, 0.2625), objective_se=None))
+    print_results(build_console(80), view, RunEnd())
+    assert "No winner: the 2 points cannot be told apart" in " ".join(capsys.readouterr().out.split())
+    view = read_sweep(make(tmp_path / "3", (1e-4, 0.6), (3e-4, 0.6), (5e-4, 0.5), objective_se=None))
+    assert tie_sentences(view)[0] == "Trials 0, 1 are tied on one seed: lr 0.0001 or 0.0003, batch small."

@@ -17,6 +17,7 @@ from grposweep.storage.completions import (
     read_prompt_rewards,
     rewind_completions,
 )
+from support import lines
 
 
 def evaluation(step: int, value: float = 0.5, text: str = "4", count: int = 2) -> list[KeptCompletion]:
@@ -35,7 +36,9 @@ def test_an_evaluation_that_happens_again_replaces_the_earlier_one(tmp_path: Pat
     """After a resume: nothing is there twice, and what lies after the checkpoint is gone."""
     for step in (0, 2, 4):
         keep_completions(tmp_path, evaluation(step))
+        append_prompt_rewards(tmp_path, step, PromptRewards("a", (0.5,)))
     rewind_completions(tmp_path, 2)
+    assert [line["step"] for line in lines(tmp_path / "prompt_rewards.jsonl")] == [0, 2]
     assert list(read_completions(tmp_path)) == [0, 2]
     keep_completions(tmp_path, evaluation(2, text="5"))
     assert [[kept.completion for kept in group] for group in read_completions(tmp_path).values()] == [

@@ -13,6 +13,8 @@ from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_setting
+from grposweep.report.space_summary import SpaceSummary, print_space_summary
+from grposweep.report.tables import build_console
 from grposweep.storage.inputs import find_inputs
 from grposweep.train.prepare import prepare_sweep
 
@@ -77,6 +79,24 @@ def test_data_that_was_edited_while_its_preparation_waited_is_counted_as_it_was(
     shutil.rmtree(tmp_path / "inputs")
     assert prepare_sweep(tmp_path) == 2
     assert "mine.jsonl has changed since the sweep recorded it" in capsys.readouterr().err
+
+
+def test_rows_that_repeat_a_prompt_are_accounted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 rows with 25 prompts: a held-out prompt is used once, all rows of the others are trained on."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rows = [json.dumps({"prompt": f"{n % 25}+1=", "answer": str(n % 25 + 1)}) for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    task = ("trainer.kind=fake", "task.kind=jsonl", f"task.path={tmp_path}/rows.jsonl", "task.eval_prompts=16")
+    key = write_sweep(tmp_path, *task)
+    assert prepare_sweep(tmp_path) == 0
+    entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
+    summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
+    print_space_summary(build_console(200), summary, build_experiment(*task), [], entries, tmp_path)
+    said = f"{entries[key]['train_prompts']} rows of 13 other prompts to train on. Rows with the same prompt stay on one side"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"held out: 12 of task.eval_prompts=16 prompts (at most half of the data); {said}" in shown
 
 
 def test_errors_in_data_name_the_users_file(

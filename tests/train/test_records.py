@@ -110,3 +110,10 @@ def test_a_missing_metric_is_answered_with_the_nearest_or_those_there_are(metric
     lines = [{"step": 4, "time": 1.0, "loss": 0.5, "eval_reward": 0.5}]
     with pytest.raises(UserError, match=said):
         check_objective(lines, metric, find_objective(lines, Search(metric=metric, last=1)))
+
+
+def test_a_program_that_reported_nothing_is_told_where_its_metrics_come_from() -> None:
+    """There is none of them to choose."""
+    with pytest.raises(UserError, match=r"reported no metric.*save_strategy: steps") as raised:
+        check_objective([], "reward", find_objective([], Search(metric="reward", last=1)))
+    assert "one of them" not in str(raised.value)

@@ -50,7 +50,11 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
         found = _loaded(path, file_stamp(path), Options(framework, version, processes))
         return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
     except UserError as error:
-        raise UserError(f"trainer.recipe={trainer.recipe}: {error}") from error
+        # lint's option is no key of a sweep, whose trainer decides whose recipe it is
+        program = FRAMEWORKS[framework].traits.display_name
+        advice = f"It is read as a recipe of {program}: set a key of GRPO in it, such as num_generations."
+        said = str(error).replace("Name its framework with --framework if it is one.", advice)
+        raise UserError(f"trainer.recipe={trainer.recipe}: {said}") from error
 
 
 @lru_cache(maxsize=16)

@@ -323,10 +323,12 @@ def _takes(trainer: Trainer) -> Callable[[str], bool]:
 def not_taken(trainer: Trainer) -> list[str]:
     """Return the keys of a script's recipe at which its parser stops, whichever release of TRL it has."""
     code = _code_of(trainer)
-    if code is None or code.other_keys != "stop" or code.declares_more or "TrlParser" not in code.parsers:
+    reads = {"TrlParser", *(["HfArgumentParser"] if trainer.takes == "flags" else [])}
+    if code is None or code.other_keys != "stop" or code.declares_more or reads.isdisjoint(code.parsers):
         return []
-    takes = _takes(trainer)
-    return [name for name in load_base(replace(trainer, args={})).config if name != "env" and not takes(name)]
+    takes, base = _takes(trainer), load_base(replace(trainer, args={})).config
+    passed = [name for name, value in base.items() if trainer.takes == "config" or value not in (None, [])]
+    return [name for name in passed if name != "env" and not takes(name)]
 
 
 def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:

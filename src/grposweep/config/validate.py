@@ -11,6 +11,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load_entry
+from grposweep.config.base_recipe import load_base
 from grposweep.config.native_keys import check_args, check_async, check_reach, check_read, not_taken, passed_keys
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
@@ -439,6 +440,29 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
         yield from check_script(trainer.script, folder / trainer.script)
         yield from check_options(experiment, folder / trainer.script)
+        yield from check_saved(trainer, folder / trainer.script)
+
+
+# What in a script may save a state without checkpoints, or report without one.
+_REPORTS = re.compile(r"grposweep|[Cc]allback|save_state|save_strategy")
+
+
+def check_saved(trainer: Trainer, path: Path) -> Iterator[str]:
+    """Say if a script certainly saves no trainer_state.json, from which its metrics are read.
+
+    Source: transformers 5.23 trainer.py, _save_checkpoint and save_state.
+    """
+    if not path.is_file() or trainer.recipe is None or not Path(trainer.recipe).is_file():
+        return  # each has a message of its own
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    is_whole = "GRPOTrainer(" in text and not _REPORTS.search(text)
+    saves = load_base(trainer).config.get("save_strategy") not in ("no", False)  # YAML reads a bare no as false
+    if is_whole and not saves and "--save_strategy" not in trainer.arguments:
+        yield (
+            f"trainer.recipe={trainer.recipe} has save_strategy: no. Metrics are read from the trainer_state.json of "
+            "checkpoints, so no trial would have a result. Set save_strategy: steps in it, or give the script grposweep's "
+            "Callback."
+        )
 
 
 SHAPE = frozenset({f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")})

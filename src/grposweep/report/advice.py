@@ -217,7 +217,7 @@ def _tied(view: SweepView) -> list[RankedPoint]:
 
 def _is_close(one: RankedPoint, other: RankedPoint) -> bool:
     if one.half is None or other.half is None:
-        return False
+        return one.value == other.value
     return abs(one.value - other.value) <= math.hypot(one.half, other.half)
 
 
@@ -228,7 +228,8 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         trials = [best.first, *(point.first for point in tied)]
         named = ", ".join(str(trial.number) for trial in trials[:MOST_TIED])
         more = f" and {len(trials) - MOST_TIED} more" if len(trials) > MOST_TIED else ""
-        yield f"Trials {named}{more} do not differ significantly {what}: {_spread(view, trials)}."
+        close = "are tied" if best.half is None else "do not differ significantly"
+        yield f"Trials {named}{more} {close} {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
     if best.half is None:
@@ -390,7 +391,12 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     if keeps_name and any(trial.files for trial in view.trials):  # an edit since then must not stop the command
         changes = {"search.changed_files": "recorded", **changes}
     dropped = (*changes, *(() if keeps_name else ("name",)))
-    kept = [word for word in words or ["python", "src/run.py"] if word.partition("=")[0] not in dropped]
+    last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}  # the one that counts
+    kept = [
+        word
+        for n, word in enumerate(words or ["python", "src/run.py"])
+        if (name := word.partition("=")[0]) not in dropped and last.get(name, n) == n
+    ]
     there = str(view.provenance.get("working_directory") or Path.cwd())
     elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
     return elsewhere + shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])

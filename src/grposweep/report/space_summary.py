@@ -151,12 +151,20 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
 def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
     """Return how many prompts are held out if the data have fewer than the task wants; empty otherwise."""
     wanted = base.task.eval_prompts
-    counts = [(entry["train_prompts"], entry["eval_prompts"]) for entry in prepared.values() if "eval_prompts" in entry]
-    trained, held_out = min(counts, key=lambda pair: pair[1], default=(0, wanted))
-    if held_out >= wanted:
+    counted = [entry for entry in prepared.values() if "eval_prompts" in entry]
+    fewest = min(counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted})
+    if (held_out := fewest["eval_prompts"]) >= wanted:
         return ""
+    trained = fewest["train_prompts"]
+    distinct = fewest.get("distinct_prompts", trained)  # sweeps of older versions lack it
+    left = f"{count(trained, 'prompt')} to train on"
+    if distinct < trained:
+        left = (
+            f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows with the same prompt stay on one "
+            "side, and a held-out prompt is used once"
+        )
     why = "at most half of the data" if base.task.eval_split is None else f"all of {base.task.eval_split}"
-    return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {count(trained, 'prompt')} to train on"
+    return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {left}"
 
 
 def _length(settings: Sequence[Setting]) -> str:

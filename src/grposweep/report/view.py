@@ -88,10 +88,12 @@ class SweepView:
         found = self.settings.get("overrides")
         return [str(text) for text in found] if isinstance(found, list) else []
 
-    @property
+    @cached_property
     def provenance(self) -> Mapping[str, Any]:
-        """Code, packages, machine and command at the sweep's start."""
-        return as_mapping(self.settings.get("provenance"))
+        """Code, packages and machine at the sweep's start, and the latest command that ran it."""
+        recorded = as_mapping(self.settings.get("provenance"))
+        *_, latest = [{}, *read_lines(self.path / paths.COMMANDS, command=str, working_directory=str)]
+        return {**recorded, **{name: latest[name] for name in ("command", "working_directory") if name in latest}}
 
     @property
     def baseline(self) -> Mapping[str, Any]:

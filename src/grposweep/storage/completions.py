@@ -87,6 +87,14 @@ def rewind_completions(trial: Path, step: int | None) -> None:
     if (trial / paths.COMPLETIONS).exists():
         found = {} if step is None else read_completions(trial)
         _write(trial, {at: kept for at, kept in found.items() if step is not None and at <= step})
+    if (trial / paths.PROMPT_REWARDS).exists():
+        rewind_lines(trial / paths.PROMPT_REWARDS, step)
+
+
+def rewind_lines(path: Path, step: int | None) -> None:
+    """Drop a file's lines after a checkpoint's step (None: all)."""
+    kept = [] if step is None else [line for line in read_lines(path, step=int) if line["step"] <= step]
+    write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
@@ -155,7 +163,7 @@ class PromptRewards:
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
-    """Append the evaluation after so many optimizer steps. A resumed trial that repeats a step appends it again."""
+    """Append the evaluation after so many optimizer steps."""
     line = {"step": step, "prompts": rewards.prompts, "means": [round(value, 6) for value in rewards.means]}
     append_line(trial / paths.PROMPT_REWARDS, line)
 

@@ -119,7 +119,7 @@ def prepare_experiment(
     if experiment.task.environment_factory is None:  # TRL passes its instances to rewards as well
         for reward in rewards:
             try_reward(reward, data.train)
-    entry: dict[str, Any] = data.counts()
+    entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if not runs_trl(experiment.trainer.kind):
         return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UnknownMetricError
-from grporecipe.files import append_line, as_number, read_lines, write_text
+from grporecipe.files import append_line, as_number, read_lines
 from grporecipe.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
 from grporecipe.setting import Setting
 from grposweep.schema import Search
 from grposweep.storage import paths
+from grposweep.storage.completions import rewind_lines
 from grposweep.storage.provenance import TIMES
 from grposweep.storage.records import ControlRequest
 
@@ -50,8 +51,7 @@ class MetricsFile:
 
     def rewind(self, step: int | None) -> None:
         """Drop what lies after a checkpoint's step (all of it for None): these steps are about to happen again."""
-        kept = [] if step is None else [line for line in read_lines(self.path, step=int) if line["step"] <= step]
-        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        rewind_lines(self.path, step)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all lines, including those of earlier attempts."""
@@ -218,8 +218,13 @@ def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) 
             f"search.metric={metric}, but no evaluation reported it. Did you mean {' or '.join(near)}? "
             f"Set search.metric={near[0]}."
         )
+    if not names:
+        raise UnknownMetricError(
+            f"search.metric={metric}, but this trial reported no metric. Those of a script are read from the trainer_state.json "
+            "of its checkpoints: set save_strategy: steps in its recipe, or give it grposweep's Callback."
+        )
     raise UnknownMetricError(
-        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names) or 'none'}. "
+        f"search.metric={metric}, but no evaluation reported it: this trial's metrics are {', '.join(names)}. "
         "Set search.metric to one of them (and schedule.evaluations above 0 for those that begin with eval_)."
     )
 

@@ -41,6 +41,10 @@ class Data:
         """Return the number of prompts, as a setting needs it."""
         return {"train_prompts": len(self.train), "eval_prompts": len(self.held_out)}
 
+    def distinct(self) -> int:
+        """Return how many different prompts there are to train on."""
+        return len({prompt_key({"prompt": prompt}) for prompt in self.train["prompt"]})
+
 
 def load_data(task: Task, sweep: Path | None = None) -> Data:
     """Return the task's data, the same on every machine and for every seed of an experiment.
