@@ -264,12 +264,10 @@ def translate(
     stated = flatten(parse_yaml(text)) if is_same else {**parse_yaml(written.recipe), **kept} if shares_names else kept
     stated |= {"torch_dtype": stated["dtype"]} if "dtype" in stated else {}  # one key: its name before transformers 5
     rewards = () if target != "trl" else list_unknown_rewards(parse_yaml(text))
-    own = [line for line in written.losses if not (is_same and line.startswith(OF_TASK))]
-    losses = (*list_unknown(setting, recipe), *own, *list_left_out(left, stated), *rewards)
-    if not (
-        is_same or any("reward func" in line or line.startswith("rewards") for line in losses) or REWARD.search(text)
-    ):
-        losses += ("reward functions and the columns of the data: set them, because none are written",)
+    losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
+    is_trls = frameworks.FRAMEWORKS[target].traits.follows_trl
+    if is_trls and recipe is not None and not is_same and "reward_funcs" not in kept:
+        losses += ("reward functions and the columns of the data: set reward_funcs, because none are written",)
     after = read_back(replace(written, recipe=text), target, setting) if text != written.recipe else after
     if is_copied:
         after = after.replace({"sharding": setting.sharding})
@@ -353,10 +351,6 @@ OF_FULLY_ASYNC: Mapping[str, Any] = {  # the rest of what verl's own configurati
     "dynamic_schedule_deactivate_ratio": 0.3, "dynamic_schedule_enable_rebalance": True,
     "concurrent_samples_per_replica": 16,
 }  # fmt: skip
-
-
-OF_TASK = ("reward", "data.train_files")  # lines about a task that another framework would need
-REWARD = re.compile(r"reward_func|remote_url")
 
 
 def _with_rest(text: str, left: Mapping[str, Any], target: str) -> str:
@@ -445,22 +439,20 @@ def _with_intervals(setting: Setting) -> Setting:
 
 def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
     """Return a setting with the split of its data where the target has it: in EasyR1's names (``name@split``) or in a key."""
-    source = setting.framework.name
-    if source == SAMPLED != target and (data := setting.dataset_name or ""):
-        plain = re.sub(r"^(hf|ms)::|#\d+$|(?<=[^:]):[^:/]+(?=#|$)", "", data)
-        setting, more = setting.replace({"dataset_name": plain}), {} if plain == data else {"dataset": data}
-        left |= more
-    if SPLIT_IN_NAME in (source, target) and source != target:
-        for name, key in SPLITS.items():
-            data, default = getattr(setting, name), known(TRL)[key].default
-            if data and target == SPLIT_IN_NAME and left.get(key):
-                setting = setting.replace({name: f"{data}@{left.pop(key)}"})
-            elif data and source == SPLIT_IN_NAME and "@" in data:
-                data, _, split = data.partition("@")
-                native, takes_split = setting.keys.get(name, name), frameworks.FRAMEWORKS[target].traits.follows_trl
-                named = {key: split} if takes_split else {native: f"{data}@{split}"}
-                setting, more = setting.replace({name: data}), {} if takes_split and split == default else named
-                left |= more
+    source, takes_split = setting.framework.name, frameworks.FRAMEWORKS[target].traits.follows_trl
+    for name, key in SPLITS.items() if source != target else ():
+        data, native = getattr(setting, name) or "", setting.keys.get(name, name)
+        plain, _, split = data.partition("@") if source == SPLIT_IN_NAME else (data, "", "")
+        if source == SAMPLED:
+            plain = re.sub(r"^(hf|ms)::|#\d+$|(?<=[^:]):[^:/]+(?=#|$)", "", data)
+        if data and target == SPLIT_IN_NAME and left.get(key):
+            setting = setting.replace({name: f"{data}@{left.pop(key)}"})
+        elif plain != data:
+            setting = setting.replace({name: plain})
+            if not (split and takes_split):
+                left[native] = data
+            elif split != known(TRL)[key].default:
+                left[key] = split
     return setting
 
 

@@ -180,13 +180,14 @@ def test_what_best_writes_has_the_types_and_further_arguments_of_the_winner(comp
 
 def test_what_ms_swift_says_in_its_own_form_is_translated_or_named() -> None:
     """A tuner under its older name, a list of modules as one word, and a number of rows in the name of the data."""
-    said = {"model": "m", "dataset": ["hf::AI/math:en#1000"], "tuner_type": "lora", "target_modules": "all-linear"}
+    data = {"dataset": ["hf::AI/math:en#1000"], "val_dataset": ["AI/math#50"]}
+    said = {"model": "m", **data, "tuner_type": "lora", "target_modules": "all-linear"}
     older = {"train_type" if key == "tuner_type" else key: value for key, value in said.items()}
     for config, version in ((said, (4, 0, 4)), (older, (3, 12, 0))):
         recipe = build_recipe({**config, "rlhf_type": "grpo"}, Options("ms-swift", version, processes=8))
         found = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
         (listed,) = [line for line in found.losses if line.startswith(LISTED)]
-        assert listed == f"{LISTED}dataset=hf::AI/math:en#1000"
+        assert listed == f"{LISTED}dataset=hf::AI/math:en#1000, val_dataset=AI/math#50"
         written = yaml.safe_load(next(iter(found.files.values())))
         assert (written["dataset_name"], written["use_peft"]) == ("AI/math", True)
         assert "vllm_mode" not in written
@@ -222,6 +223,8 @@ def test_a_recipe_without_rewards_says_so_unless_the_framework_chooses_them(targ
     """verl chooses by the data, and nothing else does."""
     keys = {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 5, "data.train_files": "d.parquet"}
     assert ("reward functions and the columns of the data" in lines_of("verl", target, keys)[1]) != names
+    ours = translate(read(BASE), target)  # of a trial, whose rewards are written beside it
+    assert target != "trl" or "reward" not in "".join(ours.losses)
 
 
 def test_a_path_of_the_shell_stays_as_it_is_written(tmp_path: Path) -> None:

@@ -222,6 +222,16 @@ def test_unset_keys_are_not_judged_for_a_program_with_a_configuration_of_its_own
     assert not {"GB406", "GL303"} & {found.code for found in lint_recipe(load_recipe(run, Options())).diagnostics}
 
 
+def test_an_edited_launch_is_read_again_in_the_same_process(tmp_path: Path) -> None:
+    """A notebook lints, edits, and lints once more."""
+    base = "data: {rollout_batch_size: 512}\nalgorithm: {adv_estimator: grpo}\nworker:\n  rollout: {n: 1}\n"
+    launch = "python3 -m verl.trainer.main config=base.yaml worker.rollout.n={}\n"
+    write(tmp_path, run_sh=launch.format(5), base_yaml=base)
+    assert "GB302" not in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}
+    (tmp_path / "run.sh").write_text(launch.format(1))
+    assert "GB302" in {found.code for found in errors(tmp_path / "base.yaml", "0.2.0")}
+
+
 def test_a_base_that_builds_on_other_files_may_set_what_a_launch_leaves_out(tmp_path: Path) -> None:
     """A defaults list of Hydra to configurations of the fork."""
     line = "python3 local_grpo.py --config-path conf --config-name algo/npu data.train_batch_size=8 "

@@ -253,6 +253,7 @@ def common_losses(s: Setting, framework: str) -> Iterator[str]:
         yield "the setting has no prompt length limit, and the target needs one: 2,048 tokens are written"
     if not counts_prompts:
         yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
+    if s.framework.display_name != framework:
         yield f"reward functions and the columns of the data are specific to {framework}: set them"
 
 

@@ -119,12 +119,8 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
 THINKER = re.compile(r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral")
 HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
 SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192  # tokens
-THINKING_KEYS = (
-    "enable_thinking",
-    "no_think",
-    "thinking_budget",
-    "reasoning_effort",
-)  # the recipe decides how much it thinks
+# With one of these the recipe decides how much the model thinks.
+THINKING_KEYS = ("enable_thinking", "no_think", "thinking_budget", "reasoning_effort")
 
 
 @recipe_rule("GA208", "warning", of=EVERY)

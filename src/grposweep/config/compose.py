@@ -339,10 +339,8 @@ def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:
             if not any((folder / name / f"{word}.yaml").is_file() for folder in folders):
                 yield unknown_option(name, word, known)
     elif folders and is_set and re.fullmatch(r"[\w.]+", name) and not name.startswith(("hydra.", *MAPPINGS)):
-        groups = (
-            "recipe",
-            *(path.name for folder in folders for path in folder.glob("*")),
-        )  # a recipe's is registered later
+        # The group of a base recipe is registered later.
+        groups = ("recipe", *(path.name for folder in folders for path in folder.glob("*")))
         yield from [] if key in (*groups, *known_keys()) else [unknown_key(key)]
 
 

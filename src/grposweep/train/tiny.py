@@ -17,7 +17,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,51 +117,37 @@ def recipe_hash(path: str = EMBEDDED) -> str:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per character, and padding on the left for generation."""
-    vocabulary = {token: number for number, token in enumerate(VOCABULARY)}
-    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    inner.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        eos_token="<eos>",
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
+    """Build a tokenizer with one token per character."""
+    return _of_words(VOCABULARY, pre_tokenizers.Split("", "isolated"), eos_token="<eos>")
 
 
 def build_text_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per byte, and padding on the left for generation."""
+    """Build a tokenizer with one token per byte."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = tokenizers.Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
+    return _padded_left(inner, eos_token="<eos>")
 
 
 def build_tool_tokenizer() -> PreTrainedTokenizerFast:
     """Build a tokenizer with one token per character, name and role, and the template of conversations with tools."""
-    vocabulary = {token: number for number, token in enumerate(TOOL_VOCABULARY)}
+    split = pre_tokenizers.Split(Regex("<[a-z]+>|[a-z]+|."), "isolated")
+    templates = {"chat_template": TOOL_TEMPLATE, "response_template": TOOL_RESPONSE}
+    return _of_words(TOOL_VOCABULARY, split, eos_token="<end>", **templates)
+
+
+def _of_words(words: Sequence[str], split: pre_tokenizers.Split, **options: Any) -> PreTrainedTokenizerFast:
+    vocabulary = {token: number for number, token in enumerate(words)}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Split(Regex("<[a-z]+>|[a-z]+|."), "isolated")
-    inner.decoder = decoders.Fuse()
+    inner.pre_tokenizer, inner.decoder = split, decoders.Fuse()
+    return _padded_left(inner, unk_token="<unk>", **options)
+
+
+def _padded_left(inner: tokenizers.Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that pads on the left, for generation."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        eos_token="<end>",
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        chat_template=TOOL_TEMPLATE,
-        response_template=TOOL_RESPONSE,
+        tokenizer_object=inner, pad_token="<pad>", padding_side="left", clean_up_tokenization_spaces=False, **options
     )
 
 

@@ -390,6 +390,6 @@ def losses(s: Setting) -> Iterator[str]:
     yield from unwritten("ms-swift", s, FIELDS)
     if s.evaluates and s.eval_strategy != "no" and not s.eval_dataset_name:
         yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
-    yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
     if s.framework != TRAITS:
+        yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
         yield "old log-probabilities are always computed again, and the advantages' deviation has 1e-4 added"

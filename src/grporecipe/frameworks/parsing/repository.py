@@ -9,8 +9,10 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -116,15 +118,22 @@ MOST_SCRIPTS = 1000
 LARGEST_SCRIPT = 2**16  # bytes
 
 
+def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the shell scripts of a repository with their present texts."""
+    for path in _scripts(root):
+        with suppress(OSError):  # removed since
+            yield path, _text(path, path.stat().st_mtime_ns)
+
+
 @lru_cache(maxsize=32)
-def scripts_of(root: Path) -> tuple[tuple[Path, str], ...]:
-    """Return the shell scripts of a repository with their texts."""
-    found: list[tuple[Path, str]] = []
-    for folder in walk(root).folders:
-        for path in sorted(folder.glob("*.*")):
-            if path.suffix in SCRIPTS and len(found) < MOST_SCRIPTS:
-                found.append((path, head_of(path)))
-    return tuple(found)
+def _scripts(root: Path) -> tuple[Path, ...]:
+    found = (path for folder in walk(root).folders for path in sorted(folder.glob("*.*")) if path.suffix in SCRIPTS)
+    return tuple(islice(found, MOST_SCRIPTS))
+
+
+@lru_cache(maxsize=2 * MOST_SCRIPTS)
+def _text(path: Path, _: int) -> str:
+    return head_of(path)
 
 
 def is_overridden(file: Path, values: Mapping[str, Any]) -> bool:

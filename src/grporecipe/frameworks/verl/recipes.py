@@ -355,5 +355,5 @@ def _losses(s: Setting) -> Iterator[str]:
         yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
     if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
         yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
-    if s.dataset_name:
+    if s.dataset_name and s.framework != TRAITS:
         yield f"data.train_files={s.dataset_name}: verl reads parquet files with its own columns"
