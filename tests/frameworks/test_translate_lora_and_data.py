@@ -223,7 +223,7 @@ def test_a_recipe_without_rewards_says_so_unless_the_framework_chooses_them(targ
     """verl chooses by the data, and nothing else does."""
     keys = {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 5, "data.train_files": "d.parquet"}
     assert ("reward functions and the columns of the data" in lines_of("verl", target, keys)[1]) != names
-    ours = translate(read(BASE), target)  # of a trial, whose rewards are written beside it
+    ours = translate(read(BASE), target)  # of a trial, whose rewards its recipe holds already
     assert target != "trl" or "reward" not in "".join(ours.losses)
 
 
