@@ -2,9 +2,9 @@
 
 import sys
 
-from grporecipe.errors import one_line_on_interrupt
+from grporecipe.errors import without_traceback
 
-with one_line_on_interrupt():  # importing takes a second or two
+with without_traceback():  # importing takes a second or two
     import hydra
     from omegaconf import DictConfig
 

@@ -66,11 +66,23 @@ class ProgramFailed(Exception):
         super().__init__(f"the program ended with {self.kind}" + (f": {error}" if error else ""))
 
 
+OF_SWEEPS = ("hydra", "omegaconf", "optuna", "scipy", "jinja2", "plotly")  # what the extra [sweep] installs
+
+
 @contextmanager
-def one_line_on_interrupt() -> Iterator[None]:
-    """End the process with one line instead of a traceback if Ctrl-C comes, also while modules are imported."""
+def without_traceback() -> Iterator[None]:
+    """End the process with one line instead of a traceback after Ctrl-C, or if what sweeps need is not installed.
+
+    Also while modules are imported.
+    """
     try:
         yield
+    except ModuleNotFoundError as error:
+        if error.name not in OF_SWEEPS:
+            raise
+        what = f"error: {error.name} is not installed, and sweeps need it"
+        print(f"{what}. Run pip install '.[sweep]' in a checkout of grposweep.", file=sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)

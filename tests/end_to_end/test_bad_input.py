@@ -167,13 +167,15 @@ def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_pat
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 3\n")
     variables = environment(PYTHONPATH=f"{tmp_path}:{PROJECT / 'src'}")
     ended = [
-        subprocess.run([sys.executable, "-m", "grposweep", *words], cwd=tmp_path, env=variables, capture_output=True,
+        subprocess.run([sys.executable, *words], cwd=tmp_path, env=variables, capture_output=True,
                        text=True, check=False)
-        for words in (["lint", "recipe.yaml", "--processes", "1"], ["space", "lr=1e-3"])
+        for words in (["-m", "grposweep", "lint", "recipe.yaml", "--processes", "1"],
+                      ["-m", "grposweep", "space", "lr=1e-3"], [str(RUN), "lr=1e-3"])
     ]  # fmt: skip
-    assert [done.returncode for done in ended] == [1, 2]
+    assert [done.returncode for done in ended] == [1, 2, 2]
     assert "GB101" in ended[0].stdout
-    assert ended[1].stderr.startswith("error: hydra is not installed, and sweeps need it. Run pip install")
+    for done in ended[1:]:
+        assert done.stderr.startswith("error: hydra is not installed, and sweeps need it. Run pip install")
 
 
 def test_a_full_disk_is_answered_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

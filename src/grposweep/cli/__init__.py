@@ -6,7 +6,7 @@ nothing by itself: ``src/run.py`` needs ``cli.run`` alone.
 
 from typing import TYPE_CHECKING
 
-from grporecipe.errors import one_line_on_interrupt
+from grporecipe.errors import without_traceback
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -24,5 +24,5 @@ def build_app() -> "Typer":
 
 def main() -> None:
     """Run the command."""
-    with one_line_on_interrupt():
+    with without_traceback():
         build_app()(prog_name="grposweep")

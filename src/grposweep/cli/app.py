@@ -18,7 +18,6 @@ from grporecipe.terminal import discard, printable
 from grposweep import __version__
 from grposweep.storage import paths
 
-OF_SWEEPS = ("hydra", "omegaconf", "optuna", "scipy", "jinja2", "plotly")  # what the extra [sweep] installs
 app = typer.Typer(
     help="Hyperparameter sweeps and a linter for GRPO fine-tuning recipes.",
     no_args_is_help=True,
@@ -85,12 +84,6 @@ def answer(work: Callable[[], int | None]) -> int:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        return ExitCode.BAD_INPUT
-    except ModuleNotFoundError as error:
-        if error.name not in OF_SWEEPS:
-            raise
-        print(f"error: {error.name} is not installed, and sweeps need it. Run pip install '.[sweep]' in a checkout of grposweep.",
-              file=sys.stderr)  # fmt: skip
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
