@@ -131,6 +131,7 @@ class Setting:
     nodes: int | None = None  # of a job of ours; None: not known
     gpus_per_node: int | None = None
     server_gpus: int = 0  # of the job's GPUs, those of a vLLM server: no training processes
+    shared_server_gpus: int = 0  # of a vLLM server for several jobs
     server_command: str | None = None  # a shell line that starts another server than TRL's
     walltime_min: int | None = None  # minutes, of a job
     host_memory_gib: int | None = None  # of a job on each node

@@ -258,7 +258,10 @@ def translate(
     changed = (*differences(setting, after), *_newly_broken(setting, after))
     is_same = setting.framework.name == target and written.file_name.endswith(".yaml")
     kept = {} if is_same else _kept_as_they_are(left, setting, target, written.recipe)
-    text = _with_rest(written.recipe, left, target) if is_same else written.recipe
+    takes = frameworks.FRAMEWORKS[target].takes(frameworks.FRAMEWORKS[target].version)
+    # A recipe keeps the keys of its own program; of ours only those that the target takes are written.
+    own = left if recipe is not None else {key: value for key, value in left.items() if key in takes}
+    text = _with_rest(written.recipe, own, target) if is_same else written.recipe
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
     stated = flatten(parse_yaml(text)) if is_same else {**parse_yaml(written.recipe), **kept} if shares_names else kept

@@ -33,6 +33,7 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
     needs = {
         "jsonl": f"task.path='{prompts}'",
         **dict.fromkeys(("script", "open-r1"), f"trainer.script='{prompts}'"),
+        "vllm_shared": "model.lora.enabled=true",
     }  # what an option cannot do without
     by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
     by_group["trainer"].remove("async_trl")  # which has a row of its own

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
+from grporecipe.files import parse_yaml
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.translate import Translation, translate
 from grposweep.config.compose import to_experiment
@@ -23,7 +24,8 @@ ASYNC = ("trainer=async_trl",)
 ADAPTER = ("model.lora.enabled=true",)
 # What a key needs to have an effect, by how it begins.
 NEEDS = {
-    "generation.vllm_server": SERVER, "generation.vllm_gpus": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
+    "generation.vllm_server": SERVER, "generation.vllm_gpus": SERVER, "generation.vllm_shared": SERVER,
+    "generation.vllm_max_loras": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
     "model.lora.alpha": ADAPTER, "model.lora.dropout": ADAPTER, "model.lora.target": ADAPTER, "model.quantization": ADAPTER,
     "loss.sapo_": ("loss.loss_type=sapo",), "loss.vespo_": ("loss.loss_type=vespo",), "kl.ref_": ("kl.sync_ref_model=true",),
     "loss.entropy_": ("loss.use_adaptive_entropy=true",),
@@ -107,3 +109,13 @@ def test_each_key_of_a_trial_is_written_or_listed(compose: Compose, target: str,
         if exported(*needs) == exported(*needs, *CHANGES.get(key, [f"{key}={other(key, value_at(plain, key))}"])):
             silent.append(key)
     assert silent == []
+
+
+@pytest.mark.parametrize("generation", ["vllm_server", "vllm_shared"])
+def test_a_recipe_for_trl_has_no_key_that_trl_does_not_take(compose: Compose, generation: str) -> None:
+    """The GPUs of a server are ours; TRL's command would refuse the file."""
+    experiment = to_experiment(compose([*BASE, f"generation={generation}", "model.lora.enabled=true"]))
+    found = translate(read_setting(experiment), "trl", native=native_keys(experiment))
+    assert "gpus=1" in " ".join(found.losses)
+    framework = FRAMEWORKS["trl"]
+    assert set(parse_yaml(found.files["recipe.yaml"])) <= framework.takes(framework.version).keys()

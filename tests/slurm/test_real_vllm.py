@@ -115,3 +115,19 @@ def test_the_real_server_samples_from_the_weights_that_the_jobs_rank_trains(run:
     assert "the vLLM server answers" in (trial / "logs" / "job.log").read_text()
     assert "Application startup complete" in (trial / "logs" / "vllm.log").read_text()
     assert not ours()
+
+
+def test_trials_share_a_server_that_is_a_job_of_its_own(run: Run, vllm: tuple[str, ...]) -> None:
+    """Two trials on two nodes, each with its own adapter on the server, in all steps; it ends with the sweep."""
+    shared = ("generation=vllm_shared", "model.lora.enabled=true", "cluster.gpus_per_node=1", "search.parallel=2")
+    ended = run(*TRAINED, *vllm, *shared, "-m", "lr=1e-3,2e-3", timeout=1500)
+    assert ended.code == 0, ended.out + ended.err
+    for trial in trials(ended.sweep):
+        steps = [line for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+        print([line["sampling/sampling_logp_difference/mean"] for line in steps])
+        assert len(steps) == STEPS
+        assert max(line["sampling/sampling_logp_difference/mean"] for line in steps) < 1e-5
+        assert lines(trial / "runs.jsonl")[0]["devices"] == 1.5  # half of the server's GPU
+    server = ended.sweep / "servers" / "shared"
+    assert [event["event"] for event in lines(server / "attempts.jsonl")] == ["intent", "started", "ended"]
+    assert not ours()

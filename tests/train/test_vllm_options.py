@@ -22,7 +22,9 @@ def test_a_server_of_the_job_outranks_the_configured_one(monkeypatch: pytest.Mon
     """The script says where it is; two jobs on a node send their weights over different ports."""
     monkeypatch.setenv("GRPOSWEEP_VLLM_SERVER", "http://n2:31234")
     monkeypatch.setenv("GRPOSWEEP_PORT", "31233")
-    options = server_address(Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300))
+    options = server_address(
+        Generation(use_vllm=True, vllm_mode="server", vllm_gpus=1, vllm_server_timeout=300), Path("sweep")
+    )
     assert options["vllm_server_base_url"] == "http://n2:31234"
     assert options["vllm_server_timeout"] == 300
     assert options["vllm_group_port"] == 31235

@@ -404,7 +404,8 @@ def find_engine(s: Setting) -> Engine | None:
     the type is set, as for a job's own server. Source: vllm v1/core/kv_cache_utils.py check_enough_kv_cache_memory.
     """
     model, gib, size = s.architecture, s.gpu_memory_gib, max(s.vllm_tensor_parallel_size, 1)
-    if not s.use_vllm or model is None or gib is None or (s.vllm_mode != "colocate" and not s.server_gpus):
+    is_here = s.vllm_mode == "colocate" or s.server_gpus or s.shared_server_gpus
+    if not (s.use_vllm and is_here) or model is None or gib is None:
         return None
     is_float = s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
     width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)

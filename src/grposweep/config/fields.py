@@ -65,7 +65,7 @@ ARGS = {
 # An external trainer has these in its own recipe, or they are unknown: model, data, and generation.
 FROM_RECIPE = frozenset(
     ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
-     "eval_prompts", "server_gpus", "chat", "server_command", "eval_at_start",
+     "eval_prompts", "server_gpus", "shared_server_gpus", "chat", "server_command", "eval_at_start",
      *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
 # Fields that are left to the trainer if they are not set.

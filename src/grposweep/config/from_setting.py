@@ -181,7 +181,8 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
     """Return TRL's keys for values of an experiment that its setting does not hold."""
     model, precision, generation = experiment.model, read_precision(experiment.model), experiment.generation
     trainer, minutes = experiment.trainer, experiment.schedule.checkpoint_minutes
-    names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_server_command", "vllm_server_args")
+    names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_shared_gpus", "vllm_max_loras",
+             "vllm_server_command", "vllm_server_args")  # fmt: skip
     server = {name: getattr(generation, name) or None for name in names}
     found = {
         "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,

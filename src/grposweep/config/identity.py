@@ -137,8 +137,8 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
 def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
     """Remove keys that change no number: when checkpoints are written, where a vLLM server is, and its start-up time."""
     _drop_no_matter(content)
-    for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_timeout"):
-        del content["generation"][name]
+    for name in ("vllm_gpus", "vllm_shared_gpus", "vllm_max_loras", "vllm_server_base_url", "vllm_server_timeout"):
+        content["generation"].pop(name, None)
 
 
 def _drop_no_matter(content: dict[str, Any]) -> None:

@@ -300,7 +300,8 @@ def check_server(experiment: Experiment) -> Iterator[str]:
             f"generation.vllm_gpus={gpus}: these GPUs are for a vLLM server, and none generates. "
             "Set generation=vllm_server, or generation.vllm_gpus=0."
         )
-    if (args := generation.vllm_server_args) and (not gpus or generation.vllm_server_command is not None):
+    served = gpus or generation.vllm_shared_gpus
+    if (args := generation.vllm_server_args) and (not served or generation.vllm_server_command is not None):
         yield (
             f"generation.vllm_server_args={args}: only TRL's server in the trial reads them. Set generation.vllm_gpus to how "
             "many GPUs it gets and generation.vllm_server_command=null, or leave them out."
@@ -309,6 +310,49 @@ def check_server(experiment: Experiment) -> Iterator[str]:
         yield (
             f"generation.vllm_gpus={gpus} and generation.vllm_server_base_url={url}: a server of the job's own, or one "
             "that runs already. Set generation.vllm_gpus=0, or generation.vllm_server_base_url=null."
+        )
+
+
+def check_shared_server(experiment: Experiment) -> Iterator[str]:
+    """Say if a trial cannot use the vLLM server that all trials share: it holds one base model, and adapters."""
+    generation, lora, gpus = experiment.generation, experiment.model.lora, experiment.generation.vllm_shared_gpus
+    if not gpus:
+        if (most := generation.vllm_max_loras) is not None:
+            yield (
+                f"generation.vllm_max_loras={most}: only a shared vLLM server reads it. Set generation=vllm_shared, or "
+                "leave it out."
+            )
+        return
+    named = f"generation.vllm_shared_gpus={gpus}"
+    if not (generation.use_vllm and generation.vllm_mode == "server"):
+        yield f"{named}: these GPUs are for a vLLM server, and none generates. Set generation=vllm_shared, or leave it out."
+    if not lora.enabled:
+        yield (
+            f"{named} with model.lora.enabled=false: trials share the server's base weights, which full fine-tuning changes. Set "
+            "model.lora.enabled=true, or generation=vllm_server, which gives each trial a server of its own."
+        )
+    if layers := [name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name]:
+        yield (
+            f"model.lora.target_modules has {', '.join(layers)}, and {named}: vLLM applies no adapter to the output layer or to "
+            "embeddings. Take them out, or set generation=vllm_server, which merges the adapter."
+        )
+    for name in ("vllm_gpus", "vllm_server_base_url", "vllm_server_command"):
+        if value := getattr(generation, name):
+            yield f"{named} and generation.{name}={value}: the sweep's server, or another one. Leave one of them out."
+    if gpus != (size := generation.vllm_tensor_parallel_size):
+        yield (
+            f"{named} and generation.vllm_tensor_parallel_size={size}: a server with several engines would load an adapter into "
+            f"one of them only. Set generation.vllm_tensor_parallel_size={gpus}."
+        )
+    if is_external(kind := experiment.trainer.kind):
+        yield f"{named} with trainer={kind}: that program sends no adapters to it. Set generation=transformers."
+    share, used = experiment.cluster.trials_per_gpu, generation.vllm_gpu_memory_utilization
+    if isinstance(share, int) and share > 1 and gpus > 1:
+        yield f"{named} and cluster.trials_per_gpu={share}: a server that shares has one. Set generation.vllm_shared_gpus=1."
+    elif isinstance(share, int) and share > 1 and used * share > 1:
+        yield (
+            f"generation.vllm_gpu_memory_utilization={used} and cluster.trials_per_gpu={share}: the server takes the place of "
+            f"one of {share} trials on a GPU. Set generation.vllm_gpu_memory_utilization={100 // share / 100}."
         )
 
 
@@ -563,6 +607,7 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_sharding_options: ("trainer.sharding", "trainer.offload"),
     check_fsdp_options: (),
     check_server: ("generation.vllm_mode",),
+    check_shared_server: ("generation.vllm_shared_gpus", "trainer.kind"),
     check_launcher: ("cluster", "generation", "trainer.kind", "trainer.launcher"),
     check_program: ("cluster", "trainer.kind", "trainer.launcher"),
 }

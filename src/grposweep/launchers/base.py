@@ -37,6 +37,13 @@ class Job:
     cluster: Cluster
     generation: Generation = field(default_factory=Generation)
     starts_ranks: bool = False
+    serves: bool = False
+    """It is the vLLM server that the trials of a sweep share, one process with all of the job's GPUs (``starts_ranks``)."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return the arguments of ``python -m grposweep.train``."""
+        return [*(["serve"] if self.serves else []), str(self.folder.resolve())]
 
 
 class EndState(StrEnum):

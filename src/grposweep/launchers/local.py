@@ -18,7 +18,7 @@ from grposweep.external.script import check_launcher
 from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
 from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
 from grposweep.registries import runs_trl
-from grposweep.schema import AUTO, Cluster, Experiment, Generation
+from grposweep.schema import AUTO, Cluster, Experiment, Generation, starts_own_server
 from grposweep.storage import paths
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -214,7 +214,8 @@ class Local(Launcher):
                 "trials at once on the CPU, and cluster.trials_per_gpu=1."
             )
         gpus *= share  # a GPU is there once for each of the trials that share it
-        most = max(len(gpus) // _gpus_of(experiment.cluster, experiment.generation), 1)
+        free = len(gpus) - experiment.generation.vllm_shared_gpus
+        most = max(free // _gpus_of(experiment.cluster, experiment.generation), 1)
         slots = parallel or most
         return cls(build_processes(experiment), gpus, min(slots, most) if gpus else slots, share)
 
@@ -224,18 +225,18 @@ class Local(Launcher):
         what = f"cluster.trials_per_gpu={share}"
         if share != AUTO and int(share) < 1:
             raise UserError(f"{what}: a GPU runs one trial or more. Set a number from 1 on, or auto.")
-        if share != 1 and (processes > 1 or experiment.generation.use_vllm):
+        has_engine = experiment.generation.use_vllm and not experiment.generation.vllm_shared_gpus
+        if share != 1 and (processes > 1 or has_engine):
             has = f"cluster.processes={processes}" if processes > 1 else "generation.use_vllm=true"
             raise UserError(
-                f"{what} with {has}: only trials of one rank that generate without vLLM can share a GPU. Set "
+                f"{what} with {has}: only trials of one rank without a vLLM engine of their own can share a GPU. Set "
                 "cluster.trials_per_gpu=1."
             )
 
     def admit(self, experiment: Experiment) -> None:
         """Raise UserError if a trial needs more GPUs than there are, or a server that nothing starts."""
         generation, total = experiment.generation, len(self._gpus)
-        is_served = generation.use_vllm and generation.vllm_mode == "server" and generation.vllm_server_base_url is None
-        if is_served and not (generation.vllm_gpus and total):
+        if starts_own_server(generation) and not (generation.vllm_gpus and total):
             raise UserError(
                 f"generation.vllm_gpus={generation.vllm_gpus} on a machine with {total} GPUs: none is left for the vLLM server. "
                 "Set how many of the GPUs it gets, or start one yourself (trl vllm-serve) and set "
@@ -287,17 +288,18 @@ class Local(Launcher):
         for rank in range(processes):
             own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if processes > 1 else {}
             log = job.folder / paths.LOGS / f"rank-{rank}.log"
-            group.ranks.append(self.processes.start([str(job.folder)], {**shared, **own}, log))
+            group.ranks.append(self.processes.start(job.arguments, {**shared, **own}, log))
 
     def _check_gpus(self, cluster: Cluster, generation: Generation) -> None:
         """Raise UserError if an attempt needs more GPUs than there are; a machine without any trains on the CPU."""
-        total, served = len(self._gpus), generation.vllm_gpus
-        if not total or _gpus_of(cluster, generation) <= total:
+        total, served, shared = len(self._gpus), generation.vllm_gpus, generation.vllm_shared_gpus
+        if not total or _gpus_of(cluster, generation) + shared <= total:
             return
         server = f" and generation.vllm_gpus={served} for its server" if served else ""
+        server += f" and generation.vllm_shared_gpus={shared} for the sweep's server" if shared else ""
         raise UserError(
             f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, and this machine has {total}. "
-            f"Set cluster.processes={max(total - served, 1)}, or cluster.gpus=0 to train on the CPU."
+            f"Set cluster.processes={max(total - served - shared, 1)}, or cluster.gpus=0 to train on the CPU."
         )
 
     def _take_gpus(self, count: int) -> list[int]:

@@ -145,7 +145,8 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""
-    return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each"
+    server = ", one vLLM server for all" if base.generation.vllm_shared_gpus else ""
+    return f"{what}{recorded}, {summary.at_once} at once, {count(base.cluster.processes, 'process')} each{server}"
 
 
 def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:

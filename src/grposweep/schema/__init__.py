@@ -102,8 +102,8 @@ def keys_of(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, 
 
 # Groups whose keys have the names of GRPOConfig's arguments, but for these, which follow from several keys.
 NAMED_AS_IN_TRL = ("kl", "loss", "optimizer", "generation")
-COMPUTED = frozenset(["enabled", "vllm_max_model_length", "vllm_gpus", "vllm_server_base_url", "vllm_server_command",
-                      "vllm_server_args", "vllm_server_timeout"])  # fmt: skip
+COMPUTED = frozenset(["enabled", "vllm_max_model_length", "vllm_gpus", "vllm_shared_gpus", "vllm_max_loras",
+                      "vllm_server_base_url", "vllm_server_command", "vllm_server_args", "vllm_server_timeout"])  # fmt: skip
 
 
 @cache
@@ -126,6 +126,12 @@ def keys_with(name: str) -> dict[str, Any]:
 def sizes() -> frozenset[str]:
     """Return the keys that take a whole number or ``auto``."""
     return frozenset(path for path, found in keys_of() if found.type == int | str)
+
+
+def starts_own_server(generation: Generation) -> bool:
+    """Return whether each trial has a vLLM server of its own, which its job or the local trial starts."""
+    is_served = generation.use_vllm and generation.vllm_mode == "server"
+    return is_served and generation.vllm_server_base_url is None and not generation.vllm_shared_gpus
 
 
 def drop_newer(content: dict[str, Any]) -> None:

@@ -333,6 +333,11 @@ class Generation:
     vllm_gpus: int = key(0, setting="server_gpus")
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
     to the trial's ranks. They are not training ranks."""
+    vllm_shared_gpus: int = key(0, newer=True, setting="shared_server_gpus")
+    """GPUs of one server that all trials of a sweep with LoRA share; each sends its adapters (0: there is none). On a machine
+    without GPUs it runs on the CPU."""
+    vllm_max_loras: int | None = key(None, newer=True)
+    """Adapters that the shared server computes with at once (null: as many as trials run at once)."""
     vllm_server_base_url: str | None = key(None, setting="")
     """Address of a server that runs already."""
     vllm_server_command: str | None = key(None, setting="server_command")

@@ -24,6 +24,7 @@ CONTROLLER_OUTPUT = "controller.out"  # what a controller that runs as a job pri
 SLURM_OUTPUT = "slurm.out"  # what Slurm itself says of a job; in a trial's logs/ and in prepare/ as well
 INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
 INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
+SHARED_SERVER = "servers/shared"  # the vLLM server that all trials share, with files as a trial has
 TRIALS = "trials"  # one folder for each trial
 FORK = "forked"  # in a fork's sweep: the checkpoint that its trials start from, with what was logged until then
 FORK_RECORD = "fork.json"  # in that folder: parent, step, seed and hash
@@ -35,6 +36,9 @@ SCREEN = "screen.json"  # the request; a folder with this file is a screen
 SCREENED = "data.json"  # the prompts and rewards
 ROLLOUTS = "rollouts.jsonl"  # one prompt with its samples per line
 KEPT = "kept.jsonl"  # the prompts that the recommended filter keeps
+
+# In the folder of a shared server.
+SERVER_ADDRESS = "address.json"  # where it answers; absent while it does not
 
 # In a trial's folder.
 CONFIG = "config.yaml"  # written last: a folder that has it is complete
@@ -58,4 +62,5 @@ STOP = "stop.json"  # passes a stop request to that Callback
 CHANGED = "changed.json"  # keys that a point set in another program's recipe
 LOGS = "logs"  # output of each rank
 CHECKPOINTS = "checkpoints"  # checkpoints to resume from
+ADAPTERS = "adapters"  # versions of the adapter for the shared vLLM server
 MODEL = "model"  # the trained model, where trainer.keep keeps it

@@ -22,6 +22,7 @@ from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder
+from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.trial_queue import TrialQueue
 
 BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
@@ -45,6 +46,7 @@ class Controller:
     overrides: list[str]  # shared by all trials
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
+    server: SharedServer | None = None
     running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
@@ -122,6 +124,8 @@ class Controller:
 
     def collect(self) -> None:
         """Record ended attempts: in the trial folder first, then in the study."""
+        if self.server is not None:
+            self.server.watch(is_used=bool(self.running))
         for number, running in list(self.running.items()):
             running.end = running.end or self.launcher.poll(running.job_id)
             if not running.folder.path.is_dir():
@@ -315,5 +319,7 @@ class Controller:
 
     def _submit(self, folder: TrialFolder, verdict: ValidationResult) -> None:
         self.lease.check()  # again: writing the folder may have stalled until another controller took over
+        if self.server is not None:
+            self.server.start()
         self.running[folder.number] = running = self.attempts.submit(folder, verdict)
         logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))

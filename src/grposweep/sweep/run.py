@@ -58,6 +58,7 @@ from grposweep.sweep.resume import (
     open_folder,
     renew_untrained,
 )
+from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
     ValidatedSpace,
     build_controller,
@@ -231,7 +232,13 @@ def run_sweep(
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
             judged = judged.learn(with_screens(prepared, judged), console)
+        server = SharedServer.of(
+            folder.path, judged.distinct("model", "generation", "trainer", "task"), prepared, launcher
+        )
         controller = build_controller(console, folder, judged, launcher, lease, overrides, provenance)
+        if server is not None:
+            controller.server = server
+            stack.callback(lambda: server.close(is_used=bool(controller.running)))
         if not launcher.is_dry:
             note_command(folder.path, provenance)
         return _run_controller(console, controller, judged, interrupts, stack)

@@ -28,11 +28,13 @@ from grposweep.config.native_keys import SINGLE_PRECISION
 from grposweep.config.precision import read_precision
 from grposweep.process import STEP_SIGNALS, end_children_with, signals_blocked
 from grposweep.schema import Experiment, Task, keys_with, value_at
+from grposweep.storage import paths
 from grposweep.train import trl
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.evaluation import HeldOutEvaluation, judge
 from grposweep.train.models import Loaded
 from grposweep.train.rewards import Reward, RewardError, load_rewards
+from grposweep.train.shared_engine import drop_adapters, name_adapter
 from grposweep.train.tasks import Data
 from grposweep.train.trl_callbacks import TrialControlCallback, UpdateNormCallback, peak_gib
 from grposweep.train.trl_config import copied_arguments, course_arguments, device_arguments, sharding_options
@@ -98,7 +100,7 @@ def async_arguments(attempt: Attempt, model: Loaded) -> dict[str, Any]:
         **course_arguments(attempt),
         "eval_strategy": "no",  # it takes no held-out data
         **device_arguments(attempt, model),
-        **server_address(experiment.generation),
+        **server_address(experiment.generation, attempt.folder.parent.parent),
         **sharding_options(experiment),
     }
     names = {each.name for each in fields(AsyncGRPOConfig)}
@@ -183,8 +185,21 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
 
     def __init__(self, attempt: Attempt, held_out: Dataset, rewards: list[Reward], chat: bool, **kwargs: Any) -> None:
         self.attempt, self.held_out, self.rewards, self.is_chat = attempt, held_out, rewards, chat
-        self.sampler = kwargs["processing_class"]
+        self.sampler, self.adapter_name = kwargs["processing_class"], name_adapter(attempt)
         super().__init__(**kwargs)
+        if attempt.is_main and attempt.experiment.generation.vllm_shared_gpus:
+            # A version has a new name, so requests for the one before need not stop; they may be another trial's.
+            self.vllm_client.pause = self.vllm_client.resume = lambda: None
+            drop_adapters(attempt, self.args.vllm_server_base_url)
+        self._lora_dir = str((attempt.folder / paths.ADAPTERS).resolve())
+
+    @property
+    def _lora_name(self) -> str:
+        return self.adapter_name
+
+    @_lora_name.setter
+    def _lora_name(self, name: str) -> None:
+        """Keep the trial's own name: TRL gives the adapters of every trainer the same one."""
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Return the metrics of the held-out prompts on rank 0, sampled with the present weights."""

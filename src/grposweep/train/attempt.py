@@ -84,8 +84,17 @@ class Attempt:
 
     @property
     def devices(self) -> float:
-        """Return the devices of a run: the job's GPUs, including a vLLM server's; a rank without a GPU counts as one."""
-        return watchdog.devices(self.experiment)
+        """Return the devices of a run: the job's GPUs, including a vLLM server's; a rank without a GPU counts as one.
+
+        Of a shared server it is this trial's part, if the server has no place that is free.
+        """
+        return watchdog.devices(self.experiment) + self._part_of_server()
+
+    def _part_of_server(self) -> float:
+        if not self.experiment.generation.vllm_shared_gpus:
+            return 0.0
+        served = load_experiment(self.folder.parent.parent / paths.SHARED_SERVER / paths.CONFIG)
+        return served.generation.vllm_shared_gpus / (served.search.parallel or 1)
 
     @property
     def task(self) -> Task:

@@ -28,6 +28,7 @@ from grposweep.storage import paths
 from grposweep.storage.records import RankStack
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
+ADDRESS = "GRPOSWEEP_ADDRESS"  # by which other nodes reach this one
 WEIGHTS_PORT = 20_000  # for a server that no job started; below what systems give to outgoing connections
 
 

@@ -55,6 +55,7 @@ from grposweep.train.models import (
 from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
 from grposweep.train.rewards import ENVIRONMENT, Reward, load_rewards, load_tools
+from grposweep.train.shared_engine import release_adapters, shared_engine
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
 from grposweep.train.trl_config import (
@@ -96,6 +97,7 @@ def train(attempt: Attempt, make: Make | None = None) -> Outcome:
         trainer.args.eval_on_start = attempt.experiment.schedule.eval_at_start
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path))
     outcome = finish(attempt, trainer)
+    release_adapters(attempt, arguments)
     trainer.accelerator.wait_for_everyone()  # no rank leaves while another still talks to it
     return outcome
 
@@ -313,21 +315,22 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     transformers.set_seed(attempt.experiment.seed)
     if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.rank == 0:
         wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)
-    trainer = Trainer(
-        attempt,
-        held_out,
-        resumed_at,
-        model=model.path,
-        reward_funcs=[listen(reward, number, held_out) for number, reward in enumerate(rewards)],
-        args=arguments,
-        train_dataset=data.train,
-        eval_dataset=data.held_out,
-        processing_class=model.tokenizer,
-        peft_config=model.peft_config,
-        quantization_config=build_quantization(attempt.experiment.model),
-        callbacks=[updates, TrialControlCallback(attempt, updates)],
-        **load_tools(attempt.task),
-    )
+    with shared_engine(attempt):
+        trainer = Trainer(
+            attempt,
+            held_out,
+            resumed_at,
+            model=model.path,
+            reward_funcs=[listen(reward, number, held_out) for number, reward in enumerate(rewards)],
+            args=arguments,
+            train_dataset=data.train,
+            eval_dataset=data.held_out,
+            processing_class=model.tokenizer,
+            peft_config=model.peft_config,
+            quantization_config=build_quantization(attempt.experiment.model),
+            callbacks=[updates, TrialControlCallback(attempt, updates)],
+            **load_tools(attempt.task),
+        )
     for number in range(len(rewards), len(trainer.reward_funcs)):  # an environment's own, which TRL adds with weight 1
         spec = f"{str(attempt.task.environment_factory).rpartition(':')[0]}:{trainer.reward_func_names[number]}"
         own = Reward(spec, trainer.reward_funcs[number], is_only=not rewards, key=ENVIRONMENT)

@@ -87,7 +87,7 @@ def vllm_arguments(attempt: Attempt) -> dict[str, Any]:
     """Return the longest sequence of a colocated engine in tokens (None: the model's own), or where a server is."""
     if colocates(attempt.experiment):
         return {"vllm_max_model_length": attempt.setting.vllm_max_model_length}
-    return server_address(attempt.experiment.generation)
+    return server_address(attempt.experiment.generation, attempt.folder.parent.parent)
 
 
 def course_arguments(attempt: Attempt) -> dict[str, Any]:

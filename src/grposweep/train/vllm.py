@@ -5,6 +5,9 @@ No torch here: the check is tested with logs alone.
 
 import math
 import os
+import shlex
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,15 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+from urllib.parse import urlsplit
 
-from grporecipe.errors import UserError
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import read_json, write_json
 from grposweep.config.compose import load_experiment
 from grposweep.config.precision import read_precision
 from grposweep.process import end_children_with
 from grposweep.redaction import redact_own_output
 from grposweep.schema import Experiment, Generation
 from grposweep.storage import paths
-from grposweep.train.process import port_for_weights
+from grposweep.train.process import ADDRESS, PORT, port_for_weights
 
 POLL_SECONDS = 1.0
 
@@ -40,10 +45,88 @@ def serve_model(folder: Path) -> None:
 
     path = str(find_model_folder(experiment.model, prepared_weights(folder, experiment)))
     length = read_own_setting(folder, experiment).vllm_max_model_length
-    command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     # vLLM's development mode holds the endpoints by which TRL sends its weights.
     environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **end_children_with(os.getpid())}
+    if experiment.generation.vllm_shared_gpus:
+        port = find_port()
+        command = [*server_command(experiment, path, port, length), *adapter_options(experiment)]
+        # Without an address vLLM looks for its own by a route to the internet, which a node may not have.
+        own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_HOST_IP": os.environ.get("VLLM_HOST_IP", "127.0.0.1")}
+        sys.exit(keep_serving(folder, command, environment | own, port))
+    command = server_command(experiment, path, int(os.environ["GRPOSWEEP_VLLM_PORT"]), length)
     os.execve(sys.executable, command, environment)
+
+
+def find_port() -> int:
+    """Return the port of the sweep's server: the one that the job has for it, or one that is free now."""
+    if PORT in os.environ:
+        return int(os.environ[PORT]) + 1
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def adapter_options(experiment: Experiment) -> list[str]:
+    """Return the options of ``vllm serve`` for adapters of several trials.
+
+    vLLM takes certain ranks only, and keeps adapters that it does not compute with in main memory.
+    """
+    from trl.experimental.async_grpo.async_grpo_trainer import round_lora_rank
+
+    most = experiment.generation.vllm_max_loras or 1
+    rank = round_lora_rank(experiment.model.lora.r)
+    return ["--enable-lora", f"--max-loras={most}", f"--max-cpu-loras={2 * most}", f"--max-lora-rank={rank}"]
+
+
+IDLE_SECONDS = 3600.0  # without a new adapter of any trial, such as after the controller of Slurm jobs has ended
+
+
+def keep_serving(folder: Path, command: list[str], environment: dict[str, str], port: int) -> int:
+    """Run the sweep's server until nothing uses it, and start it again when it ends. Return the exit code.
+
+    Its address is in the folder while it answers. A server that ends before it has answered is not started again.
+    """
+    url = f"http://{os.environ.get(ADDRESS, '127.0.0.1')}:{port}"
+    reach_directly(url)
+    trials, began = folder.parent.parent / paths.TRIALS, time.time()
+    while True:
+        (folder / paths.SERVER_ADDRESS).unlink(missing_ok=True)
+        print(f"starting the server at {url}: {shlex.join(command)}", flush=True)
+        server, answered = subprocess.Popen(command, env=environment), False
+        while server.poll() is None:
+            if not answered and health(url) is None:
+                answered = True
+                write_json(folder / paths.SERVER_ADDRESS, {"url": url})
+            used = max((path.stat().st_mtime for path in trials.glob(f"*/{paths.ADAPTERS}")), default=began)
+            if time.time() - max(used, began) > IDLE_SECONDS:
+                server.terminate()
+                return server.wait() and 0
+            time.sleep(POLL_SECONDS)
+        if not answered:
+            return ExitCode.SERVER_ENDED
+        print(f"the server has ended with exit code {server.returncode}", flush=True)
+
+
+def shared_address(generation: Generation, sweep: Path) -> str:
+    """Return the address of the sweep's server once it answers. Raises UserError if it has not within its time.
+
+    It may answer at another address after its node was lost.
+    """
+    path = sweep / paths.SHARED_SERVER / paths.SERVER_ADDRESS
+    until = time.monotonic() + generation.vllm_server_timeout
+    while True:
+        url = (read_json(path) or {}).get("url")
+        if url is not None:
+            reach_directly(url)
+            if health(url) is None:
+                return str(url)
+        if time.monotonic() >= until:
+            raise UserError(
+                f"generation.vllm_shared_gpus={generation.vllm_shared_gpus}: the sweep's vLLM server has not answered within "
+                f"{generation.vllm_server_timeout} s; {path.parent / paths.LOGS} says why. One that needs longer: set "
+                "generation.vllm_server_timeout. The sweep's command starts it again."
+            )
+        time.sleep(POLL_SECONDS)
 
 
 def server_command(experiment: Experiment, path: str, port: int, length: int | None = None) -> list[str]:
@@ -67,12 +150,16 @@ def server_command(experiment: Experiment, path: str, port: int, length: int | N
     return [*build_command(arguments), *generation.vllm_server_args]
 
 
-def server_address(generation: Generation) -> dict[str, Any]:
-    """Return TRL's keys of a vLLM server, none without one. A server that the job started is named in the environment."""
+def server_address(generation: Generation, sweep: Path) -> dict[str, Any]:
+    """Return TRL's keys of a vLLM server, none without one.
+
+    A server that the job started is named in the environment. The sweep's is waited for.
+    """
     if not generation.use_vllm or generation.vllm_mode != "server":
         return {}
+    own = os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url
     return {
-        "vllm_server_base_url": os.environ.get("GRPOSWEEP_VLLM_SERVER") or generation.vllm_server_base_url,
+        "vllm_server_base_url": shared_address(generation, sweep) if generation.vllm_shared_gpus else own,
         "vllm_server_timeout": float(generation.vllm_server_timeout),
         # Two jobs on one node must not meet on the port over which weights are sent.
         "vllm_group_port": port_for_weights(),
@@ -84,17 +171,8 @@ def wait_for_server(url: str, seconds: float) -> None:
 
     TRL's client (1.16, generation/vllm_client.py, check_server) has no limit while something else answers, such as a proxy.
     """
-    import requests  # comes with TRL, whose client obeys the same proxies
-
     until = time.monotonic() + seconds
-    while True:
-        try:
-            status = requests.get(f"{url.rstrip('/')}/health", timeout=10).status_code
-            if status == requests.codes.ok:
-                return
-            answer = f"HTTP status {status}"
-        except requests.RequestException as error:
-            answer = type(error).__name__
+    while (answer := health(url)) is not None:
         if time.monotonic() >= until:
             raise UserError(
                 f"generation.vllm_mode=server: no vLLM server answers at {url} after {seconds:g} s ({answer} at /health; a "
@@ -102,6 +180,24 @@ def wait_for_server(url: str, seconds: float) -> None:
                 "longer to start: set generation.vllm_server_timeout."
             )
         time.sleep(POLL_SECONDS)
+
+
+def reach_directly(url: str) -> None:
+    """Keep this process's requests to a server from a cluster's proxy, which knows no nodes."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if (host := str(urlsplit(url).hostname)) not in known.split(","):
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (known, host)))
+
+
+def health(url: str) -> str | None:
+    """Return None if a vLLM server answers, or else what came instead of its answer."""
+    import requests  # comes with TRL, whose client obeys the same proxies
+
+    try:
+        status = requests.get(f"{url.rstrip('/')}/health", timeout=10).status_code
+    except requests.RequestException as error:
+        return type(error).__name__
+    return None if status == requests.codes.ok else f"HTTP status {status}"
 
 
 def copy_merged_weights(engine: Any) -> None:

@@ -119,6 +119,17 @@ def train_async_on_cpus(trainer: ModuleType) -> None:
     trainer.check_attention = lambda experiment: None
 
 
+def control_shared(engine: ModuleType) -> None:
+    """Allow a negative control: a shared server that gets the first version of an adapter only."""
+    sync = engine.SharedEngine.sync_weights
+
+    def patched(self: Any) -> None:
+        if self.vllm_client.version == 0 or not os.environ.get("GPU_STACK_NO_SYNC"):
+            sync(self)
+
+    engine.SharedEngine.sync_weights = patched
+
+
 def control_adapters(vllm: ModuleType) -> None:
     """Allow a negative control: TRL alone, without our copies of an adapter's merged weights."""
     copy = vllm.copy_merged_weights
@@ -127,6 +138,7 @@ def control_adapters(vllm: ModuleType) -> None:
 
 VLLM: dict[str, Callable[[ModuleType], None]] = {
     "grposweep.train.async_trl": train_async_on_cpus,
+    "grposweep.train.shared_engine": control_shared,
     "grposweep.train.tiny": use_two_heads,
     "grposweep.train.vllm": control_adapters,
     "trl.experimental.async_grpo.async_grpo_trainer": rate_no_gpu,

@@ -160,8 +160,9 @@ OTHERS = (
 )  # fmt: skip
 NEVER_NATIVE = frozenset(  # fields of this project, or of the command that starts the recipe
     ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
-     "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size", "eval_prompts",
-     "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints", "checkpoint_minutes", "step_seconds",
+     "shared_server_gpus", "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size",
+     "eval_prompts", "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints",
+     "checkpoint_minutes", "step_seconds",
      "server_command", "walltime_min", "uses_tools", "host_memory_gib", "loads_on_every_rank", "gpu", "asynchronous",
      # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
      "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",

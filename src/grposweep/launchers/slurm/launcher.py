@@ -40,7 +40,7 @@ from grposweep.launchers.slurm.sweep_jobs import (
 )
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.registries import is_external
-from grposweep.schema import Cluster, Experiment, Generation
+from grposweep.schema import Cluster, Experiment, Generation, starts_own_server
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.provenance import snapshot_code
@@ -367,12 +367,12 @@ def _code_for(cluster: Cluster, sweep: Path) -> Path:
 
 def _check_server(cluster: Cluster, generation: Generation) -> None:
     """Raise UserError if a vLLM server is wanted and no GPU of the job is left for it."""
-    gpus, is_served = generation.vllm_gpus, generation.use_vllm and generation.vllm_mode == "server"
+    gpus, is_served = generation.vllm_gpus, starts_own_server(generation)
     if is_served and gpus and not cluster.gpus_per_node:
         raise UserError(
             f"generation.vllm_gpus={gpus}: a job with cluster.gpus_per_node=0 has none. Set how many GPUs a node has."
         )
-    if is_served and not gpus and generation.vllm_server_base_url is None:
+    if is_served and not gpus:
         raise UserError(
             "generation.vllm_gpus=0: no GPU is left for the vLLM server. Set how many of the job's GPUs it gets, or "
             "generation.vllm_server_base_url to one that runs already."
