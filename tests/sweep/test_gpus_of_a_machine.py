@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.launchers.local import least_used
+from grposweep.launchers.local import Local, least_used
+from grposweep.schema import Cluster, Experiment, Generation
 from in_process import sweeps_in
 from support import lines, read, trials
 
@@ -62,7 +63,7 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
     ("words", "why"),
     [
         (("cluster.trials_per_gpu=2", "cluster.processes=2"), "only trials of one rank"),
-        (("cluster.trials_per_gpu=2", "generation=vllm_colocate"), "generate without vLLM"),
+        (("cluster.trials_per_gpu=2", "generation=vllm_colocate"), "without a vLLM engine of their own"),
         (("cluster.trials_per_gpu=2", "cluster=slurm"), "a job has its GPUs to itself"),
         (("cluster.trials_per_gpu=0",), "one trial or more"),
         (("cluster.trials_per_gpu=2", "cluster.gpus=0"), r"no GPU to share\. Set search\.parallel=2"),
@@ -91,3 +92,15 @@ def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
         taken.append(least_used(gpus, set(range(6)).difference(taken)))
     assert [gpus[place] for place in taken] == ["0", "1"] * 3
     assert gpus[least_used(gpus, {0, 1, 3})] == "1"
+
+
+def test_a_shared_server_on_the_only_gpu_needs_a_place_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says how; then one of four places is the server's."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    shared = (*FAKE, "generation=vllm_shared", "model.lora.enabled=true", "lr=1e-4,1e-3")
+    with pytest.raises(UserError, match=r"Set cluster\.trials_per_gpu=4 generation\.vllm_gpu_memory_utilization=0\.25"):
+        sweeps_in(tmp_path, monkeypatch)(*shared)
+    experiment = Experiment(generation=Generation(vllm_shared_gpus=1), cluster=Cluster(trials_per_gpu=4))
+    local = Local.build(experiment, tmp_path)
+    local.close()
+    assert local.slots == 3

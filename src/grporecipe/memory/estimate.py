@@ -407,12 +407,15 @@ def find_engine(s: Setting) -> Engine | None:
     is_here = s.vllm_mode == "colocate" or s.server_gpus or s.shared_server_gpus
     if not (s.use_vllm and is_here) or model is None or gib is None:
         return None
+    whole = (
+        s.gpu_trials if s.shared_server_gpus else 1
+    )  # the memory is a trial's part of its GPU, and the server's share is not
     is_float = s.vllm_mode != "colocate" and s.weights_dtype == "float32" and s.autocast_dtype is None
     width, tokens = FLOAT if is_float else HALF, find_longest_sequence(s)
     layers = -(-model.layers // model.kind.full_every)
     heads = max(model.kv_heads / size, 1)
     return Engine(
-        share=(s.vllm_gpu_memory_utilization or DEFAULT_SHARE) * gib * GIB,
+        share=(s.vllm_gpu_memory_utilization or DEFAULT_SHARE) * gib * whole * GIB,
         weights=model.weights * width / size,
         cache=2 * layers * heads * model.head_dim * width * tokens,
         tokens=tokens,

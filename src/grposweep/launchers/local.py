@@ -296,10 +296,14 @@ class Local(Launcher):
         if not total or _gpus_of(cluster, generation) + shared <= total:
             return
         server = f" and generation.vllm_gpus={served} for its server" if served else ""
-        server += f" and generation.vllm_shared_gpus={shared} for the sweep's server" if shared else ""
+        fewer = f"cluster.processes={max(total - served - shared, 1)}"
+        if shared:
+            server += f", the sweep's server has generation.vllm_shared_gpus={shared}"
+            if total == 1:
+                fewer = "cluster.trials_per_gpu=4 generation.vllm_gpu_memory_utilization=0.25 to share it"
         raise UserError(
             f"cluster.processes={cluster.processes}: a trial needs a GPU per process{server}, and this machine has {total}. "
-            f"Set cluster.processes={max(total - served - shared, 1)}, or cluster.gpus=0 to train on the CPU."
+            f"Set {fewer}, or cluster.gpus=0 to train on the CPU."
         )
 
     def _take_gpus(self, count: int) -> list[int]:

@@ -106,6 +106,7 @@ class SharedServer:
         if self.job_id and not (is_used and self.launcher.outlives):
             self.launcher.cancel(self.job_id)
             note_cancelled(self.folder, self.number)
+            (self.folder.path / paths.SERVER_ADDRESS).unlink(missing_ok=True)
 
     def _job(self, number: int) -> Job:
         """Return its job: one process, with all of the server's GPUs."""
