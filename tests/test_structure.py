@@ -23,9 +23,9 @@ MOST_FILES = 248  # a merge lowers it, the aim is 180
 MOST_LINES = {
     "grporecipe": 2826, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13825, "grporecipe/linting": 1632,
     "grporecipe/memory": 1292, "grporecipe/rules": 3117, "grposweep": 1225, "grposweep/cli": 1570,
-    "grposweep/config": 2894, "grposweep/external": 496, "grposweep/launchers": 2004, "grposweep/report": 4803,
+    "grposweep/config": 2899, "grposweep/external": 496, "grposweep/launchers": 2004, "grposweep/report": 4803,
     "grposweep/schema": 758, "grposweep/screening": 844, "grposweep/search": 2533, "grposweep/storage": 2440,
-    "grposweep/sweep": 4733, "grposweep/train": 6188,
+    "grposweep/sweep": 4733, "grposweep/train": 6197,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -313,6 +313,9 @@ def check_server(experiment: Experiment) -> Iterator[str]:
         )
 
 
+LARGEST_RANK = 512  # vllm 0.31 config/lora.py, max_lora_rank
+
+
 def check_shared_server(experiment: Experiment) -> Iterator[str]:
     """Say if a trial cannot use the vLLM server that all trials share: it holds one base model, and adapters."""
     generation, lora, gpus = experiment.generation, experiment.model.lora, experiment.generation.vllm_shared_gpus
@@ -331,6 +334,8 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
             f"{named} with model.lora.enabled=false: trials share the server's base weights, which full fine-tuning changes. Set "
             "model.lora.enabled=true, or generation=vllm_server, which gives each trial a server of its own."
         )
+    if lora.r > LARGEST_RANK:
+        yield f"model.lora.r={lora.r} and {named}: vLLM serves adapters up to rank {LARGEST_RANK}. Set a smaller rank."
     if layers := [name for name in lora.target_modules if "lm_head" in name or "embed_tokens" in name]:
         yield (
             f"model.lora.target_modules has {', '.join(layers)}, and {named}: vLLM applies no adapter to the output layer or to "

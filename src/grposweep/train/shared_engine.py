@@ -71,17 +71,25 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
     def recover(self) -> None:
         """Wait until the server answers again, and load the newest adapter there if it has lost it."""
         self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
-        if self.model not in loaded_adapters(self.attempt, self.base_url):
-            self.load(self.model)
+        self.load_newest()
+
+    def load_newest(self) -> None:
+        """Load the newest version if the server does not have it, also if the server ends meanwhile."""
+        for left in reversed(range(RECOVERIES)):
+            try:
+                if self.model not in loaded_adapters(self.attempt, self.base_url):
+                    self.load(self.model)
+                return
+            except requests.RequestException:
+                if not left:
+                    raise
+                self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
 
     def publish(self) -> None:
         """Sample from the version that was saved last. The one before is dropped; its files stay for one more version."""
         before, self.model = self.model, self.next_name()
         self.version += 1
-        try:
-            self.load(self.model)
-        except requests.ConnectionError:
-            self.recover()
+        self.load_newest()
         unload(self.base_url, [before] if before else [])
         for path in self.folder.iterdir():
             if path.name not in (before, self.model):

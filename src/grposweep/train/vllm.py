@@ -100,7 +100,8 @@ def keep_serving(folder: Path, command: list[str], environment: dict[str, str], 
             used = max((path.stat().st_mtime for path in trials.glob(f"*/{paths.ADAPTERS}")), default=began)
             if time.time() - max(used, began) > IDLE_SECONDS:
                 server.terminate()
-                return server.wait() and 0
+                server.wait()
+                return ExitCode.FINISHED
             time.sleep(POLL_SECONDS)
         if not answered:
             return ExitCode.SERVER_ENDED

@@ -74,6 +74,16 @@ def test_the_script_is_valid_shell(cluster: Cluster, generation: Generation, tmp
     assert not [line for line in lines if "%" in line or "'" in line]
 
 
+def test_the_server_that_trials_share_is_a_job_that_says_where_it_is(tmp_path: Path) -> None:
+    """One process with all of its GPUs, at the address by which Slurm reaches its node."""
+    cluster = Cluster(kind="slurm", gpus_per_node=2, processes=2)
+    script = render_script(Job(tmp_path, 0, cluster, starts_ranks=True, serves=True), tmp_path, tmp_path)
+    assert f"-m grposweep.train serve {tmp_path} &" in script
+    assert script.index("GRPOSWEEP_ADDRESS=$(address_of") < script.index("srun --export")
+    assert {"#SBATCH --gres=gpu:2", "#SBATCH --ntasks-per-node=1"} <= set(script.splitlines())
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller may itself be a job; a user's default account counts where the configuration names none."""
     for name in ("SLURM_NTASKS", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "RANK", "SLURM_CONF"):
