@@ -34,7 +34,7 @@ from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.evaluation import HeldOutEvaluation, judge
 from grposweep.train.models import Loaded
 from grposweep.train.rewards import Reward, RewardError, load_rewards
-from grposweep.train.shared_engine import drop_adapters, name_adapter
+from grposweep.train.shared_engine import drop_adapters, name_adapter, one_version_later
 from grposweep.train.tasks import Data
 from grposweep.train.trl_callbacks import TrialControlCallback, UpdateNormCallback, peak_gib
 from grposweep.train.trl_config import copied_arguments, course_arguments, device_arguments, sharding_options
@@ -189,7 +189,9 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
         super().__init__(**kwargs)
         if attempt.is_main and attempt.experiment.generation.vllm_shared_gpus:
             # A version has a new name, so requests for the one before need not stop; they may be another trial's.
-            self.vllm_client.pause = self.vllm_client.resume = lambda: None
+            client = self.vllm_client
+            client.pause = client.resume = lambda: None
+            client.unload_lora_adapter = one_version_later(client.unload_lora_adapter)
             drop_adapters(attempt, self.args.vllm_server_base_url)
         self._lora_dir = str((attempt.folder / paths.ADAPTERS).resolve())
 
