@@ -316,5 +316,5 @@ def open_report(lint_options: LintOptions, out: TextIO) -> Report:
     if lint_options.format in ("github", "sarif"):
         from grporecipe.linting.formats import GithubReport, SarifReport
 
-        return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
-    return JsonReport(out) if lint_options.format == "json" else TextReport(screen)
+        return SarifReport(screen) if lint_options.format == "sarif" else GithubReport(screen)
+    return JsonReport(screen) if lint_options.format == "json" else TextReport(screen)

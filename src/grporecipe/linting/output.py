@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from grporecipe.frameworks import FRAMEWORKS, describe_version
 from grporecipe.frameworks.base import text
@@ -186,8 +186,11 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.wrap(f"not judged (name one to see why): {names}{more}", "")
 
 
-class Report(Protocol):
-    """Writes the answers in one format: a file at a time, then the end."""
+class Report:
+    """Writes the answers in one format: a file at a time, then the end. Each method of this base class writes nothing."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen, self._out = screen, screen.out
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         """Add a judged file."""
@@ -199,27 +202,19 @@ class Report(Protocol):
         """Write the end."""
 
 
-class TextReport:
+class TextReport(Report):
     """Prints each problem with its line and its fixes, and a closing line."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
         show_file(self._screen, fixed, lines)
 
-    def refuse(self, path: Path, message: str) -> None: ...
-
     def close(self, total: Total) -> None:
         show_total(self._screen, total)
 
 
-class JsonReport:
+class JsonReport(Report):
     """Prints one JSON object per line for each recipe, then one for each file of a folder that was skipped."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
 
     def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe holds it
         for result in fixed.judged.results:
