@@ -344,20 +344,15 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     if NAME not in text:
         return ()
     lines = show().replace("\r\n", "\n").split("\n")
-    found = ((number, line, COMMENT.search(line)) for number, line in enumerate(lines, 1))
-    return tuple(
-        Comment(
-            number,
-            _codes_inside(match[2]),
-            None if match[1] else _reach(lines, number, not line[: match.start()].strip()),
-        )
-        for number, line, match in found
-        if match
-    )
-
-
-def _codes_inside(inside: str | None) -> tuple[str, ...]:
-    return ALL if inside is None else tuple(code.strip().upper() for code in inside.split(",") if code.strip())
+    found = []
+    for number, line in enumerate(lines, 1):
+        if match := COMMENT.search(line):
+            codes = (
+                ALL if match[2] is None else tuple(code.strip().upper() for code in match[2].split(",") if code.strip())
+            )
+            reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
+            found.append(Comment(number, codes, reach))
+    return tuple(found)
 
 
 def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
