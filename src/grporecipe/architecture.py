@@ -3,8 +3,9 @@
 Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate their MLP (three matrices).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 
@@ -210,16 +211,12 @@ def _block(width: int, mlp: int, matrices: int, norm: int) -> int:
     return 4 * width * width + matrices * width * mlp + biases + 2 * norm * width
 
 
-def _qwen2(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+def _qwen2(
+    _: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int, matrices: int = 2, norm: int = 2
+) -> int:
     merged = merge * merge * width
-    merger = merged * merged + merged + merged * hidden + hidden + 2 * width
-    return layers * _block(width, mlp, 2, 2) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
-
-
-def _qwen2_5(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
-    merged = merge * merge * width
-    merger = merged * merged + merged + merged * hidden + hidden + width
-    return layers * _block(width, mlp, 3, 1) + 6 * patch * patch * width + merger
+    merger = merged * merged + merged + merged * hidden + hidden + norm * width
+    return layers * _block(width, mlp, matrices, norm) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
 
 
 def _qwen3(vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
@@ -237,4 +234,10 @@ def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, 
     return layers * _block(width, mlp, 2, 2) + embedding + positions + 2 * width + projector
 
 
-TOWERS = {"qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5, "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3, "gemma3": _siglip}
+TOWERS: dict[str, Callable[..., int]] = {
+    "qwen2_vl": _qwen2,
+    "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1),
+    "qwen3_vl": _qwen3,
+    "qwen3_vl_moe": _qwen3,
+    "gemma3": _siglip,
+}
