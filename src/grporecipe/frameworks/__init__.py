@@ -8,15 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.frameworks import signs
 from grporecipe.frameworks.base import FRAMEWORKS, Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
 from grporecipe.frameworks.reading import read_table
-from grporecipe.frameworks.signs import (
-    has_sign,
-    refuse_others,
-    refuse_own_keys,
-    refuse_own_sections,
-    refuse_without_sign,
-)
 from grporecipe.frameworks.writing import to_native, write_table
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
@@ -77,8 +71,8 @@ def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
     Raises NotARecipe for a configuration of a framework that grposweep does not read.
     """
     found = _by_keys(config)
-    if not found and not has_sign(config):
-        refuse_others(config)
+    if not found and not signs.has_sign(config):
+        signs.refuse_others(config)
     return found or _by_paths(paths) or next(iter(FRAMEWORKS))
 
 
@@ -95,16 +89,16 @@ def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), progr
     if framework.is_dotted:
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
         if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
-            refuse_without_sign(config)
+            signs.refuse_without_sign(config)
         if "defaults" not in config and not _by_paths(programs):
-            refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
+            signs.refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
     elif framework.traits.follows_trl:
-        refuse_without_sign(config, programs)
+        signs.refuse_without_sign(config, programs)
         if not programs:
             from grporecipe.frameworks.trl.keys import HABITS, span  # it builds on this module
 
             own = framework.takes(framework.version)
-            refuse_own_keys(config, lambda key: key in own or key in HABITS or span(key) is not None)
+            signs.refuse_own_keys(config, lambda key: key in own or key in HABITS or span(key) is not None)
     return name
 
 
