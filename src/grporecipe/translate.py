@@ -177,9 +177,8 @@ LAUNCH = "launch.sh"
 def list_unknown_rewards(kept: Mapping[str, Any]) -> Iterator[str]:
     """Name rewards of other scripts, which TRL's own stops at."""
     names = kept.get("reward_funcs")
-    own = (
-        [str(name) for name in names if "." not in str(name) and name not in REWARDS] if isinstance(names, list) else []
-    )
+    given = names if isinstance(names, list) else []
+    own = [str(name) for name in given if "." not in str(name) and name not in REWARDS]
     if own:
         yield (
             f"reward_funcs={', '.join(own)}: names of another script, and trl.scripts.grpo stops at them. It knows "
@@ -298,18 +297,14 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
         own = [f"{name}={recipe.config[name]}" for name in ASYNC_KEYS if name in recipe.config]
         lost = f"asynchronous training ({', '.join(own) or 'max_staleness=4'}): this recipe generates before each step"
         return replace(written, losses=(*written.losses, lost))
-    stale, every = (
-        recipe.config.get(name, default) for name, default in (("max_staleness", 4), ("weight_sync_steps", 1))
-    )
+    stale, every = recipe.config.get("max_staleness", 4), recipe.config.get("weight_sync_steps", 1)
     content = parse_yaml(written.recipe)
-    rollout, prompts = (
-        content["actor_rollout_ref"]["rollout"],
-        content["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"],
-    )
+    workers = content["actor_rollout_ref"]
+    rollout, prompts = workers["rollout"], workers["actor"]["ppo_mini_batch_size"]
     content["data"] |= {"train_batch_size": 0, "gen_batch_size": 1}
-    content["actor_rollout_ref"]["hybrid_engine"] = False
-    content["actor_rollout_ref"]["actor"]["use_rollout_log_probs"] = True
-    content["actor_rollout_ref"]["model"]["use_remove_padding"] = True
+    workers["hybrid_engine"] = False
+    workers["actor"]["use_rollout_log_probs"] = True
+    workers["model"]["use_remove_padding"] = True
     rollout |= {"calculate_log_probs": True, "checkpoint_engine": {"backend": "nccl"}}
     shape = {"nnodes": 1, "n_gpus_per_node": s.server_gpus or 1, "n": rollout["n"]}
     most = {"total_rollout_steps": s.max_steps * prompts} if s.max_steps and s.max_steps > 0 else {}
@@ -563,20 +558,14 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
 def render(translation: Translation, source: str, target: str) -> str:
     """Return a translation as one text that is a valid recipe: everything else is in comments."""
     (first, text), *others = translation.files.items()
-    shebang, text = _split_shebang(text)
+    shebang, _, rest = text.partition("\n") if text.startswith("#!") else ("", "", text)
     source = " ".join(source.split())  # a file name may contain line breaks, and this text is a script
-    lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
+    lines = [shebang] if shebang else []
+    lines += [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
     lines += [f"#   {translation.command}", *_comments("Lost or changed:", translation.losses)]
     lines += _comments("Not kept:", translation.changed)
     parts = [f"# --- {name} ---\n{content}" for name, content in others]
-    return shebang + "\n".join(lines) + "\n" + "\n".join([text, *parts])
-
-
-def _split_shebang(text: str) -> tuple[str, str]:
-    if not text.startswith("#!"):
-        return "", text
-    head, _, rest = text.partition("\n")
-    return head + "\n", rest
+    return "\n".join([*lines, rest, *parts])
 
 
 def _comments(title: str, items: tuple[str, ...]) -> list[str]:

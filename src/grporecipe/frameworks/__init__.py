@@ -47,11 +47,6 @@ def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> d
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
 
 
-def find_keys(framework: str, version: Version) -> Mapping[str, KeySpec]:
-    """Return every key that a release of a framework takes on a command line."""
-    return find_framework(framework).takes(version)
-
-
 def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
     """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
     return FRAMEWORKS[recipe.framework].known_keys(recipe)

@@ -299,11 +299,9 @@ def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
 
 def _is_open(recipe: Recipe, broken: Violation) -> bool:
     """Return whether a finding depends on the version, and nothing states the version that trains."""
-    if broken.certain:
-        return False
-    if not recipe.version_source.known:
-        return True
-    return bool(recipe.version_source.conflict)  # the pinned release is not the one that trains
+    source = recipe.version_source
+    # With a conflict the pinned release is not the one that trains.
+    return not broken.certain and (not source.known or bool(source.conflict))
 
 
 # Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
@@ -374,15 +372,20 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.version_source.known:
         return
-    found = _held_back(recipe)
+    traits = frameworks.FRAMEWORKS[recipe.framework].traits
+    rules = [rule for rule in choose_for_recipes(traits) if rule.by_release]
+    # What they find if the assumed version is the one that trains.
+    found = [broken for rule in rules for broken in rule.judge(recipe) if not broken.certain]
     if found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
-        why = f"{_label(recipe)} is assumed, because nothing states the version and no known release takes all keys"
+        label = traits.name_of(text(recipe.version))
+        why = f"{label} is assumed, because nothing states the version and no known release takes all keys"
         instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
         near = _near(found)
         if len(found) == 1 and keys and _never_taken(keys[0], recipe):
-            trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
-            why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
+            why = (
+                f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and nothing states the version"
+            )
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
         severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
@@ -409,12 +412,6 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
 
 
-def _held_back(recipe: Recipe) -> list[Violation]:
-    """Return the findings of rules that depend on the release, as if the assumed version were known."""
-    rules = choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
-    return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
-
-
 def _never_taken(key: str, recipe: Recipe) -> bool:
     """Return whether no release takes a key."""
     from grporecipe.frameworks.parsing.version_source import misfits, releases_of  # it loads the frameworks
@@ -436,10 +433,6 @@ def _near(found: list[Violation]) -> dict[str, str]:
                 section = old.rpartition(".")[0]
                 near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
     return near
-
-
-def _label(recipe: Recipe) -> str:
-    return frameworks.FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))
 
 
 def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:

@@ -72,7 +72,8 @@ def explain_rules(code: str | None, out: TextIO) -> None:
         select_rules((wanted,))  # raises an error that lists the families
         raise UserError(f"{code}: no such rule.")
     if wanted in RULES:
-        out.write(_full(RULES[wanted]))
+        rule = RULES[wanted]
+        out.write(f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n")
         return
     for family, title in FAMILIES.items():
         members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
@@ -80,17 +81,8 @@ def explain_rules(code: str | None, out: TextIO) -> None:
             out.write(f"{family}  {title}\n")
         for rule in members:
             head = f"  {rule.code}  {rule.severity:<7}  "
-            out.write(
-                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
-            )
-
-
-def _full(rule: Rule | RecipeRule) -> str:
-    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n"
-
-
-def _first_line(rule: Rule | RecipeRule) -> str:
-    return _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+            line = _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+            out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
 
 
 def _on_terminal(text: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, find_keys, version_of
+from grporecipe.frameworks import FRAMEWORKS, version_of
 from grporecipe.frameworks.parsing.build import Options, build_recipe
 from grporecipe.frameworks.parsing.python_launched import LIBRARY_TRAINERS, MOST_BASES, fields_of, read_trainer
 from grporecipe.frameworks.parsing.python_source import (
@@ -136,7 +136,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     judged = _installed(made, framework, options) or options.find_version(
         framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
-    known = find_keys(framework, judged.version)
+    known = FRAMEWORKS[framework].takes(judged.version)
     recipe = build_recipe(
         {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
         replace(options, framework=framework, judged=judged),
@@ -149,7 +149,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     )
     if not made.spread:
         return recipe
-    rest = dict.fromkeys(find_keys(framework, recipe.version).keys() - recipe.config.keys(), made.spread)
+    rest = dict.fromkeys(known.keys() - recipe.config.keys(), made.spread)
     return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
 
 

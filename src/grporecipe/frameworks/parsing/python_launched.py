@@ -48,7 +48,7 @@ def read_program(path: Path) -> LaunchedCode | None:
     names = read_file(path)
     if names is None:
         return None
-    declares, is_whole = _read_options(names, path)
+    declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
     parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
     makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
@@ -167,7 +167,7 @@ def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner:
     return []
 
 
-def _read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
+def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
     """Return the options of a file's parsers, and whether these are all of them.
 
     With ``path``, the place of the file, classes that it imports from its repository are read too.
@@ -207,11 +207,6 @@ def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
         if names is not None and name in names.classes:
             return fields_of(names, name)
     return {}
-
-
-def options_of(names: Names) -> dict[str, KeySpec]:
-    """Return the options that a file declares for its parsers."""
-    return _read_options(names)[0]
 
 
 def _is_library(names: Names, node: ast.expr) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, detect_framework, find_keys, recognise_recipe
+from grporecipe.frameworks import FRAMEWORKS, detect_framework, recognise_recipe
 from grporecipe.frameworks.parsing import launch
 from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
@@ -111,7 +111,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
-    config = {**base, **launch.build_config(start, judged.vendored or find_keys(framework, judged.version))}
+    config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
     if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in launch.PROCESSES:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from grporecipe.errors import UserError
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.parsing.shell.arithmetic import calculate
-from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, closing, skip
+from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
 
 MOST_VARIABLES = 500
 LONGEST_VALUE = 10_000  # characters of a variable
@@ -94,7 +94,7 @@ class Scope:
         """Return the fields that a command's word is split into."""
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
-            return self._fields(raw)
+            return Fields(self, raw, splits=True).read()
         return [finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])]
 
     def text(self, raw: Raw) -> str:
@@ -115,9 +115,6 @@ class Scope:
             item = re.match(r"\[[^]]*\]=", word.text)
             found += self.words(Raw(word.text[item.end() :], word.line) if item else word)
         return found
-
-    def _fields(self, raw: Raw) -> list[Word]:
-        return Fields(self, raw, splits=True).read()
 
     def spend(self, value: "str | list[Word]") -> None:
         """Count the characters of expanded variables.
@@ -401,7 +398,3 @@ def joined_path(folder: str, name: str) -> str:
         else:
             parts.append(part)
     return str(PurePosixPath(*parts)) if parts else "."
-
-
-__all__ = ["ASSIGNMENT", "Scope", "Values", "Word", "calculate_in", "closing", "finished", "glob", "is_known", "joined_path",
-           "keep", "plain", "plain_part", "unknown"]  # fmt: skip
