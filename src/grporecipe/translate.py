@@ -116,11 +116,8 @@ def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
         counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
         if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
             continue
-        words = {
-            re.escape(name),
-            re.escape(before.key(name)),
-            *(NAMED_AS[start] for start in NAMED_AS if name.startswith(start)),
-        }
+        other = (NAMED_AS[start] for start in NAMED_AS if name.startswith(start))
+        words = {re.escape(name), re.escape(before.key(name)), *other}
         if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", report):
             key = "" if before.key(name) == name else f" ({before.key(name)})"
             if name == "kl_estimator" and before.framework.follows_trl:
@@ -312,9 +309,8 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
         "async_training": {**OF_FULLY_ASYNC, "staleness_threshold": stale, "trigger_parameter_sync_step": every},
         "rollout": {**shape, **most},
     }
-    text = yaml.safe_dump(
-        {"hydra": {"searchpath": ["pkg://verl.trainer.config"]}, **content, **sections}, sort_keys=False
-    )
+    hydra = {"searchpath": ["pkg://verl.trainer.config"]}
+    text = yaml.safe_dump({"hydra": hydra, **content, **sections}, sort_keys=False)
     losses = (
         f"max_staleness={stale}: TRL drops older completions; verl stops generating at (1 + {stale}) x {every} x {prompts} = "
         f"{(1 + stale) * every * prompts} prompts, which gives the same bound except for generations that span several syncs",
@@ -372,10 +368,8 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
         is_held = is_held or _is_read(framework, key, value, setting)
-        # other scripts have other rewards
-        is_default = (
-            key in takes and key != "reward_funcs" and takes[key].default == convert(value, takes[key].type).value
-        )
+        is_default = key in takes and takes[key].default == convert(value, takes[key].type).value
+        is_default = is_default and key != "reward_funcs"  # other scripts have other rewards
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
@@ -475,12 +469,8 @@ def with_paths(setting: Setting, recipe: Recipe | None) -> Setting:
 def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
     """Return a setting with the lowest learning rate of a cosine, which TRL's recipes hold in a mapping taken from ``left``."""
     options = read_mapping(left.get("lr_scheduler_kwargs"))
-    ratio = options.get("min_lr_rate")
-    if (
-        setting.lr_scheduler_type != "cosine_with_min_lr"
-        or options.keys() != {"min_lr_rate"}
-        or not isinstance(ratio, float)
-    ):
+    ratio, is_cosine = options.get("min_lr_rate"), setting.lr_scheduler_type == "cosine_with_min_lr"
+    if not is_cosine or options.keys() != {"min_lr_rate"} or not isinstance(ratio, float):
         return setting
     del left["lr_scheduler_kwargs"]
     return setting.replace({"lr_scheduler_type": "cosine", "minimum_learning_rate_ratio": ratio})
@@ -507,9 +497,8 @@ def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text:
     elif not (setting.framework.follows_trl and framework.traits.follows_trl):
         names &= TRANSFORMERS
     names = names & takes.keys() and names & takes.keys() - parse_yaml(text).keys()
-    return {
-        key: value for key, value in left.items() if key in names and not _is_unreadable(key, value, framework.name)
-    }
+    kept = {key: value for key, value in left.items() if key in names}
+    return {key: value for key, value in kept.items() if not _is_unreadable(key, value, framework.name)}
 
 
 def _shown(value: Any) -> str:

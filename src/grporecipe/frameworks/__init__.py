@@ -103,10 +103,8 @@ def _by_keys(config: Mapping[str, Any]) -> str:
 
 
 def _by_paths(paths: Iterable[str]) -> str:
-    known = [framework for framework in _latest_first() if framework.programs]
-    return next(
-        (each.name for each in known if any(each.programs and each.programs.search(path) for path in paths)), ""
-    )
+    known = [(each.name, each.programs) for each in _latest_first() if each.programs]
+    return next((name for name, programs in known if any(map(programs.search, paths))), "")
 
 
 def _latest_first() -> list[Framework]:

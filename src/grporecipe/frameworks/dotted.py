@@ -75,13 +75,12 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
         known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
         pair = [float(rate) for rate in rates] if known else [None, None]
         schedule = fields["lr_scheduler_type"]
-        warms_up = schedule == "constant" and fields["warmup_steps"] > 0
+        if schedule == "constant" and fields["warmup_steps"] > 0:  # transformers' constant has no warmup
+            schedule = "constant_with_warmup"
         return {
             "adam_beta1": pair[0],
             "adam_beta2": pair[1],
-            "lr_scheduler_type": "constant_with_warmup"
-            if warms_up
-            else schedule,  # transformers' constant has no warmup
+            "lr_scheduler_type": schedule,
             "use_vllm": True,
             "vllm_mode": "colocate",
         }
@@ -136,9 +135,8 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
             by_word.setdefault(last, []).append(name)
     if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
         return _closest(key, same)[:2]
-    alike = (
-        [name for name in by_word[near] if _holds(takes[name], value)] for near in _spelled_alike(word, tuple(by_word))
-    )
+    similar = _spelled_alike(word, tuple(by_word))
+    alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
     return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
 
 
@@ -234,9 +232,8 @@ def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
     plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
     if s.lr_scheduler_type in plain:
         return plain[s.lr_scheduler_type], ()
-    return "cosine", (
-        f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written",
-    )
+    lost = f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written"
+    return "cosine", (lost,)
 
 
 def common_losses(s: Setting, framework: str) -> Iterator[str]:

@@ -106,9 +106,8 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         return
     if frameworks.FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
         why = f"the memory of this recipe of {setting.trainer} is not estimated"
-        yield Violation(
-            what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
-        )
+        instead = "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
+        yield Violation(what, why, instead)
     else:
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
         instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
@@ -250,13 +249,9 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         allowed = words.get(key)
-        if (
-            allowed is None
-            or value is None
-            or written in recipe.unresolved
-            or str(value) in allowed
-            or "${" in str(value)
-        ):
+        if allowed is None or value is None or written in recipe.unresolved:
+            continue
+        if str(value) in allowed or "${" in str(value):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
         why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
@@ -405,10 +400,9 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
         if source.kind == "pinned":
             why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
         else:
-            why = f"the newest release that takes all keys is {text(recipe.version)}"
-            advice = (
-                f"Change the pin or the keys. Judged by {text(recipe.version)}; --framework-version states another."
-            )
+            now = text(recipe.version)
+            why = f"the newest release that takes all keys is {now}"
+            advice = f"Change the pin or the keys. Judged by {now}; --framework-version states another."
         yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
 
 

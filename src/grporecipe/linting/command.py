@@ -60,9 +60,8 @@ def _walk(top: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
-        folders[:] = sorted(
-            name for name in folders if _is_searched(here, name) and not _is_ignored(here / name, specs)
-        )
+        searched = (name for name in folders if _is_searched(here, name))
+        folders[:] = sorted(name for name in searched if not _is_ignored(here / name, specs))
         for name in sorted(files):
             path = here / name
             if path.suffix in SUFFIXES and path.is_file() and _may_train(path) and not _is_ignored(path, specs):

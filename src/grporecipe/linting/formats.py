@@ -125,10 +125,7 @@ class StatisticsReport(Report):
         by_fix = Counter(found.code for found in total.diagnostics if fixable(found))
         rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
         if self._form == "json":
-            found = [
-                {"code": code, "name": RULES[code].title, "count": count, "fixable": by_fix[code]}
-                for code, count in rows
-            ]
+            found = [{"code": code, "name": RULES[code].title, "count": n, "fixable": by_fix[code]} for code, n in rows]
             self._out.write(json.dumps(found) + "\n")
             return
         wide = len(str(rows[0][1])) if rows else 1

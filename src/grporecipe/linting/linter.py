@@ -121,9 +121,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
             broken = [found for found in key_rules.find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and frameworks.FRAMEWORKS[recipe.framework].is_dotted:
-        diagnostics = [
-            found for found in diagnostics if found.code.startswith("GV") or not _is_overridden(found, recipe)
-        ]
+        diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))

@@ -90,9 +90,8 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
         source = one_line(lines[diagnostic.line - 1].expandtabs(4))
         room = screen.width - len(INDENT) - len(number)
-        screen.say(
-            f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
-        )
+        shown = source if len(source) <= room else source[: room - 3] + "..."
+        screen.say(f"{INDENT}{screen.paint(number + shown, DIM)}")
     screen.wrap(one_line(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
@@ -114,9 +113,8 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
         return f"{key} removed"
     if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
-    words = [
-        one if isinstance(one, str) else render_value(one) for one in (value if isinstance(value, list) else [value])
-    ]
+    listed = value if isinstance(value, list) else [value]
+    words = [one if isinstance(one, str) else render_value(one) for one in listed]
     if FRAMEWORKS[recipe.framework].is_dotted:
         return f"{key}={shlex.quote('[' + ','.join(words) + ']' if isinstance(value, list) else words[0])}"
     return f"--{key} {' '.join(map(shlex.quote, words))}"
@@ -157,9 +155,8 @@ def show_total(screen: Screen, total: Total) -> None:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
         parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
-    safe, unsafe = _fixable(
-        found for result in total.results if result.recipe.launch is None for found in result.diagnostics
-    )
+    of_files = (result for result in total.results if result.recipe.launch is None)
+    safe, unsafe = _fixable(found for result in of_files for found in result.diagnostics)
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:

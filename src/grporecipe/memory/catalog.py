@@ -74,13 +74,9 @@ def has_bfloat16(name: str) -> bool:
 def _plain(name: str) -> str:
     """Return a name in lower case without separators, maker and "RTX"."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
-    return (
-        letters.removeprefix("nvidia")
-        .removeprefix("amd")
-        .removeprefix("geforce")
-        .removeprefix("tesla")
-        .removeprefix("rtx")
-    )
+    for maker in ("nvidia", "amd", "geforce", "tesla", "rtx"):
+        letters = letters.removeprefix(maker)
+    return letters
 
 
 WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")

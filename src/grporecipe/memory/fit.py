@@ -52,9 +52,8 @@ class Fit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, whether it fits, and the verdict of the interval."""
-        rounded = {
-            name: round(getattr(self, name), 2) for name in ("peak", "low", "high")
-        }  # once, from the exact value
+        # Once, from the exact value.
+        rounded = {name: round(getattr(self, name), 2) for name in ("peak", "low", "high")}
         return {"fits": self.fits, "verdict": self.verdict, **asdict(self), **rounded}
 
 

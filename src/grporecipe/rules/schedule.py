@@ -297,24 +297,16 @@ def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
     that. Judged if the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
     loading and evaluations take their part of it.
     """
-    if (
-        s.step_seconds is None
-        or not s.walltime_min
-        or not judgeable(s)
-        or s.num_iterations < 1
-        or s.num_generations < 1
-    ):
+    if s.step_seconds is None or not s.walltime_min:
+        return None
+    if not judgeable(s) or min(s.num_iterations, s.num_generations) < 1:
         return None
     every, total = planning.save_every(s), planning.total_steps(s)
     if every is None or not total:
         return None
-    minutes = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf)
-    enough = ceil(total * s.step_seconds / 60 / (s.walltime_min / 2))
-    return (
-        {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough}
-        if minutes > s.walltime_min / 2
-        else None
-    )
+    minutes, half = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf), s.walltime_min / 2
+    enough = ceil(total * s.step_seconds / 60 / half)
+    return {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough} if minutes > half else None
 
 
 @rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,
@@ -329,11 +321,7 @@ def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
     """
     if s.save_steps is None or s.save_steps < 1 or s.save_strategy not in (None, "steps"):
         return None
-    if (
-        not judgeable(s)
-        or s.num_iterations < 1
-        or (every := planning.boundary_steps(s)) == 1
-        or s.save_steps % every == 0
-    ):
+    if not judgeable(s) or s.num_iterations < 1:
         return None
-    return {"every": every}
+    every = planning.boundary_steps(s)
+    return {"every": every} if every > 1 and s.save_steps % every else None

@@ -167,10 +167,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
     if found.recipe.version < ALGORITHM_KL:
         in_loss = found.flag(f"{ACTOR}.use_kl_loss", True)
-        loss = {
-            "beta": found.number(f"{ACTOR}.kl_loss_coef"),
-            "kl_estimator": _estimator(found.word(f"{ACTOR}.kl_loss_type")),
-        }
+        name = _estimator(found.word(f"{ACTOR}.kl_loss_type"))
+        loss = {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": name}
     else:
         if found.flag("algorithm.disable_kl"):
             return {"kl_placement": "none", "loads_reference": False}
@@ -226,14 +224,8 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     """Return a recipe for EasyR1 0.3.3, its launch command and its losses."""
     s, lost = in_prompts(setting)
     text = render_keys(framework, overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s)))
-    losses = (
-        *lost,
-        *dotted.rollouts(s)[1],
-        *_losses(s),
-        *unwritten("EasyR1", s, framework.fields),
-        *dotted.common_losses(s, "EasyR1"),
-    )
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("EasyR1", s, framework.fields))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "EasyR1")))
 
 
 def _fields(s: Setting) -> dict[str, Any]:

@@ -128,9 +128,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     """
     kind = recipe.config.get("rlhf_type", "dpo")
     if kind != "grpo":
-        raise UserError(
-            f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
-        )
+        default = "" if "rlhf_type" in recipe.config else ", the default"
+        raise UserError(f"rlhf_type is {kind}{default}: no GRPO training.")
     version = recipe.version
     takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
     found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
@@ -286,22 +285,14 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
-    found = {
-        name: value for name, value in written.items() if value is not None
-    }  # ms-swift reads null as the word None
+    # ms-swift reads null as the word None.
+    found = {name: value for name, value in written.items() if value is not None}
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)
     if found.get("num_generations_eval") == s.num_generations:
         del found["num_generations_eval"]
-    return {
-        **found,
-        **_model(s),
-        **_objective(s),
-        **_schedule(s),
-        **trl.evaluation(s),
-        **trl.saving(s),
-        **_generation(s),
-    }
+    found |= {**_model(s), **_objective(s), **_schedule(s)}
+    return {**found, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
 
 
 def _model(s: Setting) -> dict[str, Any]:

@@ -231,10 +231,8 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
         what, why = f"{s.key('use_vllm')}=true", f"{s.key('vllm_mode')} is not set, and has no default"
         changes: tuple[dict[str, object], ...] = ({"vllm_mode": "colocate"}, {"use_vllm": False})
     elif s.vllm_mode and not s.use_vllm:
-        what, why = (
-            f"{s.key('vllm_mode')}={s.vllm_mode}",
-            f"{s.key('use_vllm')} is false, and ms-swift refuses the mode",
-        )
+        what = f"{s.key('vllm_mode')}={s.vllm_mode}"
+        why = f"{s.key('use_vllm')} is false, and ms-swift refuses the mode"
         changes = ({"vllm_mode": ""}, {"use_vllm": True})
     elif s.vllm_mode == "server" and not (s.vllm_server_host or s.vllm_server_base_url):
         what, why = f"{s.key('vllm_mode')}=server", "the server has no address"

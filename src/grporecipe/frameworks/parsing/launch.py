@@ -422,7 +422,7 @@ def _take(given: Overrides, word: Word) -> None:
             given.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
             given.may_have_more |= not ARGUMENTS.fullmatch(word.text)
         return
-    key = ("~" if override.sign == "~" else override.sign) + override.key
+    key = override.sign + override.key
     for before in [known for known in given.config if known.lstrip("+") == override.key]:
         if given.config[before] != override.value:
             given.duplicates += (Duplicate(override.key, given.lines[before], word.line, given.config[before]),)
@@ -437,9 +437,8 @@ def _take(given: Overrides, word: Word) -> None:
 def _named(options: Mapping[str, str]) -> str:
     """Return the file that Hydra's own options name. With neither path nor name it is verl's own."""
     name = options.get("--config-name") or options.get("-cn") or ""
-    folder = (
-        options.get("--config-path") or options.get("-cp") or options.get("--config-dir") or options.get("-cd") or ""
-    )
+    folder = options.get("--config-path") or options.get("-cp") or ""
+    folder = folder or options.get("--config-dir") or options.get("-cd") or ""
     if not name:
         return ""
     name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"

@@ -35,12 +35,10 @@ def load_recipe(path: Path, options: Options) -> Recipe:
     """
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
-    if named is not None and "$" in named:
-        raise UserError(f"--config {named}: only a running shell knows this file. Name the recipe itself.")
     if named is not None:
-        raise UserError(
-            f"--config {named}: no such file from here or from the script's folders. Name the recipe itself."
-        )
+        missing = "no such file from here or from the script's folders"
+        why = "only a running shell knows this file" if "$" in named else missing
+        raise UserError(f"--config {named}: {why}. Name the recipe itself.")
     return recipe
 
 

@@ -57,9 +57,8 @@ def _edit(path: Path, text: str, index: int, step: tuple[str, str, Any]) -> str 
     offset = _Offsets(source, first)
     keyword = next((word for word in call.keywords if word.arg == old), None)
     if keyword is None:
-        edit = (
-            None if old in made.config else _added(source, offset, call, f"{new}{_equals(source, offset, call)}", value)
-        )
+        name = f"{new}{_equals(source, offset, call)}"
+        edit = None if old in made.config else _added(source, offset, call, name, value)
     elif value is None:
         edit = _removed(source, offset, call, keyword)
     else:

@@ -101,11 +101,8 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     unknown = [n for n, part in enumerate(parts) if "$" in part]
     parts = parts[unknown[-1] + 1 :] if unknown else parts  # $SCRIPT_DIR/train.py
     wanted = Path(*parts)
-    found = [
-        folder / wanted.name
-        for folder in walk(root).folders
-        if (folder / wanted.name).parts[-len(parts) :] == wanted.parts
-    ]
+    places = (folder / wanted.name for folder in walk(root).folders)
+    found = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
     return (
         _first_file(folder / wanted for folder in folders)
         or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)

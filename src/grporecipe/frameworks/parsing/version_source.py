@@ -196,9 +196,8 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
     if len(found) == 1:
         return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
     judged = _by_keys(framework, probe, allowed)
-    return judged._replace(
-        source=judged.source._replace(where=where, text=f"{pin.text}; {judged.source.text}".strip("; "))
-    )
+    stated = f"{pin.text}; {judged.source.text}".strip("; ")
+    return judged._replace(source=judged.source._replace(where=where, text=stated))
 
 
 def releases_of(framework: Framework) -> Sequence[Version]:
@@ -222,9 +221,8 @@ def misfits(recipe: Recipe) -> frozenset[str]:
         takes = {**takes, **recipe.code.declares}
     if not framework.is_dotted:
         own = framework.passed_on | {framework.environment_key}
-        return frozenset(
-            key for key, value in recipe.config.items() if key not in own and not _fits(value, takes.get(key))
-        )
+        others = ((key, value) for key, value in recipe.config.items() if key not in own)
+        return frozenset(key for key, value in others if not _fits(value, takes.get(key)))
     return frozenset(key for key in recipe.config if not is_taken(key, takes))
 
 

@@ -54,9 +54,8 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
     except yaml.YAMLError as error:
         raise UserError(_explain(error)) from None
     except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
-        raise UserError(
-            f"it is not YAML that can be read: {' '.join(str(error).split())[:120] or 'nested too deep'}."
-        ) from None
+        reason = " ".join(str(error).split())[:120] or "nested too deep"
+        raise UserError(f"it is not YAML that can be read: {reason}.") from None
     finally:
         loader.dispose()
 

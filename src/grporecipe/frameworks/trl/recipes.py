@@ -434,14 +434,8 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
         found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)  # the default, in every release that has it
-    return {
-        **found,
-        **_scaling(s, takes),
-        **_schedule(s, takes),
-        **evaluation(s, EVALUATED),
-        **saving(s),
-        **_model(s, takes),
-    }
+    found |= {**_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED)}
+    return {**found, **saving(s), **_model(s, takes)}
 
 
 def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
@@ -493,11 +487,7 @@ def saving(s: Setting) -> dict[str, Any]:
 
 
 def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
-    sizes = {
-        "tp_size": s.tensor_parallel_size,
-        "cp_size": s.context_parallel_size,
-        "sp_size": s.sequence_parallel_size,
-    }
+    sizes = {"tp_size": s.tensor_parallel_size, "cp_size": s.context_parallel_size, "sp_size": s.sequence_parallel_size}
     large = {name: size for name, size in sizes.items() if size > 1}
     found: dict[str, Any] = {}
     if s.weights_dtype == "bfloat16":  # TRL's weights are float32 unless a recipe sets another type

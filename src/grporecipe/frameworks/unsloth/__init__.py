@@ -76,9 +76,8 @@ def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
-        changes["per_device_train_batch_size"] = corrected_size(
-            size, accumulation, fields["processes"], group, found.recipe.version
-        )
+        size = corrected_size(size, accumulation, fields["processes"], group, found.recipe.version)
+        changes["per_device_train_batch_size"] = size
     if "warmup_steps" not in stated and "warmup_ratio" not in stated:
         changes["warmup_steps"] = SHARE
     loss = str(fields["loss_type"]).lower()
@@ -93,9 +92,8 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Return the keys of a ``GRPOConfig`` as a recipe. Unsloth has no command that reads one."""
     written = render_trl(framework, s, script=("train_grpo.py",))
     lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
-    return replace(
-        written, command=("python", "train_grpo.py", "--config", "recipe.yaml"), losses=(*written.losses, lost)
-    )
+    command = ("python", "train_grpo.py", "--config", "recipe.yaml")
+    return replace(written, command=command, losses=(*written.losses, lost))
 
 
 FRAMEWORK = replace(

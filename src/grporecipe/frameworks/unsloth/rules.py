@@ -32,10 +32,8 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
         return
     s = reading.setting
     size = int(values_of(recipe).stated.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
-    if (
-        size < 1
-        or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version) == size
-    ):
+    taken = corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version)
+    if size < 1 or taken == size:
         return
     yield Violation(
         f"per_device_train_batch_size={size}",
@@ -89,9 +87,8 @@ def _dropped(judge: RecipeJudge) -> RecipeJudge:
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):
-            yield replace(
-                broken, why=f"{broken.why}; recent releases of Unsloth drop it and continue", severity="warning"
-            )
+            why = f"{broken.why}; recent releases of Unsloth drop it and continue"
+            yield replace(broken, why=why, severity="warning")
 
     return dropped
 

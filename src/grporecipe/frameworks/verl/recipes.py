@@ -111,9 +111,8 @@ def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
         return False
     path = find_program(recipe.launch.program, Path(recipe.file))
     text = head_of(path) if path is not None else ""
-    return "RayPPOTrainer" in text and not any(
-        word in text for word in ("validate_config", "main_ppo import", "run_ppo(")
-    )
+    validates = ("validate_config", "main_ppo import", "run_ppo(")
+    return "RayPPOTrainer" in text and not any(word in text for word in validates)
 
 
 def _fully_asynchronous(found: Values) -> int:
@@ -189,10 +188,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
-    mode, average = (
-        found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
-        found.word(f"{ACTOR}.loss_agg_mode", "token-mean"),
-    )
+    mode = found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
+    average = found.word(f"{ACTOR}.loss_agg_mode", "token-mean")
     is_plain = mode in ("vanilla", "gspo")
     return {
         "loss_type": AVERAGES.get(average, average) if is_plain else mode,
@@ -231,10 +228,7 @@ DERIVED = (dotted.derive_processes, derive_topology, derive_groups, derive_kl, d
 def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
     if not has_reward_switch(values_of(recipe)):
         return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
-    return {
-        f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
-        REWARD_SWITCH: value in ("reward", "both"),
-    }
+    return {f"{ACTOR}.use_kl_loss": value in ("loss", "both"), REWARD_SWITCH: value in ("reward", "both")}
 
 
 SPECIAL: dict[str, NativeChange] = {
@@ -250,14 +244,8 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
     fields = {**dotted.write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
     text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
-    losses = (
-        *lost,
-        *dotted.rollouts(s)[1],
-        *_losses(s),
-        *unwritten("verl", s, framework.fields),
-        *dotted.common_losses(s, "verl"),
-    )
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "verl")))
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
@@ -294,10 +282,8 @@ def _objective(s: Setting) -> dict[str, Any]:
         "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
     }  # fmt: skip
     if in_loss:
-        found |= {
-            "beta": float(s.beta),
-            "kl_estimator": "low_var_kl+" if name == "k3+" else dotted.estimator_word(name),
-        }
+        word = "low_var_kl+" if name == "k3+" else dotted.estimator_word(name)
+        found |= {"beta": float(s.beta), "kl_estimator": word}
     if in_reward:
         found |= {
             "kl_reward_coefficient": float(s.kl_reward_coefficient),

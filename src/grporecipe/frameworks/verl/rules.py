@@ -356,9 +356,8 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     update, logged = found.flag(DYNAMIC), found.get(name, "bool")
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
-        yield Violation(
-            f"{name}={str(logged).lower()}", why, f"Leave {name} out: it follows.", (name,), ({name: None},)
-        )
+        instead = f"Leave {name} out: it follows."
+        yield Violation(f"{name}={str(logged).lower()}", why, instead, (name,), ({name: None},))
 
 
 @recipe_rule("GB412", "error", of=VERL)
@@ -371,11 +370,10 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
     prompts, step = found.whole(PROMPTS, 1024), found.whole(STEP, 256)
     is_asynchronous = found.word("trainer.v1.trainer_mode", "sync") == "separate_async"
-    if is_asynchronous and prompts != steps * step and verl.is_v1(recipe):
-        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {steps * step} in all"
-        yield Violation(
-            f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={steps * step}.", (PROMPTS,), ({PROMPTS: steps * step},)
-        )
+    whole = steps * step
+    if is_asynchronous and prompts != whole and verl.is_v1(recipe):
+        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
+        yield Violation(f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={whole}.", (PROMPTS,), ({PROMPTS: whole},))
 
 
 @recipe_rule("GT401", "error", of=VERL)

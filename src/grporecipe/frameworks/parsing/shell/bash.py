@@ -125,10 +125,10 @@ class _Shell(Builtins):
         match node:
             case Simple():
                 return self._simple(node)
+            case Test(is_arithmetic=True):
+                return self.arithmetic(node.text)
             case Test():
-                return (
-                    self.arithmetic(node.text) if node.is_arithmetic else judge_double(node.text, self.scope, node.line)
-                )
+                return judge_double(node.text, self.scope, node.line)
             case Chain():
                 return self._chain(node)
             case Group():
