@@ -19,14 +19,8 @@ from grporecipe.setting import Setting
 
 # One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
-    "kl": "k1",
-    "mse": "k2",
-    "low_var_kl": "k3",
-    "kl+": "k1+",
-    "mse+": "k2",
-    "low_var_kl+": "k3+",
-    "k2+": "k2",
-}
+    "kl": "k1", "mse": "k2", "low_var_kl": "k3", "kl+": "k1+", "mse+": "k2", "low_var_kl+": "k3+", "k2+": "k2",
+}  # fmt: skip
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 NEVER_CLIPPED = 1e6  # a dual clip that has no effect
 NODE = 8  # GPUs

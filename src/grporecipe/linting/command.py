@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
 from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS, Options, build_recipe, load_text
+from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
+from grporecipe.frameworks.parsing.load import SHELLS
 from grporecipe.frameworks.parsing.repository import find_root
 from grporecipe.frameworks.signs import GROUPS
 from grporecipe.linting import output

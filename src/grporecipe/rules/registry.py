@@ -44,17 +44,9 @@ FAMILIES = {
 }
 # The spelling of titles, which are function names; `spell` adds the names of frameworks.
 SPELLED = {
-    "kl": "KL",
-    "vllm": "vLLM",
-    "gpu": "GPU",
-    "gpus": "GPUs",
-    "grpo": "GRPO",
-    "megatron": "Megatron",
-    "held_out": "held-out",
-    "micro_": "micro-",
-    "log_probabilities": "log-probabilities",
-    "well_formed": "well-formed",
-}
+    "kl": "KL", "vllm": "vLLM", "gpu": "GPU", "gpus": "GPUs", "grpo": "GRPO", "megatron": "Megatron",
+    "held_out": "held-out", "micro_": "micro-", "log_probabilities": "log-probabilities", "well_formed": "well-formed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks import FRAMEWORKS, read_recipe, recognise_recipe
-from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, find_near, load_text
+from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launcher_files import read_keys
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
@@ -13,16 +13,7 @@ from grporecipe.frameworks.signs import refuse_toml
 from grporecipe.recipe import Recipe
 
 # Also what callers need with these functions.
-__all__ = [
-    "LARGEST_NOTEBOOK",
-    "Options",
-    "build_recipe",
-    "load_recipe",
-    "load_recipes",
-    "load_text",
-    "parse_recipe",
-    "stated_processes",
-]
+__all__ = ["Options", "build_recipe", "load_recipe", "load_recipes", "load_text", "parse_recipe", "stated_processes"]
 PYTHON = (".py", ".ipynb")
 OWN_READERS = ("trl", "open-r1")  # a YAML of theirs may be for a program with keys of its own
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")

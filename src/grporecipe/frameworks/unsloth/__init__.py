@@ -21,23 +21,11 @@ from grporecipe.setting import FrameworkTraits, Setting, Version
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
 VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
 DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "weight_decay": 0.001,
-    "seed": 3407,
-    "optim": "adamw_8bit",
-    "learning_rate": 5e-5,
-    "logging_steps": 1,
-    "num_generations": 8,
-    "top_k": None,
-    "vllm_mode": "colocate",
-    "bf16": False,
-    "auto_find_batch_size": False,
-    "loss_type": "bnpo",
-    "beta": 0.001,
-    "vllm_importance_sampling_correction": False,
-}
+    "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "gradient_accumulation_steps": 2,
+    "weight_decay": 0.001, "seed": 3407, "optim": "adamw_8bit", "learning_rate": 5e-5, "logging_steps": 1,
+    "num_generations": 8, "top_k": None, "vllm_mode": "colocate", "bf16": False, "auto_find_batch_size": False,
+    "loss_type": "bnpo", "beta": 0.001, "vllm_importance_sampling_correction": False,
+}  # fmt: skip
 SHARE = 0.1  # of all steps: the warmup if none is set
 OWN = {
     "vllm_sampling_params": KeySpec("any", None),
