@@ -15,7 +15,7 @@ from grporecipe.frameworks.reading import values_of
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import other_sizes, show
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
-from grporecipe.rules.registry import Violation, recipe_rule, recipe_variant, rule, variant
+from grporecipe.rules.registry import Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
@@ -366,6 +366,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
 
 
-recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
-recipe_variant("GV305", EASYR1, _unknown_words)
-recipe_variant("GK310", EASYR1, _dead_keys)
+variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
+variant("GV305", EASYR1, _unknown_words)
+variant("GK310", EASYR1, _dead_keys)

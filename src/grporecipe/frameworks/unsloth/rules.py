@@ -11,7 +11,7 @@ from grporecipe.frameworks.reading import read_table, values_of
 from grporecipe.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
 from grporecipe.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
 from grporecipe.recipe import Recipe
-from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, recipe_variant, rule
+from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, rule, variant
 from grporecipe.setting import Setting
 
 UNSLOTH = frozenset({"unsloth"})
@@ -93,5 +93,5 @@ def _dropped(judge: RecipeJudge) -> RecipeJudge:
     return dropped
 
 
-recipe_variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
-recipe_variant("GV102", UNSLOTH, _dropped(keys_are_known))
+variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
+variant("GV102", UNSLOTH, _dropped(keys_are_known))

@@ -19,7 +19,7 @@ from grporecipe.frameworks.verl.recipes import has_reward_switch, kl_places, ref
 from grporecipe.frameworks.verl.rules import VERL
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import cut, show
-from grporecipe.rules.registry import Severity, Violation, recipe_rule, recipe_variant
+from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 from grporecipe.setting import Setting
 
 FETCH = "data.gen_batch_size"
@@ -250,6 +250,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, dead, switch + why + amount)
 
 
-recipe_variant("GV303", VERL, _mistyped)
-recipe_variant("GV305", VERL, _unknown_words)
-recipe_variant("GK310", VERL, _dead_keys)
+variant("GV303", VERL, _mistyped)
+variant("GV305", VERL, _unknown_words)
+variant("GK310", VERL, _dead_keys)
