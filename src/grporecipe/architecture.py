@@ -19,11 +19,6 @@ class Kind:
     keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
     full_every: int = 1  # one layer in so many attends to all tokens, the others to a window
 
-    @property
-    def has_query_key_norms(self) -> bool:
-        """Return whether queries and keys are normalised."""
-        return self.query_key_norms != ""
-
 
 KINDS = {
     "llama": Kind(),

@@ -15,7 +15,7 @@ from grporecipe.frameworks.writing import to_native, write_table
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
 
-__all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]
+__all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe"]
 
 
 def find_framework(name: str) -> Framework:

@@ -287,16 +287,10 @@ MOST_NAMED = 6  # keys in a message
 
 
 def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
-    """Return a rule's findings on a recipe, without those that depend on an unknown version."""
-    found = list(rule.judge(recipe))
-    return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
-
-
-def _is_open(recipe: Recipe, broken: Violation) -> bool:
-    """Return whether a finding depends on the version, and nothing states the version that trains."""
+    """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
     source = recipe.version_source
-    # With a conflict the pinned release is not the one that trains.
-    return not broken.certain and (not source.known or bool(source.conflict))
+    is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
+    return [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
 
 
 # Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.

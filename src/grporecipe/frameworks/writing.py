@@ -78,17 +78,11 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
             yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
 
 
-def to_unit(framework: Framework, s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return a setting with sizes in a framework's unit, and the losses."""
-    return in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
-
-
 def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Write a setting by the table."""
-    sized, lost = to_unit(framework, s)
+    sized, lost = in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
     keys = overlay(framework, sized, {}, {})
-    command = next(((name, command) for name, command in framework.commands.items()), None)
-    words = (command[0], command[1].word, "recipe.yaml") if command else ()
+    words = next(((name, command.word, "recipe.yaml") for name, command in framework.commands.items()), ())
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
     without = sorted(s.given - framework.by_name.keys() - {"framework"})
     dropped = (f"{name}: {framework.name} has no such key" for name in without)

@@ -18,10 +18,10 @@ from grporecipe.errors import UserError
 from grporecipe.frameworks.base import Command as OwnCommand
 from grporecipe.frameworks.base import Framework
 from grporecipe.frameworks.parsing.shell import Word
-from grporecipe.frameworks.parsing.shell.bash import Command, Reader, Values, parse_script
+from grporecipe.frameworks.parsing.shell.bash import Command, Reader, parse_script
 from grporecipe.frameworks.parsing.shell.programs import slurm_variables
 from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN
-from grporecipe.frameworks.parsing.shell.words import plain
+from grporecipe.frameworks.parsing.shell.words import Values, plain
 from grporecipe.frameworks.parsing.yaml_text import convert, parse_override
 from grporecipe.frameworks.signs import is_named
 from grporecipe.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode

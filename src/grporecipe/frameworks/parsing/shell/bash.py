@@ -30,8 +30,6 @@ from grporecipe.frameworks.parsing.shell.syntax import (
 )
 from grporecipe.frameworks.parsing.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
 
-__all__ = ["Command", "Reader", "Values", "parse_script"]
-
 LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
 MOST_COMMANDS = 5000
 MOST_ROUNDS = 32  # of nested loops that are read one by one
