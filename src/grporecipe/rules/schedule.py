@@ -145,23 +145,14 @@ def the_data_fill_a_rollout(s: Setting) -> Facts | None:
 def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
     if s.learning_rate <= 0:
-        meant = -s.learning_rate if 0 < -s.learning_rate < 1 else 1e-6  # a sign too many
-        return Violation(
-            what=f"{s.key('learning_rate')}={s.learning_rate:g}",
-            why="the optimizer needs a learning rate above 0",
-            instead=f"Set {s.key('learning_rate')}={meant:g}.",
-            fields=("learning_rate",),
-            suggestions=({"learning_rate": meant},),
-        )
-    if s.warmup_steps < 0:
-        return Violation(
-            what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
-            why="warmup cannot be negative",
-            instead=f"Set {s.key('warmup_steps')}=0.",
-            fields=("warmup_steps",),
-            suggestions=({"warmup_steps": 0.0},),
-        )
-    return None
+        name, value, why = "learning_rate", s.learning_rate, "the optimizer needs a learning rate above 0"
+        meant = -value if 0 < -value < 1 else 1e-6  # a sign too many
+    elif s.warmup_steps < 0:
+        name, value, why, meant = "warmup_steps", s.warmup_steps, "warmup cannot be negative", 0.0
+    else:
+        return None
+    key = s.key(name)
+    return Violation(f"{key}={value:g}", why, f"Set {key}={meant:g}.", (name,), ({name: meant},))
 
 
 @rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
