@@ -230,9 +230,6 @@ def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, 
 
 
 TOWERS: dict[str, Callable[..., int]] = {
-    "qwen2_vl": _qwen2,
-    "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1),
-    "qwen3_vl": _qwen3,
-    "qwen3_vl_moe": _qwen3,
+    "qwen2_vl": _qwen2, "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1), "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3,
     "gemma3": _siglip,
-}
+}  # fmt: skip

@@ -173,14 +173,9 @@ def _of_setting(
     if not others:
         is_guess = problem.code in key_rules.OF_DEFAULTS and not recipe.version_source.known
         return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
-    return Diagnostic(
-        problem.code,
-        "warning" if problem.severity == "error" else "note",
-        message + _guess(recipe, others),
-        keys,
-        line,
-        tuple(replace(fix, safe=False) for fix in fixes),
-    )
+    severity: Severity = "warning" if problem.severity == "error" else "note"
+    unsafe = tuple(replace(fix, safe=False) for fix in fixes)
+    return Diagnostic(problem.code, severity, message + _guess(recipe, others), keys, line, unsafe)
 
 
 def _of_recipe(

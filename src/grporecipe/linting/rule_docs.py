@@ -13,7 +13,7 @@ from grporecipe.linting.linter import select_rules
 from grporecipe.rules.registry import FAMILIES
 from grporecipe.setting import TRL_FAMILY
 
-COMMAND = "python -m grporecipe.linting.rule_docs"
+COMMAND, PAGE = "python -m grporecipe.linting.rule_docs", Path("docs/reference/rules.md")
 # Symbols in formulas; case matters.
 SYMBOLS = {
     "W": "training processes (`processes`)",
@@ -92,13 +92,7 @@ def _on_terminal(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
     parser = argparse.ArgumentParser(description="Write docs/reference/rules.md.")
-    parser.add_argument(
-        "target",
-        nargs="?",
-        type=Path,
-        default=Path("docs/reference/rules.md"),
-        help="the file to write (default: %(default)s)",
-    )
+    parser.add_argument("target", nargs="?", type=Path, default=PAGE, help="the file to write (default: %(default)s)")
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render(), encoding="utf-8")

@@ -211,12 +211,8 @@ rule("GT501", "error", ("processes", "sequence_parallel_size"), _sharing_counts,
     """)(divides_the_processes("sequence_parallel_size", lambda size, _: range(size, 0, -1)))  # fmt: skip
 
 
-@rule(
-    "GT502",
-    "error",
-    ("given", "version", "keys", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"),
-    of=MS_SWIFT,
-)
+@rule("GT502", "error", ("given", "version", "keys", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"),
+      of=MS_SWIFT)  # fmt: skip
 def vllm_has_a_named_place(s: Setting) -> Violation | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 

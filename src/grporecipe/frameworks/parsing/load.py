@@ -104,13 +104,5 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         from grporecipe.frameworks.parsing.scripts import read_launching
 
         code = read_nearest(path) or read_launching(path)
-    return build_recipe(
-        flat.config,
-        options,
-        (str(path),),
-        file=str(path),
-        lines=flat.lines,
-        duplicates=flat.duplicates,
-        launch_fields=fields,
-        code=code,
-    )
+    return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
+                        launch_fields=fields, code=code)  # fmt: skip

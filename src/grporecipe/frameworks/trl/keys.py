@@ -7,7 +7,7 @@ the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release not
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
@@ -15,10 +15,7 @@ from grporecipe.frameworks.base import KeyTable, key_span, keys_at_release, load
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Version
 
-
-def table() -> dict[str, Any]:
-    """Return the committed table."""
-    return load_table(__package__)
+table = partial(load_table, __package__)
 
 
 @cache
