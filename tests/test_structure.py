@@ -21,7 +21,7 @@ PLUGIN = "grposweep/external/ms_swift_plugin"
 MOST_FILES = 246  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 2766, "grporecipe/diagnose": 1509, "grporecipe/frameworks": 13409, "grporecipe/linting": 1562,
+    "grporecipe": 2765, "grporecipe/diagnose": 1505, "grporecipe/frameworks": 13353, "grporecipe/linting": 1559,
     "grporecipe/memory": 1250, "grporecipe/rules": 3063, "grposweep": 1225, "grposweep/cli": 1570,
     "grposweep/config": 2848, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4802,
     "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2533, "grposweep/storage": 2435,

@@ -166,17 +166,13 @@ def read_config(config: Mapping[str, Any]) -> Architecture | None:
     vocabulary, intermediate = _size(text, "vocab_size"), width or _size(text, "intermediate_size")
     if min(layers, hidden, heads, vocabulary, intermediate) < 1:
         return None
+    is_tied = kind.startswith("gemma") or kind == "smollm3"  # if config.json does not say: configuration_<kind>.py
     return Architecture(
         layers, hidden, intermediate, heads, _size(text, "num_key_value_heads") or heads,
-        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", _ties(kind))), kind,
+        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", is_tied)), kind,
         parameters=_size(config, "parameters"), positions=_size(text, "max_position_embeddings"), experts=experts,
         active_experts=_size(text, "num_experts_per_tok") if experts else 0, **_vision(kind, config, hidden),
     )  # fmt: skip
-
-
-def _ties(kind: str) -> bool:
-    """Return whether a kind's embeddings are tied if config.json does not say. Source: configuration_<kind>.py."""
-    return kind.startswith("gemma") or kind == "smollm3"
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

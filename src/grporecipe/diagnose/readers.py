@@ -115,7 +115,8 @@ def _read_text(file: Path, text: str) -> Log:
     lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
     logs = [Log.build(str(file), name, read(lines)) for name, read in TEXT_FORMATS.items()]
     best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
-    best.skipped = _damaged(lines) if best.rows and best.format == "JSON lines" else 0
+    if best.rows and best.format == "JSON lines":
+        best.skipped = sum(line.startswith("{") and _whole(line) is None for line in lines)
     best.total = best.total or next((log.total for log in logs if log.total), None)
     return best
 
@@ -159,11 +160,6 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
         value = _whole(line)
         if isinstance(value, dict):
             yield flatten(value)
-
-
-def _damaged(lines: list[str]) -> int:
-    """Count the lines that begin like a JSON object but are invalid."""
-    return sum(line.startswith("{") and _whole(line) is None for line in lines)
 
 
 def _dicts(lines: Iterable[str]) -> Iterator[Line]:

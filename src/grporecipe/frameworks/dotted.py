@@ -3,7 +3,7 @@
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
@@ -128,7 +128,8 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
         if wanted.issubset(inside):
             by_word.setdefault(last, []).append(name)
     if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
-        return _closest(key, same)[:2]
+        parts = {*sections, word}  # those with most of the key's own sections come first
+        return sorted(same, key=lambda name: (-len(parts & set(name.split("."))), len(name)))[:2]
     similar = _spelled_alike(word, tuple(by_word))
     alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
     return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
@@ -151,12 +152,6 @@ def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
     from difflib import get_close_matches  # only a mistake needs it
 
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
-
-
-def _closest(key: str, names: Iterable[str]) -> list[str]:
-    """Sort names, those with most of the key's own sections first."""
-    parts = set(key.split("."))
-    return sorted(names, key=lambda name: (-len(parts & set(name.split("."))), len(name)))
 
 
 def write_common(s: Setting) -> dict[str, Any]:

@@ -333,9 +333,8 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     found = []
     for number, line in enumerate(lines, 1):
         if match := COMMENT.search(line):
-            codes = (
-                ALL if match[2] is None else tuple(code.strip().upper() for code in match[2].split(",") if code.strip())
-            )
+            listed = (code.strip().upper() for code in (match[2] or "").split(","))
+            codes = ALL if match[2] is None else tuple(filter(None, listed))
             reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
             found.append(Comment(number, codes, reach))
     return tuple(found)

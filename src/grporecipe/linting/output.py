@@ -150,7 +150,10 @@ def show_total(screen: Screen, total: Total) -> None:
     counts = Counter(found.severity for found in total.diagnostics)
     errors, warnings = counts["error"], counts["warning"]
     notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
-    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
+    files = _count(total.files + total.unusable, "file")
+    if len(total.results) != total.files:
+        files = f"{_count(len(total.results), 'recipe')} in {files}"
+    parts = [f"{files}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
@@ -167,9 +170,9 @@ def show_total(screen: Screen, total: Total) -> None:
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(parts), colour))
-    for version, files in _files_by_version(total).items():
-        more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
-        named = ", ".join(files[:MOST_NAMED]) + more
+    for version, names in _files_by_version(total).items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        named = ", ".join(names[:MOST_NAMED]) + more
         screen.wrap(one_line(f"{named}: judged by {version}"), "", DIM)
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
@@ -178,9 +181,9 @@ def show_total(screen: Screen, total: Total) -> None:
         why = " (no GRPO recipes)" if others else ""
         screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
     if total.unjudged:
-        names = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
+        named = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
         more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
-        screen.wrap(f"not judged (name one to see why): {names}{more}", "")
+        screen.wrap(f"not judged (name one to see why): {named}{more}", "")
 
 
 class Report:
@@ -233,11 +236,6 @@ def _files_by_version(total: Total) -> dict[str, list[str]]:
             files, name = found.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
             files += [] if name in files else [name]
     return found
-
-
-def _counted(total: Total) -> str:
-    files = _count(total.files + total.unusable, "file")
-    return files if len(total.results) == total.files else f"{_count(len(total.results), 'recipe')} in {files}"
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:

@@ -181,7 +181,8 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if key in DROPPED:
         why, harmless = DROPPED[key]
-        return Replacement(why, {key: None}, safe=_among(value, harmless))
+        is_harmless = any(type(value) is type(other) and value == other for other in harmless)  # 1 is not true
+        return Replacement(why, {key: None}, safe=is_harmless)
     return Replacement("", {key: None} if value is None else None, safe=value is None)
 
 
@@ -196,8 +197,3 @@ def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
     return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)
-
-
-def _among(value: Any, harmless: tuple[Any, ...]) -> bool:
-    """Return whether a value is one of these in value and type (1 is not true)."""
-    return any(type(value) is type(other) and value == other for other in harmless)

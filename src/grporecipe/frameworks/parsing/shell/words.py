@@ -123,9 +123,8 @@ class Scope:
         """
         self.expanded += _length(value)
         if self.expanded > MOST_EXPANDED:
-            raise UserError(
-                f"its variables stand for more than {MOST_EXPANDED // 2**20} MiB, so it launches nothing we know."
-            )
+            most = MOST_EXPANDED // 2**20
+            raise UserError(f"its variables stand for more than {most} MiB, so it launches nothing we know.")
 
 
 def _alternatives(text: str) -> list[str]:
