@@ -18,10 +18,10 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 246  # a merge lowers it, the aim is 180
+MOST_FILES = 245  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 2765, "grporecipe/diagnose": 1505, "grporecipe/frameworks": 13353, "grporecipe/linting": 1559,
+    "grporecipe": 2765, "grporecipe/diagnose": 1504, "grporecipe/frameworks": 13353, "grporecipe/linting": 1559,
     "grporecipe/memory": 1250, "grporecipe/rules": 3063, "grposweep": 1225, "grposweep/cli": 1570,
     "grposweep/config": 2848, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4802,
     "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2533, "grposweep/storage": 2435,

@@ -259,9 +259,8 @@ def _table(lines: Iterable[str]) -> Iterator[Line]:
         return
 
 
-TEXT_FORMATS: dict[
-    str, Callable[[Iterable[str]], Iterator[Line]]
-] = {  # by name: the function that reads a file's metrics
+# The function that reads a file's metrics, by the name of its format.
+TEXT_FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Line]]] = {
     "JSON lines": _json_lines,
     "console of transformers": _dicts,
     "console of verl": _verl,
