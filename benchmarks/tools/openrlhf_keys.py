@@ -12,14 +12,12 @@ import json
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "openrlhf" / "keys.json"
-HEAD = '"""Options of OpenRLHF that 0.10.2 named by sections: the older name, and today\'s. Written by openrlhf_keys.py."""'
 SOURCE = "openrlhf/cli/train_ppo_ray.py"
 Version = tuple[int, ...]
 DOTTED: Version = (0, 10, 2)  # it named the options by sections: --rollout.batch_size
@@ -136,17 +134,15 @@ def table(repository: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the table, one key a line, and the module with the renamed options."""
+    """Write the table, one key a line."""
     made = table(Path(sys.argv[1]))
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["keys"].items())
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text(
-        f'{{\n "releases": {json.dumps(made["releases"])},\n "keys": {{\n{lines}\n }}\n}}\n', encoding="utf-8"
+    renamed, keys = (
+        ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made[part].items())
+        for part in ("renamed", "keys")
     )
-    pairs = textwrap.fill(" ".join(f'"{old}":\0"{new}",' for old, new in made["renamed"].items()), 114, break_long_words=False,
-                          break_on_hyphens=False).replace("\0", " ")  # fmt: skip
-    text = f"{HEAD}\n\nRENAMED = {{\n{textwrap.indent(pairs, '    ')}\n}}  # fmt: skip\n"
-    TABLE.with_name("renamed.py").write_text(text, encoding="utf-8")
+    TABLE.parent.mkdir(exist_ok=True)
+    text = f'{{\n "releases": {json.dumps(made["releases"])},\n "renamed": {{\n{renamed}\n }},\n "keys": {{\n{keys}\n }}\n}}\n'
+    TABLE.write_text(text, encoding="utf-8")
     print(f"{len(made['keys'])} keys over {len(made['releases'])} releases: {TABLE}")
 
 

@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grporecipe.frameworks.openrlhf.renamed import RENAMED
+from grporecipe.frameworks.openrlhf import RENAMED
 
 VERDICTS = Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "openrlhf_verdicts.jsonl"
 TAGS = ("v0.6.4", "v0.7.5", "v0.8.5", "v0.9.3", "v0.10.1.post2", "v0.11.0")

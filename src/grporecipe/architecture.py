@@ -3,8 +3,9 @@
 Source: transformers 5.23 models/<model_type>/modeling_<model_type>.py. All these decoders gate their MLP (three matrices).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 
@@ -17,11 +18,6 @@ class Kind:
     has_bias: bool = False  # of the query, key and value projections
     keeps_float_norm: bool = False  # the normalised values are multiplied by their weight in float32
     full_every: int = 1  # one layer in so many attends to all tokens, the others to a window
-
-    @property
-    def has_query_key_norms(self) -> bool:
-        """Return whether queries and keys are normalised."""
-        return self.query_key_norms != ""
 
 
 KINDS = {
@@ -170,17 +166,13 @@ def read_config(config: Mapping[str, Any]) -> Architecture | None:
     vocabulary, intermediate = _size(text, "vocab_size"), width or _size(text, "intermediate_size")
     if min(layers, hidden, heads, vocabulary, intermediate) < 1:
         return None
+    is_tied = kind.startswith("gemma") or kind == "smollm3"  # if config.json does not say: configuration_<kind>.py
     return Architecture(
         layers, hidden, intermediate, heads, _size(text, "num_key_value_heads") or heads,
-        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", _ties(kind))), kind,
+        _size(text, "head_dim") or hidden // heads, vocabulary, bool(text.get("tie_word_embeddings", is_tied)), kind,
         parameters=_size(config, "parameters"), positions=_size(text, "max_position_embeddings"), experts=experts,
         active_experts=_size(text, "num_experts_per_tok") if experts else 0, **_vision(kind, config, hidden),
     )  # fmt: skip
-
-
-def _ties(kind: str) -> bool:
-    """Return whether a kind's embeddings are tied if config.json does not say. Source: configuration_<kind>.py."""
-    return kind.startswith("gemma") or kind == "smollm3"
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:
@@ -210,16 +202,12 @@ def _block(width: int, mlp: int, matrices: int, norm: int) -> int:
     return 4 * width * width + matrices * width * mlp + biases + 2 * norm * width
 
 
-def _qwen2(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
+def _qwen2(
+    _: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int, matrices: int = 2, norm: int = 2
+) -> int:
     merged = merge * merge * width
-    merger = merged * merged + merged + merged * hidden + hidden + 2 * width
-    return layers * _block(width, mlp, 2, 2) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
-
-
-def _qwen2_5(_: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
-    merged = merge * merge * width
-    merger = merged * merged + merged + merged * hidden + hidden + width
-    return layers * _block(width, mlp, 3, 1) + 6 * patch * patch * width + merger
+    merger = merged * merged + merged + merged * hidden + hidden + norm * width
+    return layers * _block(width, mlp, matrices, norm) + 6 * patch * patch * width + merger  # 3 colours, 2 frames
 
 
 def _qwen3(vision: Any, layers: int, width: int, mlp: int, patch: int, merge: int, hidden: int) -> int:
@@ -237,4 +225,7 @@ def _siglip(vision: Any, layers: int, width: int, mlp: int, patch: int, _: int, 
     return layers * _block(width, mlp, 2, 2) + embedding + positions + 2 * width + projector
 
 
-TOWERS = {"qwen2_vl": _qwen2, "qwen2_5_vl": _qwen2_5, "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3, "gemma3": _siglip}
+TOWERS: dict[str, Callable[..., int]] = {
+    "qwen2_vl": _qwen2, "qwen2_5_vl": partial(_qwen2, matrices=3, norm=1), "qwen3_vl": _qwen3, "qwen3_vl_moe": _qwen3,
+    "gemma3": _siglip,
+}  # fmt: skip

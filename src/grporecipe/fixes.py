@@ -51,7 +51,7 @@ class Fix:
 
     def __str__(self) -> str:
         """Return the change as a user types it."""
-        return " ".join(f"{key}={_render(value)}" for key, value in self.keys)
+        return " ".join(f"{key}={'null' if value is None else shown(value)}" for key, value in self.keys)
 
 
 def find_fixes(
@@ -70,7 +70,8 @@ def find_fixes(
         fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
         change = next((change for change in fresh if verifier.accepts(change) and has_keys(change)), None)
         if change is not None:
-            found.append(build_fix(s, change, problem))
+            keys = tuple((s.key(name), value) for name, value in change.items())
+            found.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
         if len(found) == MOST_FIXES:
             break
     return found
@@ -83,11 +84,6 @@ def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -
     return f"{problem.message}. {advice}"
 
 
-def _render(value: Any) -> str:
-    """Return a value in the syntax of Hydra and YAML."""
-    return "null" if value is None else shown(value)
-
-
 # Candidates
 
 
@@ -98,7 +94,8 @@ def candidates(s: Setting, problem: Problem) -> Iterator[Iterable[Change]]:
         yield _hardware_sizes(s, reach=0 if problem.code == "GS104" else max(s.num_generations, 2))
         yield ({"num_generations": n} for n in _nearest(s.num_generations, MOST_GENERATIONS, 2))
     elif problem.code in EVAL_BATCH:
-        yield _evaluation_sizes(s)
+        size = s.per_device_eval_batch_size
+        yield ({"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1))
         name = "num_generations_eval" if s.version >= OWN_GROUPS_CHECKED else "num_generations"
         yield ({name: n} for n in _nearest(evaluation_group(s), MOST_GENERATIONS, 2))
     else:
@@ -126,12 +123,6 @@ def _processes(s: Setting, problem: Problem) -> Iterator[Change]:
     now, mask = s.processes or 1, accepts(s)
     works = [n for n in members(mask) if n != now and mask != ALL_COUNTS]  # if all work, processes are not the problem
     return ({"processes": n} for n in sorted(works, key=lambda n: (abs(n - now), n)))
-
-
-def _evaluation_sizes(s: Setting) -> Iterator[Change]:
-    """Return evaluation sizes, nearest first: at most one group away."""
-    size = s.per_device_eval_batch_size
-    return ({"per_device_eval_batch_size": n} for n in _nearest(size, size + evaluation_group(s), 1))
 
 
 def _hardware_sizes(s: Setting, reach: int) -> Iterator[Change]:
@@ -278,19 +269,9 @@ def changed(s: Setting, change: Change) -> Setting:
 # Whether a fix leaves training unchanged
 
 
-def build_fix(s: Setting, change: Change, problem: Problem | None = None) -> Fix:
-    """Return a change under the native keys of its fields."""
-    return Fix(
-        tuple(change.items()),
-        tuple((s.key(name), value) for name, value in change.items()),
-        is_safe(s, change, problem),
-    )
-
-
-def is_safe(s: Setting, change: Change, problem: Problem | None = None) -> bool:
+def is_safe(s: Setting, change: Change, problem: Problem) -> bool:
     """Return whether a change leaves training unchanged: evaluation sizes, keys without effect, an equivalent split."""
-    free = HARMLESS | (problem.broken.without_effect if problem else frozenset())
-    names = change.keys() - free
+    names = change.keys() - HARMLESS - problem.broken.without_effect
     if not names:
         return True
     after = changed(s, change)

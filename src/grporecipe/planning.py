@@ -311,11 +311,5 @@ def resize(s: Setting) -> Setting:
         micro_steps = accumulation * ceil(s.prompts_per_rollout / s.prompts_per_step)
     else:
         micro_steps = completions // max(ranks or 1, 1) // size
-    return s.replace(
-        {
-            "data_processes": ranks,
-            "generation_batch_size": completions,
-            "gradient_accumulation_steps": accumulation,
-            "steps_per_generation": micro_steps,
-        }
-    )
+    sizes = {"generation_batch_size": completions, "gradient_accumulation_steps": accumulation}
+    return s.replace({"data_processes": ranks, "steps_per_generation": micro_steps, **sizes})

@@ -79,9 +79,8 @@ def keep_screens() -> None:
 
 def short(point: Mapping[str, Any]) -> str:
     """Return a short form of a point: the last word of each parameter, with its label."""
-    return (
-        " ".join(f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items()) or "as configured"
-    )
+    words = (f"{name.rsplit('.', 1)[-1]}={label_text(label)}" for name, label in point.items())
+    return " ".join(words) or "as configured"
 
 
 def short_names(parameters: Iterable[str]) -> dict[str, str]:

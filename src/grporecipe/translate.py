@@ -116,11 +116,8 @@ def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
         counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
         if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
             continue
-        words = {
-            re.escape(name),
-            re.escape(before.key(name)),
-            *(NAMED_AS[start] for start in NAMED_AS if name.startswith(start)),
-        }
+        other = (NAMED_AS[start] for start in NAMED_AS if name.startswith(start))
+        words = {re.escape(name), re.escape(before.key(name)), *other}
         if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", report):
             key = "" if before.key(name) == name else f" ({before.key(name)})"
             if name == "kl_estimator" and before.framework.follows_trl:
@@ -177,9 +174,8 @@ LAUNCH = "launch.sh"
 def list_unknown_rewards(kept: Mapping[str, Any]) -> Iterator[str]:
     """Name rewards of other scripts, which TRL's own stops at."""
     names = kept.get("reward_funcs")
-    own = (
-        [str(name) for name in names if "." not in str(name) and name not in REWARDS] if isinstance(names, list) else []
-    )
+    given = names if isinstance(names, list) else []
+    own = [str(name) for name in given if "." not in str(name) and name not in REWARDS]
     if own:
         yield (
             f"reward_funcs={', '.join(own)}: names of another script, and trl.scripts.grpo stops at them. It knows "
@@ -301,18 +297,14 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
         own = [f"{name}={recipe.config[name]}" for name in ASYNC_KEYS if name in recipe.config]
         lost = f"asynchronous training ({', '.join(own) or 'max_staleness=4'}): this recipe generates before each step"
         return replace(written, losses=(*written.losses, lost))
-    stale, every = (
-        recipe.config.get(name, default) for name, default in (("max_staleness", 4), ("weight_sync_steps", 1))
-    )
+    stale, every = recipe.config.get("max_staleness", 4), recipe.config.get("weight_sync_steps", 1)
     content = parse_yaml(written.recipe)
-    rollout, prompts = (
-        content["actor_rollout_ref"]["rollout"],
-        content["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"],
-    )
+    workers = content["actor_rollout_ref"]
+    rollout, prompts = workers["rollout"], workers["actor"]["ppo_mini_batch_size"]
     content["data"] |= {"train_batch_size": 0, "gen_batch_size": 1}
-    content["actor_rollout_ref"]["hybrid_engine"] = False
-    content["actor_rollout_ref"]["actor"]["use_rollout_log_probs"] = True
-    content["actor_rollout_ref"]["model"]["use_remove_padding"] = True
+    workers["hybrid_engine"] = False
+    workers["actor"]["use_rollout_log_probs"] = True
+    workers["model"]["use_remove_padding"] = True
     rollout |= {"calculate_log_probs": True, "checkpoint_engine": {"backend": "nccl"}}
     shape = {"nnodes": 1, "n_gpus_per_node": s.server_gpus or 1, "n": rollout["n"]}
     most = {"total_rollout_steps": s.max_steps * prompts} if s.max_steps and s.max_steps > 0 else {}
@@ -320,9 +312,8 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
         "async_training": {**OF_FULLY_ASYNC, "staleness_threshold": stale, "trigger_parameter_sync_step": every},
         "rollout": {**shape, **most},
     }
-    text = yaml.safe_dump(
-        {"hydra": {"searchpath": ["pkg://verl.trainer.config"]}, **content, **sections}, sort_keys=False
-    )
+    hydra = {"searchpath": ["pkg://verl.trainer.config"]}
+    text = yaml.safe_dump({"hydra": hydra, **content, **sections}, sort_keys=False)
     losses = (
         f"max_staleness={stale}: TRL drops older completions; verl stops generating at (1 + {stale}) x {every} x {prompts} = "
         f"{(1 + stale) * every * prompts} prompts, which gives the same bound except for generations that span several syncs",
@@ -380,10 +371,8 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
         is_held = is_held or _is_read(framework, key, value, setting)
-        # other scripts have other rewards
-        is_default = (
-            key in takes and key != "reward_funcs" and takes[key].default == convert(value, takes[key].type).value
-        )
+        is_default = key in takes and takes[key].default == convert(value, takes[key].type).value
+        is_default = is_default and key != "reward_funcs"  # other scripts have other rewards
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
@@ -483,12 +472,8 @@ def with_paths(setting: Setting, recipe: Recipe | None) -> Setting:
 def _with_minimum_rate(setting: Setting, left: dict[str, Any]) -> Setting:
     """Return a setting with the lowest learning rate of a cosine, which TRL's recipes hold in a mapping taken from ``left``."""
     options = read_mapping(left.get("lr_scheduler_kwargs"))
-    ratio = options.get("min_lr_rate")
-    if (
-        setting.lr_scheduler_type != "cosine_with_min_lr"
-        or options.keys() != {"min_lr_rate"}
-        or not isinstance(ratio, float)
-    ):
+    ratio, is_cosine = options.get("min_lr_rate"), setting.lr_scheduler_type == "cosine_with_min_lr"
+    if not is_cosine or options.keys() != {"min_lr_rate"} or not isinstance(ratio, float):
         return setting
     del left["lr_scheduler_kwargs"]
     return setting.replace({"lr_scheduler_type": "cosine", "minimum_learning_rate_ratio": ratio})
@@ -515,9 +500,8 @@ def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text:
     elif not (setting.framework.follows_trl and framework.traits.follows_trl):
         names &= TRANSFORMERS
     names = names & takes.keys() and names & takes.keys() - parse_yaml(text).keys()
-    return {
-        key: value for key, value in left.items() if key in names and not _is_unreadable(key, value, framework.name)
-    }
+    kept = {key: value for key, value in left.items() if key in names}
+    return {key: value for key, value in kept.items() if not _is_unreadable(key, value, framework.name)}
 
 
 def _shown(value: Any) -> str:
@@ -566,20 +550,14 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
 def render(translation: Translation, source: str, target: str) -> str:
     """Return a translation as one text that is a valid recipe: everything else is in comments."""
     (first, text), *others = translation.files.items()
-    shebang, text = _split_shebang(text)
+    shebang, _, rest = text.partition("\n") if text.startswith("#!") else ("", "", text)
     source = " ".join(source.split())  # a file name may contain line breaks, and this text is a script
-    lines = [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
+    lines = [shebang] if shebang else []
+    lines += [f"# {source} for {target}, as grposweep translate wrote it. Save it as {first}, and launch it:"]
     lines += [f"#   {translation.command}", *_comments("Lost or changed:", translation.losses)]
     lines += _comments("Not kept:", translation.changed)
     parts = [f"# --- {name} ---\n{content}" for name, content in others]
-    return shebang + "\n".join(lines) + "\n" + "\n".join([text, *parts])
-
-
-def _split_shebang(text: str) -> tuple[str, str]:
-    if not text.startswith("#!"):
-        return "", text
-    head, _, rest = text.partition("\n")
-    return head + "\n", rest
+    return "\n".join([*lines, rest, *parts])
 
 
 def _comments(title: str, items: tuple[str, ...]) -> list[str]:

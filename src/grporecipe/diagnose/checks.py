@@ -140,9 +140,8 @@ def best_earlier(evidence: Evidence) -> Sign | None:
     now, top = max(curve.held_out[-guards.TWICE :]), curve.held_out[best]
     sigmas = BELOW_ERRORS if evidence.held_out else guards.FALLEN_ERRORS * math.sqrt(2)  # batches have other prompts
     noise = sigmas * max((error for error in curve.errors if error), default=0.0)
-    large = (
-        DROP * max(abs(top), abs(top - (curve.start or 0.0))) if evidence.held_out else FLAT * (evidence.scale or top)
-    )
+    gain = max(abs(top), abs(top - (curve.start or 0.0)))
+    large = DROP * gain if evidence.held_out else FLAT * (evidence.scale or top)
     if top - now <= max(noise, large) or (curve.start is not None and evidence.held_out and top <= curve.start):
         return None
     step = evidence.stops[best]

@@ -30,9 +30,8 @@ def parse_fail_on(text: str | None) -> frozenset[str]:
     """
     names = frozenset(name.strip() for name in (text or "").split(",") if name.strip())
     if unknown := sorted(names - NAMES_TO_FAIL):
-        raise UserError(
-            f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {', '.join(sorted(NAMES_TO_FAIL))}."
-        )
+        known = ", ".join(sorted(NAMES_TO_FAIL))
+        raise UserError(f"--fail-on {','.join(unknown)}: no finding has that name. Set some of {known}.")
     return names
 
 

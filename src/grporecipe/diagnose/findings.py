@@ -49,8 +49,9 @@ class Diagnosis:
         return all(finding.level == Level.NOTE for finding in self.findings)
 
     def fails(self, names: frozenset[str]) -> bool:
-        """Return whether a finding has one of these names or levels, or is in one of these groups."""
-        return any(names & {found.name, found.level, *GROUPS.get(found.name, ())} for found in self.findings)
+        """Return whether a finding has one of these names or levels, or is a collapse and these include ``collapse``."""
+        own = ({found.name, found.level, *(["collapse"] if found.name in COLLAPSE else [])} for found in self.findings)
+        return any(names & each for each in own)
 
 
 def diagnose(log: Log) -> Diagnosis:
@@ -165,16 +166,7 @@ CHECKS = (
           "The ratio of new to old policy is 1 in the first update of a rollout, and a group's advantages add up to 0. So the "
           "policy term's value is 0, its gradient is not, and only the KL term is left. Watch the reward instead."),
 )  # fmt: skip  # a row a check
-COLLAPSE = (
-    "non_finite",
-    "kl_blow_up",
-    "entropy_collapse",
-    "entropy_explosion",
-    "no_variance",
-    "all_truncated",
-    "reward_fallen",
-)
-GROUPS: Mapping[str, tuple[str, ...]] = dict.fromkeys(COLLAPSE, ("collapse",))
+COLLAPSE = (*guards.GUARDS, "entropy_explosion")
 IDLE = ("nothing_moved", "learning_rate_zero", "no_gradient", "no_update")
 EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "no_variance": {"reward_fallen"},  # all rewards are 0; the advice on variance would mislead

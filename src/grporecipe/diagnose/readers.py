@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grporecipe.diagnose import binary
 from grporecipe.diagnose.log import Log, translate
@@ -29,13 +29,6 @@ _VERL = re.compile(r"\bstep:(\d+) - ")
 _NUMPY = re.compile(r"np\.\w+\((.*)\)")
 _EASYR1 = re.compile(r"Step (\d+)\s*")
 _YAML = re.compile(r"( *)([\w@./-]+):(?: (\S+))?\s*")
-
-
-class TextFormat(NamedTuple):
-    """A text format: its name, and the function that reads a file's metrics."""
-
-    name: str
-    read: Callable[[Iterable[str]], Iterator[Line]]
 
 
 class NoMetricsYet(UserError):
@@ -120,9 +113,10 @@ def _read_text(file: Path, text: str) -> Log:
     if text.count("\n") + text.count("\r") > MOST_LINES:
         raise UserError(f"{file}: more than {MOST_LINES:,} lines. Cut it: tail -n {MOST_LINES // 2} LOG > end.log.")
     lines = [line for line in text.replace("\r", "\n").split("\n") if 0 < len(line) <= LONGEST_LINE]
-    logs = [Log.build(str(file), format.name, format.read(lines)) for format in TEXT_FORMATS]
+    logs = [Log.build(str(file), name, read(lines)) for name, read in TEXT_FORMATS.items()]
     best = max(logs, key=lambda log: (log.is_grpo, sum(map(len, log.rows.values()))))
-    best.skipped = _damaged(lines) if best.rows and best.format == "JSON lines" else 0
+    if best.rows and best.format == "JSON lines":
+        best.skipped = sum(line.startswith("{") and _whole(line) is None for line in lines)
     best.total = best.total or next((log.total for log in logs if log.total), None)
     return best
 
@@ -166,11 +160,6 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Line]:
         value = _whole(line)
         if isinstance(value, dict):
             yield flatten(value)
-
-
-def _damaged(lines: list[str]) -> int:
-    """Count the lines that begin like a JSON object but are invalid."""
-    return sum(line.startswith("{") and _whole(line) is None for line in lines)
 
 
 def _dicts(lines: Iterable[str]) -> Iterator[Line]:
@@ -270,13 +259,14 @@ def _table(lines: Iterable[str]) -> Iterator[Line]:
         return
 
 
-TEXT_FORMATS = (
-    TextFormat("JSON lines", _json_lines),
-    TextFormat("console of transformers", _dicts),
-    TextFormat("console of verl", _verl),
-    TextFormat("console of EasyR1", _easyr1),
-    TextFormat("CSV", _table),
-)
+# The function that reads a file's metrics, by the name of its format.
+TEXT_FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Line]]] = {
+    "JSON lines": _json_lines,
+    "console of transformers": _dicts,
+    "console of verl": _verl,
+    "console of EasyR1": _easyr1,
+    "CSV": _table,
+}
 
 
 def _weights(file: Path) -> str | None:

@@ -8,20 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.frameworks import signs
 from grporecipe.frameworks.base import FRAMEWORKS, Framework, ParsedRecipe, TranslatedRecipe, parse_release, text
 from grporecipe.frameworks.reading import read_table
-from grporecipe.frameworks.signs import (
-    has_sign,
-    refuse_others,
-    refuse_own_keys,
-    refuse_own_sections,
-    refuse_without_sign,
-)
 from grporecipe.frameworks.writing import to_native, write_table
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Setting, Version
 
-__all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe", "detect", "read", "version_of", "write"]
+__all__ = ["FRAMEWORKS", "Framework", "ParsedRecipe", "TranslatedRecipe"]
 
 
 def find_framework(name: str) -> Framework:
@@ -53,11 +47,6 @@ def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> d
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
 
 
-def find_keys(framework: str, version: Version) -> Mapping[str, KeySpec]:
-    """Return every key that a release of a framework takes on a command line."""
-    return find_framework(framework).takes(version)
-
-
 def known_keys(recipe: Recipe) -> Mapping[str, KeySpec]:
     """Return the keys that a recipe may set: of the framework's source in its repository, otherwise of its release."""
     return FRAMEWORKS[recipe.framework].known_keys(recipe)
@@ -77,8 +66,8 @@ def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
     Raises NotARecipe for a configuration of a framework that grposweep does not read.
     """
     found = _by_keys(config)
-    if not found and not has_sign(config):
-        refuse_others(config)
+    if not found and not signs.has_sign(config):
+        signs.refuse_others(config)
     return found or _by_paths(paths) or next(iter(FRAMEWORKS))
 
 
@@ -95,16 +84,16 @@ def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), progr
     if framework.is_dotted:
         sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
         if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
-            refuse_without_sign(config)
+            signs.refuse_without_sign(config)
         if "defaults" not in config and not _by_paths(programs):
-            refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
+            signs.refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
     elif framework.traits.follows_trl:
-        refuse_without_sign(config, programs)
+        signs.refuse_without_sign(config, programs)
         if not programs:
             from grporecipe.frameworks.trl.keys import HABITS, span  # it builds on this module
 
             own = framework.takes(framework.version)
-            refuse_own_keys(config, lambda key: key in own or key in HABITS or span(key) is not None)
+            signs.refuse_own_keys(config, lambda key: key in own or key in HABITS or span(key) is not None)
     return name
 
 
@@ -114,10 +103,8 @@ def _by_keys(config: Mapping[str, Any]) -> str:
 
 
 def _by_paths(paths: Iterable[str]) -> str:
-    known = [framework for framework in _latest_first() if framework.programs]
-    return next(
-        (each.name for each in known if any(each.programs and each.programs.search(path) for path in paths)), ""
-    )
+    known = [(each.name, each.programs) for each in _latest_first() if each.programs]
+    return next((name for name, programs in known if any(map(programs.search, paths))), "")
 
 
 def _latest_first() -> list[Framework]:

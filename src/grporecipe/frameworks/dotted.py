@@ -3,7 +3,7 @@
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
@@ -19,14 +19,8 @@ from grporecipe.setting import Setting
 
 # One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
 ESTIMATORS = {
-    "kl": "k1",
-    "mse": "k2",
-    "low_var_kl": "k3",
-    "kl+": "k1+",
-    "mse+": "k2",
-    "low_var_kl+": "k3+",
-    "k2+": "k2",
-}
+    "kl": "k1", "mse": "k2", "low_var_kl": "k3", "kl+": "k1+", "mse+": "k2", "low_var_kl+": "k3+", "k2+": "k2",
+}  # fmt: skip
 WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 NEVER_CLIPPED = 1e6  # a dual clip that has no effect
 NODE = 8  # GPUs
@@ -75,13 +69,12 @@ def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str,
         known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
         pair = [float(rate) for rate in rates] if known else [None, None]
         schedule = fields["lr_scheduler_type"]
-        warms_up = schedule == "constant" and fields["warmup_steps"] > 0
+        if schedule == "constant" and fields["warmup_steps"] > 0:  # transformers' constant has no warmup
+            schedule = "constant_with_warmup"
         return {
             "adam_beta1": pair[0],
             "adam_beta2": pair[1],
-            "lr_scheduler_type": "constant_with_warmup"
-            if warms_up
-            else schedule,  # transformers' constant has no warmup
+            "lr_scheduler_type": schedule,
             "use_vllm": True,
             "vllm_mode": "colocate",
         }
@@ -135,10 +128,10 @@ def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[s
         if wanted.issubset(inside):
             by_word.setdefault(last, []).append(name)
     if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
-        return _closest(key, same)[:2]
-    alike = (
-        [name for name in by_word[near] if _holds(takes[name], value)] for near in _spelled_alike(word, tuple(by_word))
-    )
+        parts = {*sections, word}  # those with most of the key's own sections come first
+        return sorted(same, key=lambda name: (-len(parts & set(name.split("."))), len(name)))[:2]
+    similar = _spelled_alike(word, tuple(by_word))
+    alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
     return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
 
 
@@ -159,12 +152,6 @@ def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
     from difflib import get_close_matches  # only a mistake needs it
 
     return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
-
-
-def _closest(key: str, names: Iterable[str]) -> list[str]:
-    """Sort names, those with most of the key's own sections first."""
-    parts = set(key.split("."))
-    return sorted(names, key=lambda name: (-len(parts & set(name.split("."))), len(name)))
 
 
 def write_common(s: Setting) -> dict[str, Any]:
@@ -234,9 +221,8 @@ def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
     plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
     if s.lr_scheduler_type in plain:
         return plain[s.lr_scheduler_type], ()
-    return "cosine", (
-        f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written",
-    )
+    lost = f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written"
+    return "cosine", (lost,)
 
 
 def common_losses(s: Setting, framework: str) -> Iterator[str]:

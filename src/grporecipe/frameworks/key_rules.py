@@ -106,9 +106,8 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         return
     if frameworks.FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
         why = f"the memory of this recipe of {setting.trainer} is not estimated"
-        yield Violation(
-            what, why, "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
-        )
+        instead = "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
+        yield Violation(what, why, instead)
     else:
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
         instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
@@ -250,13 +249,9 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         allowed = words.get(key)
-        if (
-            allowed is None
-            or value is None
-            or written in recipe.unresolved
-            or str(value) in allowed
-            or "${" in str(value)
-        ):
+        if allowed is None or value is None or written in recipe.unresolved:
+            continue
+        if str(value) in allowed or "${" in str(value):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
         why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
@@ -292,18 +287,10 @@ MOST_NAMED = 6  # keys in a message
 
 
 def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
-    """Return a rule's findings on a recipe, without those that depend on an unknown version."""
-    found = list(rule.judge(recipe))
-    return [broken for broken in found if not _is_open(recipe, broken)] if rule.by_release else found
-
-
-def _is_open(recipe: Recipe, broken: Violation) -> bool:
-    """Return whether a finding depends on the version, and nothing states the version that trains."""
-    if broken.certain:
-        return False
-    if not recipe.version_source.known:
-        return True
-    return bool(recipe.version_source.conflict)  # the pinned release is not the one that trains
+    """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
+    source = recipe.version_source
+    is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
+    return [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
 
 
 # Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
@@ -374,15 +361,20 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     """
     if recipe.version_source.known:
         return
-    found = _held_back(recipe)
+    traits = frameworks.FRAMEWORKS[recipe.framework].traits
+    rules = [rule for rule in choose_for_recipes(traits) if rule.by_release]
+    # What they find if the assumed version is the one that trains.
+    found = [broken for rule in rules for broken in rule.judge(recipe) if not broken.certain]
     if found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
-        why = f"{_label(recipe)} is assumed, because nothing states the version and no known release takes all keys"
+        label = traits.name_of(text(recipe.version))
+        why = f"{label} is assumed, because nothing states the version and no known release takes all keys"
         instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
         near = _near(found)
         if len(found) == 1 and keys and _never_taken(keys[0], recipe):
-            trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
-            why = f"no {trainer} release has this key{near.get(keys[0], '')}, and nothing states the version"
+            why = (
+                f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and nothing states the version"
+            )
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
         severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
@@ -402,17 +394,10 @@ def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
         if source.kind == "pinned":
             why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
         else:
-            why = f"the newest release that takes all keys is {text(recipe.version)}"
-            advice = (
-                f"Change the pin or the keys. Judged by {text(recipe.version)}; --framework-version states another."
-            )
+            now = text(recipe.version)
+            why = f"the newest release that takes all keys is {now}"
+            advice = f"Change the pin or the keys. Judged by {now}; --framework-version states another."
         yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
-
-
-def _held_back(recipe: Recipe) -> list[Violation]:
-    """Return the findings of rules that depend on the release, as if the assumed version were known."""
-    rules = choose_for_recipes(frameworks.FRAMEWORKS[recipe.framework].traits)
-    return [broken for rule in rules if rule.by_release for broken in rule.judge(recipe) if not broken.certain]
 
 
 def _never_taken(key: str, recipe: Recipe) -> bool:
@@ -436,10 +421,6 @@ def _near(found: list[Violation]) -> dict[str, str]:
                 section = old.rpartition(".")[0]
                 near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
     return near
-
-
-def _label(recipe: Recipe) -> str:
-    return frameworks.FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))
 
 
 def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:

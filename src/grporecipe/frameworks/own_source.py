@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grporecipe.frameworks import easyr1, openrlhf
 from grporecipe.frameworks.base import KeyTable, Vendored
-from grporecipe.frameworks.parsing.python_launched import MOST_BASES, fields_of, options_of
+from grporecipe.frameworks.parsing.python_launched import MOST_BASES, fields_of, read_options
 from grporecipe.frameworks.parsing.python_source import Names, last_name, name_of, read_file
 from grporecipe.frameworks.trl import keys as trl
 from grporecipe.recipe import KeySpec, Recipe
@@ -50,7 +50,7 @@ def read_easyr1(folder: Path, _: Recipe) -> Vendored:
 def read_openrlhf(folder: Path, _: Recipe) -> Vendored:
     """Return the options of OpenRLHF's command in this source, and its version."""
     names = read_file(folder / "openrlhf/cli/train_ppo_ray.py")
-    own = options_of(names) if names is not None else {}
+    own = read_options(names)[0] if names is not None else {}
     version = _stated(folder, ("version.txt",))
     if version is None or version < openrlhf.releases()[0]:
         version = _nearest(own, openrlhf.known, openrlhf.releases())

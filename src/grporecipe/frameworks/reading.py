@@ -214,9 +214,8 @@ def _build_setting(
     if counted:
         each = rollout_steps(setting) if setting.gradient_accumulation_steps > 0 else 1.0
         counts = {name: fields[name] for name in counted & fields.keys()}
-        setting = setting.replace(
-            {name: n if n is None or abs(n) < 1 else ceil(n * each) for name, n in counts.items()}
-        )
+        whole = {name: ceil(count * each) for name, count in counts.items() if count is not None and abs(count) >= 1}
+        setting = setting.replace({**counts, **whole})
     if not found.bad and not recipe.may_have_more:
         return ParsedRecipe(setting)
     unknown = {name for key in found.bad for name in held.get(key, ())}

@@ -139,8 +139,8 @@ def refuse_others(config: Mapping[str, Any]) -> None:
     words = _words(config)
     for signature in SIGNATURES:
         if _stand_together(signature.keys, words):
-            name = signature.name
-            raise NotARecipe(f"this is {_article(name)} {name} configuration, which grposweep does not read.")
+            article = "an" if signature.name[0].lower() in "aeo" else "a"
+            raise NotARecipe(f"this is {article} {signature.name} configuration, which grposweep does not read.")
 
 
 def refuse_toml(text: str) -> None:
@@ -242,7 +242,3 @@ def _words(config: Mapping[str, Any]) -> set[str]:
 
 def _stand_together(groups: Iterable[str], words: set[str]) -> bool:
     return any(words.issuperset(group.split()) for group in groups)
-
-
-def _article(name: str) -> str:
-    return "an" if name[0].lower() in "aeo" else "a"

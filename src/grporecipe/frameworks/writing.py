@@ -78,22 +78,14 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
             yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
 
 
-def to_unit(framework: Framework, s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return a setting with sizes in a framework's unit, and the losses."""
-    return in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
-
-
 def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Write a setting by the table."""
-    sized, lost = to_unit(framework, s)
+    sized, lost = in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
     keys = overlay(framework, sized, {}, {})
-    command = next(((name, command) for name, command in framework.commands.items()), None)
-    words = (command[0], command[1].word, "recipe.yaml") if command else ()
+    words = next(((name, command.word, "recipe.yaml") for name, command in framework.commands.items()), ())
     environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    dropped = (
-        f"{name}: {framework.name} has no such key"
-        for name in sorted(s.given - framework.by_name.keys() - {"framework"})
-    )
+    without = sorted(s.given - framework.by_name.keys() - {"framework"})
+    dropped = (f"{name}: {framework.name} has no such key" for name in without)
     return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *dropped))
 
 
@@ -187,16 +179,13 @@ def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
         s, more = _counted(s)
         lost += more
-    shared = max(
-        s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size, 1
-    )
-    ranks = max((s.processes or 1) // shared, 1)
+    shared = s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size
+    ranks = max((s.processes or 1) // max(shared, 1), 1)
     each = (s.prompts_per_step or 0) * s.num_generations // ranks
     size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
     if (s.prompts_per_step or 0) * s.num_generations % ranks:
-        lost.append(
-            f"{s.prompts_per_step} prompts x {s.num_generations} per step do not divide among {ranks} data ranks"
-        )
+        step = f"{s.prompts_per_step} prompts x {s.num_generations} per step"
+        lost.append(f"{step} do not divide among {ranks} data ranks")
     return planning.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
 
 

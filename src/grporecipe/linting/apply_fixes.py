@@ -44,9 +44,8 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
     judged = judge_text(path, original, options, selection)
     if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
         wanted = any(found.fixes for result in judged.results for found in result.diagnostics)
-        return FixedFile(
-            judged, original, note="shell scripts are not rewritten: change these by hand" if wanted else ""
-        )
+        note = "shell scripts are not rewritten: change these by hand" if wanted else ""
+        return FixedFile(judged, original, note=note)
     if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
         recipe = judged.results[0].recipe
         options = replace(options, judged=Judged(recipe.version, recipe.version_source, recipe.vendored))

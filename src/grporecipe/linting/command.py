@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
 from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import LARGEST_NOTEBOOK, SHELLS, Options, build_recipe, load_text
+from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
+from grporecipe.frameworks.parsing.load import SHELLS
 from grporecipe.frameworks.parsing.repository import find_root
 from grporecipe.frameworks.signs import GROUPS
+from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
 from grporecipe.linting.linter import Diagnostic, RuleSelection, judge_text, lint_recipe
-from grporecipe.linting.output import (
-    JsonReport,
-    Report,
-    Screen,
-    TextReport,
-    Total,
-    as_json,
-    render_error,
-    render_result,
-    writable,
-)
 from grporecipe.memory.catalog import memory_of
 from grporecipe.recipe import Recipe
 from grporecipe.terminal import one_line
@@ -70,9 +61,8 @@ def _walk(top: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(top):
         here = Path(folder)
         specs.update(_ignored_in(here))
-        folders[:] = sorted(
-            name for name in folders if _is_searched(here, name) and not _is_ignored(here / name, specs)
-        )
+        searched = (name for name in folders if _is_searched(here, name))
+        folders[:] = sorted(name for name in searched if not _is_ignored(here / name, specs))
         for name in sorted(files):
             path = here / name
             if path.suffix in SUFFIXES and path.is_file() and _may_train(path) and not _is_ignored(path, specs):
@@ -144,11 +134,11 @@ def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[st
     name: Any = None
     try:
         record = _parse(line)
-        name = as_json(record.get("id"))
+        name = output.as_json(record.get("id"))
         result = lint_recipe(_recipe(record, options), selection)
     except UserError as error:
-        return render_error(str(error), name), ExitCode.BAD_INPUT
-    return render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
+        return output.render_error(str(error), name), ExitCode.BAD_INPUT
+    return output.render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -224,7 +214,7 @@ class LintOptions:
 def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, err: TextIO | None = None) -> int:
     """Answer every file, and every recipe in a folder. Return the exit code of the worst answer."""
     err = err or sys.stderr
-    report, total = open_report(lint_options, out), Total(off={*lint_options.selection.ignore})
+    report, total = open_report(lint_options, out), output.Total(off={*lint_options.selection.ignore})
     refused, said = set[str](), defaultdict[Path | None, set[str]](set)
     for path, found in find_targets(paths):
         total.in_folders |= found
@@ -237,7 +227,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             total.unusable += 1
             if str(error) not in refused:  # settings apply to many files
                 report.refuse(path, str(error))
-                err.write(writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err))
+                err.write(output.writable(f"error: {one_line(str(path))}: {one_line(str(error))}\n", err))
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
@@ -266,7 +256,7 @@ def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
     return replace(fixed, judged=replace(fixed.judged, results=results))
 
 
-def _leave_out(total: Total, path: Path, error: UserError) -> None:
+def _leave_out(total: output.Total, path: Path, error: UserError) -> None:
     """Note a file of a folder that is not judged. One that mentions GRPO, or its keys, is named at the end."""
     if not isinstance(error, NotARecipe) and _speaks_of_grpo(path):
         total.unjudged.append(str(path))
@@ -281,7 +271,7 @@ def _speaks_of_grpo(path: Path) -> bool:
         return False
 
 
-def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
+def _add(total: output.Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
     judged = fixed.judged
     total.files += 1
     total.results += judged.results
@@ -291,7 +281,7 @@ def _add(total: Total, path: Path, fixed: FixedFile, err: TextIO) -> None:
     total.unused += len(judged.unused)
     for line, code in judged.unknown:
         text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
-        err.write(writable(f"warning: {one_line(text)}\n", err))
+        err.write(output.writable(f"warning: {one_line(text)}\n", err))
 
 
 def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
@@ -302,9 +292,9 @@ def _judge(path: Path, lint_options: LintOptions) -> FixedFile:
     return FixedFile(judge_text(path, text, options, selection), text)
 
 
-def open_report(lint_options: LintOptions, out: TextIO) -> Report:
+def open_report(lint_options: LintOptions, out: TextIO) -> output.Report:
     """Return the report in the requested format."""
-    screen = Screen(out, lint_options.no_color)
+    screen = output.Screen(out, lint_options.no_color)
     if lint_options.diff:
         from grporecipe.linting.formats import DiffReport
 
@@ -316,5 +306,5 @@ def open_report(lint_options: LintOptions, out: TextIO) -> Report:
     if lint_options.format in ("github", "sarif"):
         from grporecipe.linting.formats import GithubReport, SarifReport
 
-        return SarifReport(out) if lint_options.format == "sarif" else GithubReport(out)
-    return JsonReport(out) if lint_options.format == "json" else TextReport(screen)
+        return SarifReport(screen) if lint_options.format == "sarif" else GithubReport(screen)
+    return output.JsonReport(screen) if lint_options.format == "json" else output.TextReport(screen)

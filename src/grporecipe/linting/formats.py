@@ -8,14 +8,14 @@ import re
 from collections import Counter
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import quote
 
 from grporecipe import __version__
 from grporecipe.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
-from grporecipe.linting.output import BOLD, GREEN, RED, Screen, Total, fixable, place_of, render_fix, writable
+from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, fixable, place_of, render_fix, writable
 from grporecipe.recipe import Recipe
 from grporecipe.terminal import one_line
 
@@ -37,11 +37,8 @@ def _in_words(diagnostic: Diagnostic, recipe: Recipe) -> str:
     return f"{diagnostic.message} Fix: {fixes}." if fixes else diagnostic.message
 
 
-class GithubReport:
+class GithubReport(Report):
     """One workflow command for each problem, which GitHub shows at its line."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
@@ -51,8 +48,6 @@ class GithubReport:
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
-
-    def close(self, total: Total) -> None: ...
 
     def _say(self, severity: str, path: Path, place: str, title: str, message: str) -> None:
         name, line = _relative(path), place.removeprefix(":")
@@ -68,11 +63,11 @@ def _escape(text: str, more: str = ":,") -> str:
     return "".join(f"%{ord(char):02X}" if char in f"%\r\n{more}" else char for char in text)
 
 
-class SarifReport:
+class SarifReport(Report):
     """One SARIF log of all files, written at the end."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
         self._results: list[dict[str, Any]] = []
         self._refused: list[dict[str, Any]] = []
 
@@ -118,26 +113,20 @@ def _location(path: Path, place: str = "") -> dict[str, Any]:
     return location if line.isdigit() or not line else {**location, "message": {"text": line}}
 
 
-class StatisticsReport:
+class StatisticsReport(Report):
     """Counts by rule, the most frequent first; ``[*]`` if all of them have a fix, ``[-]`` if some have."""
 
     def __init__(self, screen: Screen, form: str) -> None:
-        self._screen, self._form = screen, form
-
-    def add(self, path: Path, fixed: FixedFile) -> None: ...
-
-    def refuse(self, path: Path, message: str) -> None: ...
+        super().__init__(screen)
+        self._form = form
 
     def close(self, total: Total) -> None:
         counts = Counter(found.code for found in total.diagnostics)
         by_fix = Counter(found.code for found in total.diagnostics if fixable(found))
         rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
         if self._form == "json":
-            found = [
-                {"code": code, "name": RULES[code].title, "count": count, "fixable": by_fix[code]}
-                for code, count in rows
-            ]
-            self._screen.out.write(json.dumps(found) + "\n")
+            found = [{"code": code, "name": RULES[code].title, "count": n, "fixable": by_fix[code]} for code, n in rows]
+            self._out.write(json.dumps(found) + "\n")
             return
         wide = len(str(rows[0][1])) if rows else 1
         for code, count in rows:
@@ -147,20 +136,13 @@ class StatisticsReport:
             self._screen.say(f"{total.unused} unused: comments that ignore no problem")
 
 
-class DiffReport:
+class DiffReport(Report):
     """A unified diff of what ``--fix`` would write, as ``patch`` takes it."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         old, new = (LINE.findall(text) for text in (fixed.before, fixed.judged.text))
-        out, name = self._screen.out, one_line(str(path))
+        out, name = self._out, one_line(str(path))
         for line in unified_diff(old, new, name, name):
             text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             shown = one_line(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
             out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)
-
-    def refuse(self, path: Path, message: str) -> None: ...
-
-    def close(self, total: Total) -> None: ...

@@ -15,15 +15,8 @@ from grporecipe import frameworks, planning
 from grporecipe.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fixes import find_fixes
-from grporecipe.frameworks import ParsedRecipe
+from grporecipe.frameworks import ParsedRecipe, key_rules
 from grporecipe.frameworks.base import text
-from grporecipe.frameworks.key_rules import (
-    OF_DEFAULTS,
-    accepting_releases,
-    find_violations,
-    older_releases,
-    release_without,
-)
 from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.repository import is_overridden
@@ -125,12 +118,10 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
-            diagnostics += [_of_recipe(reading, recipe, rule, broken, with_fixes) for broken in find_violations(rule, recipe)
-                            if not _is_of_unset(broken, recipe)]  # fmt: skip
+            broken = [found for found in key_rules.find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
+            diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and frameworks.FRAMEWORKS[recipe.framework].is_dotted:
-        diagnostics = [
-            found for found in diagnostics if found.code.startswith("GV") or not _is_overridden(found, recipe)
-        ]
+        diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
@@ -178,18 +169,13 @@ def _of_setting(
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
-    others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
+    others = key_rules.accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
-        is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
+        is_guess = problem.code in key_rules.OF_DEFAULTS and not recipe.version_source.known
         return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
-    return Diagnostic(
-        problem.code,
-        "warning" if problem.severity == "error" else "note",
-        message + _guess(recipe, others),
-        keys,
-        line,
-        tuple(replace(fix, safe=False) for fix in fixes),
-    )
+    severity: Severity = "warning" if problem.severity == "error" else "note"
+    unsafe = tuple(replace(fix, safe=False) for fix in fixes)
+    return Diagnostic(problem.code, severity, message + _guess(recipe, others), keys, line, unsafe)
 
 
 def _of_recipe(
@@ -204,7 +190,7 @@ def _of_recipe(
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
     severity = broken.severity or rule.severity
-    other = release_without(recipe, rule, broken) if severity == "error" else None
+    other = key_rules.release_without(recipe, rule, broken) if severity == "error" else None
     if other is not None:
         severity, message = "warning", message + _guess(recipe, [other])
     return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]))
@@ -219,7 +205,7 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
 def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) -> Iterator[Diagnostic]:
     """Yield what older releases of a required range refuse and the judged one takes, as notes."""
     refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
-    for release in older_releases(recipe):
+    for release in key_rules.older_releases(recipe):
         reading = frameworks.read_recipe(replace(recipe, version=release))
         for problem in _problems(reading, selection, _is_part(recipe)):
             if problem.severity == "error" and problem.code not in known and "version" in problem.rule.reads:
@@ -344,20 +330,14 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     if NAME not in text:
         return ()
     lines = show().replace("\r\n", "\n").split("\n")
-    found = ((number, line, COMMENT.search(line)) for number, line in enumerate(lines, 1))
-    return tuple(
-        Comment(
-            number,
-            _codes_inside(match[2]),
-            None if match[1] else _reach(lines, number, not line[: match.start()].strip()),
-        )
-        for number, line, match in found
-        if match
-    )
-
-
-def _codes_inside(inside: str | None) -> tuple[str, ...]:
-    return ALL if inside is None else tuple(code.strip().upper() for code in inside.split(",") if code.strip())
+    found = []
+    for number, line in enumerate(lines, 1):
+        if match := COMMENT.search(line):
+            listed = (code.strip().upper() for code in (match[2] or "").split(","))
+            codes = ALL if match[2] is None else tuple(filter(None, listed))
+            reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
+            found.append(Comment(number, codes, reach))
+    return tuple(found)
 
 
 def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:

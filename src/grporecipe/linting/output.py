@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from grporecipe.frameworks import FRAMEWORKS, describe_version
 from grporecipe.frameworks.base import text
@@ -90,9 +90,8 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
         source = one_line(lines[diagnostic.line - 1].expandtabs(4))
         room = screen.width - len(INDENT) - len(number)
-        screen.say(
-            f"{INDENT}{screen.paint(number + (source if len(source) <= room else source[: room - 3] + '...'), DIM)}"
-        )
+        shown = source if len(source) <= room else source[: room - 3] + "..."
+        screen.say(f"{INDENT}{screen.paint(number + shown, DIM)}")
     screen.wrap(one_line(diagnostic.message))
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
@@ -114,9 +113,8 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
         return f"{key} removed"
     if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
-    words = [
-        one if isinstance(one, str) else render_value(one) for one in (value if isinstance(value, list) else [value])
-    ]
+    listed = value if isinstance(value, list) else [value]
+    words = [one if isinstance(one, str) else render_value(one) for one in listed]
     if FRAMEWORKS[recipe.framework].is_dotted:
         return f"{key}={shlex.quote('[' + ','.join(words) + ']' if isinstance(value, list) else words[0])}"
     return f"--{key} {' '.join(map(shlex.quote, words))}"
@@ -152,14 +150,16 @@ def show_total(screen: Screen, total: Total) -> None:
     counts = Counter(found.severity for found in total.diagnostics)
     errors, warnings = counts["error"], counts["warning"]
     notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
-    parts = [f"{_counted(total)}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
+    files = _count(total.files + total.unusable, "file")
+    if len(total.results) != total.files:
+        files = f"{_count(len(total.results), 'recipe')} in {files}"
+    parts = [f"{files}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{notes}"]
     if total.unusable:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
         parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
-    safe, unsafe = _fixable(
-        found for result in total.results if result.recipe.launch is None for found in result.diagnostics
-    )
+    of_files = (result for result in total.results if result.recipe.launch is None)
+    safe, unsafe = _fixable(found for result in of_files for found in result.diagnostics)
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
@@ -170,9 +170,9 @@ def show_total(screen: Screen, total: Total) -> None:
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
     screen.say(screen.paint("; ".join(parts), colour))
-    for version, files in _files_by_version(total).items():
-        more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
-        named = ", ".join(files[:MOST_NAMED]) + more
+    for version, names in _files_by_version(total).items():
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        named = ", ".join(names[:MOST_NAMED]) + more
         screen.wrap(one_line(f"{named}: judged by {version}"), "", DIM)
     if total.off:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
@@ -181,13 +181,16 @@ def show_total(screen: Screen, total: Total) -> None:
         why = " (no GRPO recipes)" if others else ""
         screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
     if total.unjudged:
-        names = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
+        named = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])
         more = f" and {len(total.unjudged) - MOST_NAMED} more" if len(total.unjudged) > MOST_NAMED else ""
-        screen.wrap(f"not judged (name one to see why): {names}{more}", "")
+        screen.wrap(f"not judged (name one to see why): {named}{more}", "")
 
 
-class Report(Protocol):
-    """Writes the answers in one format: a file at a time, then the end."""
+class Report:
+    """Writes the answers in one format: a file at a time, then the end. Each method of this base class writes nothing."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen, self._out = screen, screen.out
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         """Add a judged file."""
@@ -199,27 +202,19 @@ class Report(Protocol):
         """Write the end."""
 
 
-class TextReport:
+class TextReport(Report):
     """Prints each problem with its line and its fixes, and a closing line."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         lines = shown_text(path, fixed.judged.text).removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
         show_file(self._screen, fixed, lines)
 
-    def refuse(self, path: Path, message: str) -> None: ...
-
     def close(self, total: Total) -> None:
         show_total(self._screen, total)
 
 
-class JsonReport:
+class JsonReport(Report):
     """Prints one JSON object per line for each recipe, then one for each file of a folder that was skipped."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
 
     def add(self, path: Path, fixed: FixedFile) -> None:  # noqa: ARG002 - the recipe holds it
         for result in fixed.judged.results:
@@ -241,11 +236,6 @@ def _files_by_version(total: Total) -> dict[str, list[str]]:
             files, name = found.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
             files += [] if name in files else [name]
     return found
-
-
-def _counted(total: Total) -> str:
-    files = _count(total.files + total.unusable, "file")
-    return files if len(total.results) == total.files else f"{_count(len(total.results), 'recipe')} in {files}"
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:

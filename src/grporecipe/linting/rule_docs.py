@@ -13,7 +13,7 @@ from grporecipe.linting.linter import select_rules
 from grporecipe.rules.registry import FAMILIES
 from grporecipe.setting import TRL_FAMILY
 
-COMMAND = "python -m grporecipe.linting.rule_docs"
+COMMAND, PAGE = "python -m grporecipe.linting.rule_docs", Path("docs/reference/rules.md")
 # Symbols in formulas; case matters.
 SYMBOLS = {
     "W": "training processes (`processes`)",
@@ -72,7 +72,8 @@ def explain_rules(code: str | None, out: TextIO) -> None:
         select_rules((wanted,))  # raises an error that lists the families
         raise UserError(f"{code}: no such rule.")
     if wanted in RULES:
-        out.write(_full(RULES[wanted]))
+        rule = RULES[wanted]
+        out.write(f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n")
         return
     for family, title in FAMILIES.items():
         members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
@@ -80,17 +81,8 @@ def explain_rules(code: str | None, out: TextIO) -> None:
             out.write(f"{family}  {title}\n")
         for rule in members:
             head = f"  {rule.code}  {rule.severity:<7}  "
-            out.write(
-                textwrap.fill(_first_line(rule), 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n"
-            )
-
-
-def _full(rule: Rule | RecipeRule) -> str:
-    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n"
-
-
-def _first_line(rule: Rule | RecipeRule) -> str:
-    return _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+            line = _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+            out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
 
 
 def _on_terminal(text: str) -> str:
@@ -100,13 +92,7 @@ def _on_terminal(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the document to the file named on the command line."""
     parser = argparse.ArgumentParser(description="Write docs/reference/rules.md.")
-    parser.add_argument(
-        "target",
-        nargs="?",
-        type=Path,
-        default=Path("docs/reference/rules.md"),
-        help="the file to write (default: %(default)s)",
-    )
+    parser.add_argument("target", nargs="?", type=Path, default=PAGE, help="the file to write (default: %(default)s)")
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(render(), encoding="utf-8")

@@ -70,11 +70,8 @@ def _shared_file() -> Path | None:
 
 def _place(s: Setting) -> dict[str, Any]:
     """Return the conditions of a peak: the framework, the GPU's memory and the installed packages."""
-    return {
-        "framework": s.framework.name,
-        "gpu_memory_gib": s.gpu_memory_gib,
-        **{name: _version(name) for name in PACKAGES},
-    }
+    packages = {name: _version(name) for name in PACKAGES}
+    return {"framework": s.framework.name, "gpu_memory_gib": s.gpu_memory_gib, **packages}
 
 
 def _version(package: str) -> str | None:

@@ -14,38 +14,15 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json
 
 GPUS = {
-    "T4": 15.0,
-    "V100-16GB": 16.0,
-    "V100": 32.0,
-    "L4": 22.5,
-    "A10": 22.5,
-    "A10G": 22.5,
-    "RTX 3090": 24.0,
-    "RTX 4090": 24.0,
-    "RTX 5090": 31.8,
-    "A40": 45.0,
-    "L20": 45.0,
-    "A100-40GB": 40.0,
-    "L40S": 45.0,
-    "A6000": 48.0,
-    "A100": 80.0,
-    "H100": 79.6,
-    "H800": 79.6,
-    "H20": 95.6,
-    "GH200": 95.6,
-    "H200": 140.4,
-    "B200": 179.1,
-    "MI250X": 64.0,
-    "MI300X": 192.0,
-}
+    "T4": 15.0, "V100-16GB": 16.0, "V100": 32.0, "L4": 22.5, "A10": 22.5, "A10G": 22.5,
+    "RTX 3090": 24.0, "RTX 4090": 24.0, "RTX 5090": 31.8, "A40": 45.0, "L20": 45.0, "A100-40GB": 40.0, "L40S": 45.0,
+    "A6000": 48.0, "A100": 80.0, "H100": 79.6, "H800": 79.6, "H20": 95.6, "GH200": 95.6, "H200": 140.4, "B200": 179.1,
+    "MI250X": 64.0, "MI300X": 192.0,
+}  # fmt: skip
 ALIASES = {
-    "a10040": "A100-40GB",
-    "a10080": "A100",
-    "a10080gb": "A100",
-    "h10080gb": "H100",
-    "v10016": "V100-16GB",
+    "a10040": "A100-40GB", "a10080": "A100", "a10080gb": "A100", "h10080gb": "H100", "v10016": "V100-16GB",
     "v10032gb": "V100",
-}
+}  # fmt: skip
 
 
 def memory_of(name: str, key: str) -> float:
@@ -74,13 +51,9 @@ def has_bfloat16(name: str) -> bool:
 def _plain(name: str) -> str:
     """Return a name in lower case without separators, maker and "RTX"."""
     letters = "".join(letter for letter in name.lower() if letter.isalnum())
-    return (
-        letters.removeprefix("nvidia")
-        .removeprefix("amd")
-        .removeprefix("geforce")
-        .removeprefix("tesla")
-        .removeprefix("rtx")
-    )
+    for maker in ("nvidia", "amd", "geforce", "tesla", "rtx"):
+        letters = letters.removeprefix(maker)
+    return letters
 
 
 WORDS = re.compile(r"[-_.](?:bnb[-_.]?)?(?:nf4|int4|4bit|awq|gptq|int8|8bit|fp8)")

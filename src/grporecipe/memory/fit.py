@@ -52,9 +52,8 @@ class Fit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, whether it fits, and the verdict of the interval."""
-        rounded = {
-            name: round(getattr(self, name), 2) for name in ("peak", "low", "high")
-        }  # once, from the exact value
+        # Once, from the exact value.
+        rounded = {name: round(getattr(self, name), 2) for name in ("peak", "low", "high")}
         return {"fits": self.fits, "verdict": self.verdict, **asdict(self), **rounded}
 
 
@@ -106,12 +105,8 @@ def with_batch(s: Setting, size: int) -> dict[str, Any]:
 def with_generations(s: Setting, generations: int) -> dict[str, Any]:
     """Return the setting with this many generations of the same prompts: longer rollouts, more accumulation."""
     rollout = max(s.per_device_train_batch_size * micro_steps_per_generation(s) // max(s.num_generations, 1), 1)
-    micro_steps = -(-rollout * generations // s.per_device_train_batch_size)
-    return {
-        "num_generations": generations,
-        "steps_per_generation": micro_steps,
-        "gradient_accumulation_steps": micro_steps,
-    }
+    steps = -(-rollout * generations // s.per_device_train_batch_size)
+    return {"num_generations": generations, "steps_per_generation": steps, "gradient_accumulation_steps": steps}
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,14 @@ def find_host_memory(s: Setting) -> HostMemory | None:
     offloaded = sum(size for part, size in kept.items() if need.is_offloaded(part))
     if need.runtime.computes_offloaded:  # ZeRO-Offload copies gradients there too
         offloaded += states.gradients
+    sleeps = need.engine_sleeps and need.engine_share
+    asleep = need.model.weights * HALF / need.engine_ranks if sleeps else 0.0
+    is_colocated = s.use_vllm and s.vllm_mode == "colocate"
     return HostMemory(
         loading=_loading(s, need, ranks),
         offloaded=ranks * offloaded,
-        asleep=ranks * need.model.weights * HALF / need.engine_ranks
-        if need.engine_sleeps and need.engine_share
-        else 0.0,
-        swap=ranks * SWAP if _swaps(s) else 0.0,
+        asleep=ranks * asleep,
+        swap=ranks * SWAP if is_colocated and s.framework.follows_trl and s.version < (0, 20, 0) else 0.0,
         processes=ranks * (PROCESS + WORKER),
     )
 
@@ -84,7 +85,3 @@ def loads_on_every_rank(s: Setting) -> bool:
     """Return whether each rank of FSDP loads the whole model."""
     has_reference = s.beta != 0 and not s.lora
     return has_reference if s.loads_on_every_rank is None else s.loads_on_every_rank
-
-
-def _swaps(s: Setting) -> bool:
-    return s.use_vllm and s.vllm_mode == "colocate" and s.framework.follows_trl and s.version < (0, 20, 0)

@@ -296,7 +296,7 @@ def saved_by_layer(
     compute = compute or width
     kind = a.kind
     norms = kind.norms * (saved_by_norm(a, a.hidden, width, lora) + FLOAT)
-    if kind.has_query_key_norms:
+    if kind.query_key_norms:
         norms += saved_by_norm(a, a.query_width + a.kv_width, compute, lora) + FLOAT * (a.heads + a.kv_heads)
     repeated = a.query_width if a.kv_heads > 1 else a.kv_width  # a single head is repeated as a view
     attention = 2 * (a.query_width + repeated) * compute + FLOAT * a.heads + length * compute

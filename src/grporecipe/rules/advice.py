@@ -43,9 +43,8 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
     if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
         name = "prompts_per_rollout"
-    each = (
-        s.num_generations if s.framework.name == "openrlhf" and name == "prompts_per_step" else 1
-    )  # its key counts completions
+    counts_completions = s.framework.name == "openrlhf" and name == "prompts_per_step"
+    each = s.num_generations if counts_completions else 1
     return Violation(
         what=f"{s.key(name)}={getattr(s, name) * each}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",

@@ -226,13 +226,8 @@ def _solvable_counts(s: Setting) -> int:
     return by_trial(open_sizes, lambda tried: auto_finds_a_size(planning.realise(tried)))
 
 
-@rule(
-    "GB105",
-    "error",
-    (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"),
-    _solvable_counts,
-    of=EVERY,
-)
+@rule("GB105", "error", (*SIZES, *SOLVED, "num_generations", "max_per_device_train_batch_size"), _solvable_counts,
+      of=EVERY)  # fmt: skip
 def auto_finds_a_size(s: Setting) -> Violation | None:
     """``auto`` sizes need ``prompts_per_step``, and B W A = prompts_per_step G must have a solution.
 

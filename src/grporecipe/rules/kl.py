@@ -289,11 +289,6 @@ def the_coefficients_are_not_negative(s: Setting) -> Violation | None:
     """A negative KL coefficient rewards divergence from the reference; EasyR1 and verl accept it silently."""
     for name, value in coefficients(s):
         if value < 0:
-            return Violation(
-                f"{s.key(name)}={value:g}",
-                NEGATIVE,
-                f"Set {s.key(name)}={-value:g}.",
-                (name,),
-                ({name: -value}, {name: 0.0}),
-            )
+            key, changes = s.key(name), ({name: -value}, {name: 0.0})
+            return Violation(f"{key}={value:g}", NEGATIVE, f"Set {key}={-value:g}.", (name,), changes)
     return None

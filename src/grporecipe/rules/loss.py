@@ -18,15 +18,9 @@ from grporecipe.setting import EVERY, TRL_LIKE, Setting, Version
 
 # Every loss, and the release that added it.
 LOSSES: dict[str, Version] = {
-    "grpo": (0, 17, 0),
-    "bnpo": (0, 17, 0),
-    "dr_grpo": (0, 17, 0),
-    "dapo": (0, 22, 0),
-    "cispo": (0, 26, 0),
-    "sapo": (0, 26, 0),
-    "luspo": (0, 28, 0),
-    "vespo": (1, 0, 0),
-}
+    "grpo": (0, 17, 0), "bnpo": (0, 17, 0), "dr_grpo": (0, 17, 0), "dapo": (0, 22, 0), "cispo": (0, 26, 0),
+    "sapo": (0, 26, 0), "luspo": (0, 28, 0), "vespo": (1, 0, 0),
+}  # fmt: skip
 SCALES = ("group", "batch", "none")
 LEVELS = ("token", "sequence")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")

@@ -44,17 +44,9 @@ FAMILIES = {
 }
 # The spelling of titles, which are function names; `spell` adds the names of frameworks.
 SPELLED = {
-    "kl": "KL",
-    "vllm": "vLLM",
-    "gpu": "GPU",
-    "gpus": "GPUs",
-    "grpo": "GRPO",
-    "megatron": "Megatron",
-    "held_out": "held-out",
-    "micro_": "micro-",
-    "log_probabilities": "log-probabilities",
-    "well_formed": "well-formed",
-}
+    "kl": "KL", "vllm": "vLLM", "gpu": "GPU", "gpus": "GPUs", "grpo": "GRPO", "megatron": "Megatron",
+    "held_out": "held-out", "micro_": "micro-", "log_probabilities": "log-probabilities", "well_formed": "well-formed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -239,7 +231,7 @@ def by_trial(setting: Setting, judge: Callable[[Setting], object]) -> int:
 
 
 REGISTRY: dict[str, Rule] = {}
-VARIANTS: dict[str, list[tuple[frozenset[str], Find]]] = {}  # by code: frameworks that judge a rule in another way
+VARIANTS: dict[str, list[tuple[frozenset[str], Any]]] = {}  # by code: frameworks that judge a rule in another way
 
 
 def rule(
@@ -278,13 +270,19 @@ def rule(
     return add
 
 
-def variant(code: str, of: frozenset[str], find: Find) -> None:
+def variant(code: str, of: frozenset[str], condition: "Find | RecipeJudge") -> None:
     """Register another condition of some frameworks for a rule whose code, severity and documentation they share.
 
-    ``find`` reads the same fields, and accepts the same numbers of processes.
+    For a rule on settings, it reads the same fields, and accepts the same numbers of processes.
     """
-    VARIANTS.setdefault(code, []).append((of, find))
+    VARIANTS.setdefault(code, []).append((of, condition))
     choose.cache_clear()
+    choose_for_recipes.cache_clear()
+
+
+def _own_condition(code: str, framework: FrameworkTraits) -> Any:
+    """Return a framework's own condition for a rule, or None."""
+    return next((own for of, own in VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels)), None)
 
 
 def spell(framework: FrameworkTraits) -> None:
@@ -301,20 +299,16 @@ def choose(
 
     Both take codes (``GB101``) and families (``GB``).
     """
-    return tuple(
-        _as_judged(rule, framework)
+    chosen = (
+        rule
         for code, rule in sorted(REGISTRY.items())
         if rule.holds_for(framework)
         and (not select or code in select or code[:2] in select)
         and code not in ignore
         and code[:2] not in ignore
     )
-
-
-def _as_judged(rule: Rule, framework: FrameworkTraits) -> Rule:
-    """Return a rule with the condition of this framework."""
-    own = (find for of, find in VARIANTS.get(rule.code, ()) if not of.isdisjoint(framework.labels))
-    return next((replace(rule, find=find) for find in own), rule)
+    own = ((rule, _own_condition(rule.code, framework)) for rule in chosen)
+    return tuple(replace(rule, find=find) if find else rule for rule, find in own)
 
 
 RecipeJudge = Callable[[Recipe], Iterable[Violation]]
@@ -332,7 +326,6 @@ class RecipeRule(Documented):
 
 
 RECIPE_RULES: dict[str, RecipeRule] = {}
-RECIPE_VARIANTS: dict[str, list[tuple[frozenset[str], RecipeJudge]]] = {}
 
 
 def recipe_rule(
@@ -356,21 +349,12 @@ def recipe_rule(
     return add
 
 
-def recipe_variant(code: str, of: frozenset[str], judge: RecipeJudge) -> None:
-    """Register another condition of some frameworks for a recipe rule whose documentation they share."""
-    RECIPE_VARIANTS.setdefault(code, []).append((of, judge))
-    choose_for_recipes.cache_clear()
-
-
 @lru_cache(maxsize=64)
 def choose_for_recipes(framework: FrameworkTraits) -> tuple[RecipeRule, ...]:
     """Return the recipe rules of a framework, by code."""
-    found = []
-    for code, rule in sorted(RECIPE_RULES.items()):
-        own = (judge for of, judge in RECIPE_VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels))
-        if rule.holds_for(framework):
-            found.append(next((replace(rule, judge=judge) for judge in own), rule))
-    return tuple(found)
+    rules = (rule for _, rule in sorted(RECIPE_RULES.items()) if rule.holds_for(framework))
+    own = ((rule, _own_condition(rule.code, framework)) for rule in rules)
+    return tuple(replace(rule, judge=judge) if judge else rule for rule, judge in own)
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

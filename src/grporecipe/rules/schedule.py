@@ -145,23 +145,14 @@ def the_data_fill_a_rollout(s: Setting) -> Facts | None:
 def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     """A learning rate of 0 trains nothing; a negative learning rate or warmup is refused late by torch or transformers."""
     if s.learning_rate <= 0:
-        meant = -s.learning_rate if 0 < -s.learning_rate < 1 else 1e-6  # a sign too many
-        return Violation(
-            what=f"{s.key('learning_rate')}={s.learning_rate:g}",
-            why="the optimizer needs a learning rate above 0",
-            instead=f"Set {s.key('learning_rate')}={meant:g}.",
-            fields=("learning_rate",),
-            suggestions=({"learning_rate": meant},),
-        )
-    if s.warmup_steps < 0:
-        return Violation(
-            what=f"{s.key('warmup_steps')}={s.warmup_steps:g}",
-            why="warmup cannot be negative",
-            instead=f"Set {s.key('warmup_steps')}=0.",
-            fields=("warmup_steps",),
-            suggestions=({"warmup_steps": 0.0},),
-        )
-    return None
+        name, value, why = "learning_rate", s.learning_rate, "the optimizer needs a learning rate above 0"
+        meant = -value if 0 < -value < 1 else 1e-6  # a sign too many
+    elif s.warmup_steps < 0:
+        name, value, why, meant = "warmup_steps", s.warmup_steps, "warmup cannot be negative", 0.0
+    else:
+        return None
+    key = s.key(name)
+    return Violation(f"{key}={value:g}", why, f"Set {key}={meant:g}.", (name,), ({name: meant},))
 
 
 @rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
@@ -297,24 +288,16 @@ def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
     that. Judged if the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
     loading and evaluations take their part of it.
     """
-    if (
-        s.step_seconds is None
-        or not s.walltime_min
-        or not judgeable(s)
-        or s.num_iterations < 1
-        or s.num_generations < 1
-    ):
+    if s.step_seconds is None or not s.walltime_min:
+        return None
+    if not judgeable(s) or min(s.num_iterations, s.num_generations) < 1:
         return None
     every, total = planning.save_every(s), planning.total_steps(s)
     if every is None or not total:
         return None
-    minutes = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf)
-    enough = ceil(total * s.step_seconds / 60 / (s.walltime_min / 2))
-    return (
-        {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough}
-        if minutes > s.walltime_min / 2
-        else None
-    )
+    minutes, half = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf), s.walltime_min / 2
+    enough = ceil(total * s.step_seconds / 60 / half)
+    return {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough} if minutes > half else None
 
 
 @rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,
@@ -329,11 +312,7 @@ def checkpoints_end_on_rollouts(s: Setting) -> Facts | None:
     """
     if s.save_steps is None or s.save_steps < 1 or s.save_strategy not in (None, "steps"):
         return None
-    if (
-        not judgeable(s)
-        or s.num_iterations < 1
-        or (every := planning.boundary_steps(s)) == 1
-        or s.save_steps % every == 0
-    ):
+    if not judgeable(s) or s.num_iterations < 1:
         return None
-    return {"every": every}
+    every = planning.boundary_steps(s)
+    return {"every": every} if every > 1 and s.save_steps % every else None

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from grporecipe.frameworks import dotted
 from grporecipe.frameworks.base import (
     Field,
     Framework,
@@ -20,30 +21,6 @@ from grporecipe.frameworks.base import (
     Vendor,
     model_size,
     text,
-)
-from grporecipe.frameworks.dotted import (
-    ESTIMATORS,
-    PROMPT_TOKENS,
-    WORDS,
-    betas_of,
-    change_gpus,
-    clip,
-    common_losses,
-    derive_processes,
-    derive_shared,
-    estimator,
-    estimator_word,
-    fitting,
-    frequency,
-    key_of_gpus,
-    nodes,
-    rollouts,
-    scheduler,
-    top_k,
-    unless,
-    warmup,
-    warmup_change,
-    write_common,
 )
 from grporecipe.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
 from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
@@ -78,9 +55,9 @@ FIELDS = (  # in the order of a written recipe
     Field("advantage_estimator", f"{ALGORITHM}.adv_estimator", "str", ""),
     Field("loads_reference", f"{ALGORITHM}.disable_kl", write=lambda loads: not loads),
     Field("kl_placement", f"{ALGORITHM}.use_kl_loss", before={ALGORITHM_KL: f"{ACTOR}.use_kl_loss"}),
-    Field("kl_estimator", f"{ALGORITHM}.kl_penalty", write=estimator_word,
+    Field("kl_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word,
           before={ALGORITHM_KL: f"{ACTOR}.kl_loss_type"}),
-    Field("kl_reward_estimator", f"{ALGORITHM}.kl_penalty", write=estimator_word),
+    Field("kl_reward_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word),
     Field("beta", f"{ALGORITHM}.kl_coef", before={ALGORITHM_KL: f"{ACTOR}.kl_loss_coef"}),
     Field("kl_reward_coefficient", f"{ALGORITHM}.kl_coef"),
     Field("kl_controller", f"{ALGORITHM}.kl_type", "str", "fixed"),
@@ -91,14 +68,14 @@ FIELDS = (  # in the order of a written recipe
     Field("loss_average", f"{ACTOR}.loss_avg_mode", "str", "token"),
     Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.2, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
     Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.3, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
-    clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
-    unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
-    unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
+    dotted.clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
+    dotted.unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
+    dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
     Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),
     Field("max_steps", "trainer.max_steps", "int?", rollouts=True),
     Field("epochs", "trainer.total_epochs", "int?"),
-    frequency("save_steps", "trainer.save_freq"),
-    frequency("eval_steps", "trainer.val_freq"),
+    dotted.frequency("save_steps", "trainer.save_freq"),
+    dotted.frequency("eval_steps", "trainer.val_freq"),
     Field("learning_rate", f"{ACTOR}.optim.lr", "float", 0.0),
     Field("lr_scheduler_type", f"{ACTOR}.optim.lr_scheduler_type", "str", "constant"),
     Field("warmup_steps", f"{ACTOR}.optim.lr_warmup_steps", rollouts=True),
@@ -117,7 +94,7 @@ FIELDS = (  # in the order of a written recipe
     *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
     Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
     Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
-    top_k(f"{ROLLOUT}.top_k"),
+    dotted.top_k(f"{ROLLOUT}.top_k"),
     Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_parallel_size", "int", 1),
     Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
@@ -176,7 +153,7 @@ BATCHED = 8192  # tokens that vLLM takes at once by default
 
 def keys_of(found: Values) -> dict[str, str]:
     """Return the native keys that depend on the recipe's other keys."""
-    keys = key_of_gpus(found)
+    keys = dotted.key_of_gpus(found)
     if not found.get(f"{ACTOR}.optim.lr_warmup_steps", "int"):
         keys["warmup_steps"] = f"{ACTOR}.optim.lr_warmup_ratio"
     return keys
@@ -190,10 +167,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
     if found.recipe.version < ALGORITHM_KL:
         in_loss = found.flag(f"{ACTOR}.use_kl_loss", True)
-        loss = {
-            "beta": found.number(f"{ACTOR}.kl_loss_coef"),
-            "kl_estimator": _estimator(found.word(f"{ACTOR}.kl_loss_type")),
-        }
+        name = _estimator(found.word(f"{ACTOR}.kl_loss_type"))
+        loss = {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": name}
     else:
         if found.flag("algorithm.disable_kl"):
             return {"kl_placement": "none", "loads_reference": False}
@@ -204,7 +179,7 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimator(word: str) -> str:
-    return ESTIMATORS.get(word, word)
+    return dotted.ESTIMATORS.get(word, word)
 
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +204,7 @@ def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-DERIVED = (derive_processes, derive_kl, derive_loss, derive_length, derive_shared(f"{ACTOR}.optim.betas"))
+DERIVED = (dotted.derive_processes, derive_kl, derive_loss, derive_length, dotted.derive_shared(f"{ACTOR}.optim.betas"))
 
 
 def _placed(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -239,39 +214,33 @@ def _placed(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[st
 
 
 SPECIAL: dict[str, NativeChange] = {
-    "processes": change_gpus,
+    "processes": dotted.change_gpus,
     "kl_placement": _placed,
-    "warmup_steps": warmup_change(f"{ACTOR}.optim.lr_warmup_steps"),
+    "warmup_steps": dotted.warmup_change(f"{ACTOR}.optim.lr_warmup_steps"),
 }
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     """Return a recipe for EasyR1 0.3.3, its launch command and its losses."""
     s, lost = in_prompts(setting)
-    text = render_keys(framework, overlay(framework, s, {**write_common(s), **_fields(s)}, _keys(s)))
-    losses = (
-        *lost,
-        *rollouts(s)[1],
-        *_losses(s),
-        *unwritten("EasyR1", s, framework.fields),
-        *common_losses(s, "EasyR1"),
-    )
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+    text = render_keys(framework, overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s)))
+    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("EasyR1", s, framework.fields))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "EasyR1")))
 
 
 def _fields(s: Setting) -> dict[str, Any]:
     """Return the native values of fields that need more than their own value, by field."""
     completions = (s.prompts_per_rollout or 1) * s.num_generations
-    longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
+    longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
     loss, average = WRITTEN.get(s.loss_type, ("default", "token"))
     return {
-        "experience_batch_size": fitting(completions, s.experience_batch_size or s.per_device_train_batch_size),
+        "experience_batch_size": dotted.fitting(completions, s.experience_batch_size or s.per_device_train_batch_size),
         "offloads_parameters": False,
         "kl_horizon": s.kl_horizon or 10000.0,
         "kl_target": s.kl_target or 0.1,
         "loss_type": "gspo" if s.importance_sampling_level == "sequence" else loss,
         "loss_average": s.loss_average if s.loss_average in ("token", "seq") else average,
-        "warmup_steps": warmup(s)[0],
+        "warmup_steps": dotted.warmup(s)[0],
         "max_batched_tokens": max(s.max_batched_tokens or BATCHED, longest),
         "lora_targets": as_expression(s.lora_targets or PEFT_TARGETS) if s.lora else None,
     }
@@ -281,27 +250,27 @@ def _keys(s: Setting) -> dict[str, Any]:
     """Return the keys that depend on several fields. KL is in one place only."""
     in_loss = s.kl_placement in ("loss", "both")
     coefficient = s.beta if in_loss else s.kl_reward_coefficient
-    name = (estimator(s) if in_loss else s.kl_reward_estimator) or "k1"
-    word = WORDS.get(name.rstrip("+"), name) if name != "k3+" else "mse"
+    name = (dotted.estimator(s) if in_loss else s.kl_reward_estimator) or "k1"
+    word = dotted.WORDS.get(name.rstrip("+"), name) if name != "k3+" else "mse"
     return {
-        "trainer.nnodes": nodes(s.processes or 1)[0],
+        "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
         f"{ALGORITHM}.disable_kl": s.kl_placement == "none" or coefficient == 0,
         f"{ALGORITHM}.use_kl_loss": in_loss,
         f"{ALGORITHM}.kl_penalty": word if word in KNOWN_ESTIMATORS else "low_var_kl",
         f"{ALGORITHM}.kl_coef": float(coefficient),
-        f"{ACTOR}.optim.lr_warmup_ratio": warmup(s)[1],
-        f"{ACTOR}.optim.betas": betas_of(s),
+        f"{ACTOR}.optim.lr_warmup_ratio": dotted.warmup(s)[1],
+        f"{ACTOR}.optim.betas": dotted.betas_of(s),
         f"{ACTOR}.fsdp.torch_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
     }
 
 
 def _losses(s: Setting) -> Iterator[str]:
     """Yield the parts of a setting that EasyR1 does not support or does differently."""
-    yield from warmup(s)[2]
-    yield from scheduler(s)[1]
+    yield from dotted.warmup(s)[2]
+    yield from dotted.scheduler(s)[1]
     if s.kl_placement == "both":
         yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has it in the loss or in the reward; the loss is kept"
-    if s.kl_placement in ("loss", "both") and s.beta and estimator(s) in ("k1+", "k3+"):
+    if s.kl_placement in ("loss", "both") and s.beta and dotted.estimator(s) in ("k1+", "k3+"):
         yield "the KL estimator is mse, which has the gradient of k3 weighed by the importance ratio, on-policy"
     if s.scale_rewards == "none":
         yield "scale_rewards=none: EasyR1 always divides by the deviation of the group"
@@ -313,7 +282,7 @@ def _losses(s: Setting) -> Iterator[str]:
         yield "loss_type=grpo: EasyR1 weights its mean over sequences by tokens again"
     if s.tensor_parallel_size * s.pipeline_parallel_size * s.context_parallel_size > 1:
         yield "tensor, pipeline and context parallel training: EasyR1 has FSDP and Ulysses only"
-    if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
+    if s.epochs and s.epochs != int(s.epochs) and dotted.rollouts(s)[0] is None:
         yield f"{s.epochs:g} epochs: EasyR1 counts whole epochs, and without --dataset-size steps are not known"
 
 

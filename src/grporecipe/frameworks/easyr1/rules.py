@@ -15,7 +15,7 @@ from grporecipe.frameworks.reading import values_of
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import other_sizes, show
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
-from grporecipe.rules.registry import Violation, recipe_rule, recipe_variant, rule, variant
+from grporecipe.rules.registry import Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
     SIZED,
     SPLIT,
@@ -43,9 +43,8 @@ def _portion(s: Setting) -> int | None:
 
 variant("GB302", EASYR1, lambda s: find_lone_completion(s, "EasyR1 refuses it"))
 variant("GS301", EASYR1, lambda s: is_unfilled(s, _portion(s)))
-variant(
-    "GK304", EASYR1, lambda s: bool(s.loads_reference) and has_no_horizon(s)
-)  # it builds the controller in any case
+# It builds the controller in any case.
+variant("GK304", EASYR1, lambda s: bool(s.loads_reference) and has_no_horizon(s))
 variant("GK306", EASYR1, lambda s: find_idle_reference(s, "algorithm.disable_kl=true"))
 
 
@@ -323,10 +322,9 @@ def easyr1_keeps_what_is_set(recipe: Recipe) -> Iterator[Violation]:
             continue
         other = easyr1.OVERWRITTEN.get(key, "")
         now = recipe.config.get(other, known[other].default) if other in known else None
-        why = (
-            f"EasyR1 overwrites it with {other}={show(now)}" if other else "EasyR1 computes it and ignores what is set"
-        )
-        advice = f"Set {other} instead." if other else "Remove it."
+        why, advice = "EasyR1 computes it and ignores what is set", "Remove it."
+        if other:
+            why, advice = f"EasyR1 overwrites it with {other}={show(now)}", f"Set {other} instead."
         yield Violation(f"{key}={show(value)}", why, advice, (key,), ({key: None},), frozenset({key}))
 
 
@@ -358,9 +356,8 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
     if recipe.version >= easyr1.ALGORITHM_KL:
         if found.flag("algorithm.disable_kl"):
-            yield from find_dead_keys(
-                recipe, ("algorithm.use_kl_loss", *of_algorithm), "algorithm.disable_kl=true switches all KL off"
-            )
+            dead = ("algorithm.use_kl_loss", *of_algorithm)
+            yield from find_dead_keys(recipe, dead, "algorithm.disable_kl=true switches all KL off")
     elif found.flag("worker.actor.use_kl_loss", True):
         coefficient = f"worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"
         yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}")
@@ -369,6 +366,6 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         yield from find_dead_keys(recipe, dead, "worker.actor.use_kl_loss=false puts KL into the reward")
 
 
-recipe_variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
-recipe_variant("GV305", EASYR1, _unknown_words)
-recipe_variant("GK310", EASYR1, _dead_keys)
+variant("GV303", EASYR1, lambda recipe: find_mistyped(recipe, known_keys(recipe)))
+variant("GV305", EASYR1, _unknown_words)
+variant("GK310", EASYR1, _dead_keys)

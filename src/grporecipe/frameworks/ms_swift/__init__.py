@@ -6,24 +6,13 @@ Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES 
 import re
 
 from grporecipe.frameworks.base import Command, Framework, Vendor
-from grporecipe.frameworks.ms_swift import keys
-from grporecipe.frameworks.ms_swift.recipes import (
-    DERIVED,
-    FIELDS,
-    RENAMED,
-    SPECIAL,
-    collect,
-    keys_of,
-    native_keys,
-    render,
-    unstated,
-)
+from grporecipe.frameworks.ms_swift import keys, recipes
 from grporecipe.registries import Lazy
 
 FRAMEWORK = Framework(
     traits=keys.TRAITS,
     version=keys.VERSION,
-    fields=FIELDS,
+    fields=recipes.FIELDS,
     takes=keys.known,
     key_table=keys.keys_of_recipe,
     releases=keys.releases,
@@ -35,14 +24,14 @@ FRAMEWORK = Framework(
         "swift": Command("rlhf", "swift rlhf", takes_file=True),
         "megatron": Command("rlhf", "megatron rlhf", takes_file=True),
     },
-    renamed={"warmup_ratio": "warmup_steps", **RENAMED},
-    collect=collect,
-    unstated=unstated,
-    keys_of=keys_of,
-    derived=DERIVED,
-    render=render,
-    native_keys=native_keys,
-    special=SPECIAL,
+    renamed={"warmup_ratio": "warmup_steps", **recipes.RENAMED},
+    collect=recipes.collect,
+    unstated=recipes.unstated,
+    keys_of=recipes.keys_of,
+    derived=recipes.DERIVED,
+    render=recipes.render,
+    native_keys=recipes.native_keys,
+    special=recipes.SPECIAL,
     packages=("ms-swift",),
     vendor=Vendor("swift/version.py", Lazy("grporecipe.frameworks.own_source:read_ms_swift")),
     environment_key=keys.ENVIRONMENT,

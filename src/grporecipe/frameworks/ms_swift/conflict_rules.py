@@ -242,20 +242,15 @@ def _broken(recipe: Recipe, traps: tuple[Conflict, ...]) -> Iterator[Violation]:
 def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     """Return every key as ms-swift reads it, with defaults for unset and unreadable keys, and the keys that are set."""
     takes, given = known(recipe.version), set[str]()
-    values: dict[str, Any] = {
-        **known().defaults,
-        **takes.defaults,
-    }  # a key that the release does not have counts as unset
+    # A key that the release does not have counts as unset.
+    values: dict[str, Any] = {**known().defaults, **takes.defaults}
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
-        if (
-            name in takes
-            and str(key) not in recipe.unresolved
-            and not (found := read_value(value, takes[name].type)).trouble
-        ):
-            name = RENAMED.get(name, name)
-            values[name] = found.value
-            given.add(name)
+        if name in takes and str(key) not in recipe.unresolved:
+            found, name = read_value(value, takes[name].type), RENAMED.get(name, name)
+            if not found.trouble:
+                values[name] = found.value
+                given.add(name)
     if "loss_type" not in given:
         values["loss_type"] = ["grpo"]
     return values, given | {spelled(str(key), recipe.version) for key in recipe.unresolved}

@@ -12,7 +12,7 @@ Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/g
 
 import json
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from grporecipe.frameworks.base import KeyTable, key_span, load_table, parse_release
@@ -29,9 +29,7 @@ TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _set
 PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this release
 
 
-def table() -> dict[str, Any]:
-    """Return the committed table."""
-    return load_table(__package__)
+table = partial(load_table, __package__)
 
 
 @cache

@@ -10,18 +10,7 @@ from typing import Any
 
 from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.base import closest_keys, text
-from grporecipe.frameworks.ms_swift.keys import (
-    ENVIRONMENT,
-    choices,
-    completions,
-    data_ranks,
-    is_megatron,
-    read_numbers,
-    read_value,
-    releases,
-    span,
-    spelled,
-)
+from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.frameworks.trl.keys import HABITS
 from grporecipe.frameworks.trl.recipe_rules import WANTED
@@ -67,12 +56,12 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
     pipelines/base.py: "remaining_argv: ['--per_device_batch', '4']". With ``ignore_args_error`` it is only
     logged. A unique prefix of a key is accepted (argparse's abbreviations).
     """
-    if recipe.config.get("ignore_args_error") in (True, "true") or is_megatron(recipe):
+    if recipe.config.get("ignore_args_error") in (True, "true") or keys.is_megatron(recipe):
         return
     takes = FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
-        name = spelled(str(key), recipe.version)
-        if name in takes or name == ENVIRONMENT:
+        name = keys.spelled(str(key), recipe.version)
+        if name in takes or name == keys.ENVIRONMENT:
             continue
         near = _near(name, takes)
         advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
@@ -86,14 +75,14 @@ def ms_swift_knows_the_keys(recipe: Recipe) -> Iterator[Violation]:
 def _is_typo(name: str, near: list[str]) -> bool:
     """Return whether no release has a key, and every release has one with a similar spelling."""
     is_meant = name in RENAMES or name in HABITS  # another name, no typo
-    return span(name) is None and not is_meant and bool(near) and span(near[0]) == (releases()[0], None)
+    return keys.span(name) is None and not is_meant and bool(near) and keys.span(near[0]) == (keys.releases()[0], None)
 
 
 def _life(name: str, version: Version) -> str:
     """Say why a key is missing: its successor, or the releases that have it."""
     if name in GONE:
         return f": {GONE[name]}"
-    lifetime = span(name)
+    lifetime = keys.span(name)
     if lifetime is None:
         return ""
     first, last = lifetime
@@ -115,9 +104,9 @@ def ms_swift_reads_the_values(recipe: Recipe) -> Iterator[Violation]:
     argparse: "argument --num_generations: invalid int value: 'None'", "invalid choice: 'fast'". Leave a key out for its
     default. A number in quotes, or one that YAML reads as text (``1e-6``), is valid here.
     """
-    takes = {} if is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
+    takes = {} if keys.is_megatron(recipe) else FRAMEWORKS[recipe.framework].known_keys(recipe)
     for key, value in recipe.config.items():
-        name = spelled(str(key), recipe.version)
+        name = keys.spelled(str(key), recipe.version)
         if name not in takes or str(key) in recipe.unresolved:
             continue
         trouble = _trouble(name, value, takes[name].type, recipe.version)
@@ -132,12 +121,12 @@ def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, t
         return "ms-swift gets null as the text None", ({name: None},)
     if value == []:
         return "ms-swift gets an empty list as a key without a value", ({name: None},)
-    found = read_value(value, kind)
+    found = keys.read_value(value, kind)
     if found.trouble:
         whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
         wanted = WANTED.get(kind.rstrip("?"), "one value")
         return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
-    allowed = choices(name, version)
+    allowed = keys.choices(name, version)
     if allowed and str(found.value) not in allowed:
         near = closest_keys(str(found.value), allowed)
         return f"choices are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
@@ -152,22 +141,22 @@ def the_sizes_of_megatron_are_whole(recipe: Recipe) -> Iterator[Violation]:
     rollout prompt count (2) ... must be divisible by micro_batch_size (4)."; "generation_batch_size (24) must be divisible
     by global_batch_size (16)". Data ranks are processes / (tensor x pipeline x context parallel sizes).
     """
-    if not is_megatron(recipe):
+    if not keys.is_megatron(recipe):
         return
-    v = read_numbers(recipe.config)
-    sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], completions(v))
+    v = keys.read_numbers(recipe.config)
+    sizes = (v["micro_batch_size"], v["global_batch_size"], v["num_generations"], keys.completions(v))
     if min(sizes) < 1:
         why = "micro_batch_size, global_batch_size, num_generations and the completions per rollout must each be at least 1"
         yield Violation(f"sizes {sizes}", why, "Set each to 1 or more.", ("global_batch_size",))
         return
-    ranks = data_ranks(v, recipe.processes)
+    ranks = keys.data_ranks(v, recipe.processes)
     for fields, why in (*_of_a_rollout(v), *(_of_the_ranks(v, ranks) if ranks else ())):
         what = ", ".join(f"{name}={v[name]}" for name in fields if v[name] is not None)
         yield Violation(what, why, "Choose sizes that divide.", fields)
 
 
 def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    rollout, step, steps = completions(v), v["global_batch_size"], v["steps_per_generation"]
+    rollout, step, steps = keys.completions(v), v["global_batch_size"], v["steps_per_generation"]
     if rollout % step:
         yield ("generation_batch_size", "global_batch_size"), f"a rollout of {rollout} is not whole steps of {step}"
     elif steps is not None and rollout != step * steps:
@@ -176,7 +165,7 @@ def _of_a_rollout(v: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]
 
 
 def _of_the_ranks(v: Mapping[str, Any], ranks: int) -> Iterator[tuple[tuple[str, ...], str]]:
-    micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], completions(v) // v["num_generations"]
+    micro, step, prompts = v["micro_batch_size"], v["global_batch_size"], keys.completions(v) // v["num_generations"]
     if step % (micro * ranks):
         why = f"a step of {step} is not whole micro-batches of {ranks} x {micro}"
         yield ("global_batch_size", "micro_batch_size"), why
@@ -194,9 +183,9 @@ def megatron_trains_each_rollout_once(recipe: Recipe) -> Iterator[Violation]:
 
     megatron/arguments/megatron_args.py _init_grpo.
     """
-    if not is_megatron(recipe):
+    if not keys.is_megatron(recipe):
         return
-    if read_numbers(recipe.config)["num_iterations"] > 1:
+    if keys.read_numbers(recipe.config)["num_iterations"] > 1:
         why = "Megatron GRPO uses each rollout once"
         yield Violation("num_iterations above 1", why, "Leave it out.", ("num_iterations",))
     for name in ("sync_ref_model", "async_generate"):

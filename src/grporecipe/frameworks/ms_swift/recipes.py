@@ -38,15 +38,7 @@ from grporecipe.frameworks.ms_swift.keys import (
 )
 from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
 from grporecipe.frameworks.reading import collect_converted, release_defaults
-from grporecipe.frameworks.trl.recipes import (
-    change_evaluates,
-    change_warmup,
-    evaluation,
-    length_and_rate,
-    read_split,
-    read_steps,
-    saving,
-)
+from grporecipe.frameworks.trl import recipes as trl
 from grporecipe.frameworks.writing import in_completions, unwritten, write_release
 from grporecipe.recipe import Recipe
 from grporecipe.setting import Setting, Version
@@ -107,12 +99,12 @@ FIELDS = (
           derive=lambda found: model_size(str(found.stated.get("model") or "")) or ABSENT),
     Field("train_prompts", "dataset", fixable=False),
     Field("eval_prompts", "val_dataset", fixable=False),
-    Field("split_batches", "accelerator_config.split_batches", derive=read_split),
+    Field("split_batches", "accelerator_config.split_batches", derive=trl.read_split),
     Field("vllm_max_model_length", "vllm_max_model_len", RELEASE, plain=False),
     Field("vllm_importance_sampling_mode", "rollout_importance_sampling_mode"),
     Field("max_prompt_length", "max_length", RELEASE, plain=False),
     Field("mask_truncated_completions", "overlong_filter", RELEASE, plain=False),
-    Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
+    Field("max_steps", "max_steps", RELEASE, read=trl.read_steps, plain=False),
     Field("top_k", "top_k", RELEASE, read=lambda count: max(count or 0, 0), plain=False),  # -1 is all of them
     *(Field(f"vllm_server_{name}", f"vllm_server_{name}", RELEASE, read=_first, plain=False)
       for name in ("base_url", "host", "port")),
@@ -136,9 +128,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
     """
     kind = recipe.config.get("rlhf_type", "dpo")
     if kind != "grpo":
-        raise UserError(
-            f"rlhf_type is {kind}{'' if 'rlhf_type' in recipe.config else ', the default'}: no GRPO training."
-        )
+        default = "" if "rlhf_type" in recipe.config else ", the default"
+        raise UserError(f"rlhf_type is {kind}{default}: no GRPO training.")
     version = recipe.version
     takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
     found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
@@ -180,7 +171,8 @@ def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
     keys = found.stated
-    steps, epochs, most = read_steps(keys.get("max_steps")), keys.get("num_train_epochs", 3.0), keys.get("max_epochs")
+    steps, most = trl.read_steps(keys.get("max_steps")), keys.get("max_epochs")
+    epochs = keys.get("num_train_epochs", 3.0)
     fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in keys else epochs}
     if most:
         fields = {"epochs": float(most) if steps is not None else min(epochs, float(most)), "ends_with_epochs": True}
@@ -275,9 +267,9 @@ def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 DERIVED = (derive_rollout, derive_schedule, derive_loss, derive_data, derive_launch)
 
 SPECIAL: dict[str, NativeChange] = {
-    "evaluates": change_evaluates,
+    "evaluates": trl.change_evaluates,
     "split_batches": lambda value, *_: None if value else {"accelerator_config": None},
-    "warmup_steps": change_warmup,
+    "warmup_steps": trl.change_warmup,
 }
 
 
@@ -293,14 +285,14 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
 def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
-    found = {
-        name: value for name, value in written.items() if value is not None
-    }  # ms-swift reads null as the word None
+    # ms-swift reads null as the word None.
+    found = {name: value for name, value in written.items() if value is not None}
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)
     if found.get("num_generations_eval") == s.num_generations:
         del found["num_generations_eval"]
-    return {**found, **_model(s), **_objective(s), **_schedule(s), **evaluation(s), **saving(s), **_generation(s)}
+    found |= {**_model(s), **_objective(s), **_schedule(s)}
+    return {**found, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
 
 
 def _model(s: Setting) -> dict[str, Any]:
@@ -340,8 +332,8 @@ def _objective(s: Setting) -> dict[str, Any]:
 def _schedule(s: Setting) -> dict[str, Any]:
     """Return the run's length and its learning rate's schedule."""
     if 0 < s.warmup_steps < 1:
-        return {**length_and_rate(s), "warmup_ratio": s.warmup_steps}
-    return {**length_and_rate(s), **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
+        return {**trl.length_and_rate(s), "warmup_ratio": s.warmup_steps}
+    return {**trl.length_and_rate(s), **({"warmup_steps": int(s.warmup_steps)} if s.warmup_steps else {})}
 
 
 def _generation(s: Setting) -> dict[str, Any]:

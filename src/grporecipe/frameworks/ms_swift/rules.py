@@ -211,12 +211,8 @@ rule("GT501", "error", ("processes", "sequence_parallel_size"), _sharing_counts,
     """)(divides_the_processes("sequence_parallel_size", lambda size, _: range(size, 0, -1)))  # fmt: skip
 
 
-@rule(
-    "GT502",
-    "error",
-    ("given", "version", "keys", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"),
-    of=MS_SWIFT,
-)
+@rule("GT502", "error", ("given", "version", "keys", "use_vllm", "vllm_mode", "vllm_server_host", "vllm_server_base_url"),
+      of=MS_SWIFT)  # fmt: skip
 def vllm_has_a_named_place(s: Setting) -> Violation | None:
     """With ``use_vllm`` there is a ``vllm_mode``, without it there is none; a server has an address.
 
@@ -231,10 +227,8 @@ def vllm_has_a_named_place(s: Setting) -> Violation | None:
         what, why = f"{s.key('use_vllm')}=true", f"{s.key('vllm_mode')} is not set, and has no default"
         changes: tuple[dict[str, object], ...] = ({"vllm_mode": "colocate"}, {"use_vllm": False})
     elif s.vllm_mode and not s.use_vllm:
-        what, why = (
-            f"{s.key('vllm_mode')}={s.vllm_mode}",
-            f"{s.key('use_vllm')} is false, and ms-swift refuses the mode",
-        )
+        what = f"{s.key('vllm_mode')}={s.vllm_mode}"
+        why = f"{s.key('use_vllm')} is false, and ms-swift refuses the mode"
         changes = ({"vllm_mode": ""}, {"use_vllm": True})
     elif s.vllm_mode == "server" and not (s.vllm_server_host or s.vllm_server_base_url):
         what, why = f"{s.key('vllm_mode')}=server", "the server has no address"

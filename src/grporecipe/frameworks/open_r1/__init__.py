@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe
+from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe, load_table
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
@@ -21,42 +21,8 @@ from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
 VERSION: Version = (0, 18, 0)  # of TRL, which Open-R1 pins
-# Open-R1's own keys: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
-KEYS: dict[str, KeySpec] = {
-    "benchmarks": KeySpec("list", None),
-    "callbacks": KeySpec("list", None),
-    "chat_template": KeySpec("str?", None),
-    "system_prompt": KeySpec("str?", None),
-    "hub_model_revision": KeySpec("str?", "main"),
-    "num_completions_to_print": KeySpec("int", 0),
-    "overwrite_hub_revision": KeySpec("bool", False),
-    "push_to_hub_revision": KeySpec("bool", False),
-    "wandb_entity": KeySpec("str?", None),
-    "wandb_project": KeySpec("str?", None),
-    "wandb_run_group": KeySpec("str?", None),
-    "wandb_log_unique_prompts": KeySpec("bool", True),
-    "reward_funcs": KeySpec("list", ["accuracy", "format", "tag_count"]),
-    "cosine_min_value_wrong": KeySpec("float", 0.0),
-    "cosine_max_value_wrong": KeySpec("float", -0.5),
-    "cosine_min_value_correct": KeySpec("float", 0.5),
-    "cosine_max_value_correct": KeySpec("float", 1.0),
-    "cosine_max_len": KeySpec("int", 1000),
-    "repetition_n_grams": KeySpec("int", 3),
-    "repetition_max_penalty": KeySpec("float", -1.0),
-    "code_language": KeySpec("str", "python"),
-    "code_eval_test_batch_size": KeySpec("int", 1),
-    "code_eval_scoring_mode": KeySpec("str", "weighted_sum"),
-    "parallel_code_exec_per_proc": KeySpec("int", 2),
-    "dataset_name": KeySpec("str?", None),
-    "dataset_mixture": KeySpec("any", None),
-    "dataset_prompt_column": KeySpec("str", "prompt"),
-    "e2b_router_url": KeySpec("str?", None),
-    "morph_router_url": KeySpec("str?", None),
-    "code_provider": KeySpec("str?", "e2b"),
-    "ioi_provider": KeySpec("str?", "piston"),
-    "max_completion_len": KeySpec("int", 16384),
-    "soft_punish_cache": KeySpec("int", 4096),
-}
+# Open-R1's own keys with type and default: src/open_r1/configs.py, GRPOConfig and GRPOScriptArguments.
+KEYS = {name: KeySpec(*spec) for name, spec in load_table(__package__)["keys"].items()}
 # Keys that only Open-R1's recipes use; chat_template and the like appear in all recipes.
 ONLY = frozenset(
     ["benchmarks", "hub_model_revision", "overwrite_hub_revision", "push_to_hub_revision", "dataset_mixture",

@@ -1,7 +1,7 @@
 """OpenRLHF: its options by release, and how its launches are read and written. A sweep cannot train with it.
 
 A rollout is counted in prompts, ``train.batch_size`` in completions. benchmarks/tools/openrlhf_keys.py writes
-``keys.json`` and ``renamed.py`` from OpenRLHF's tags. Sources: OpenRLHF 0.11.0 openrlhf/cli/train_ppo_ray.py,
+``keys.json`` from OpenRLHF's tags. Sources: OpenRLHF 0.11.0 openrlhf/cli/train_ppo_ray.py,
 trainer/ppo_trainer.py (steps), trainer/ppo_utils/experience_maker.py (advantages, KL), models/loss.py (PolicyLoss),
 models/utils.py (compute_approx_kl), utils/deepspeed/deepspeed.py.
 """
@@ -23,7 +23,6 @@ from grporecipe.frameworks.base import (
 )
 from grporecipe.frameworks.dotted import every, nodes
 from grporecipe.frameworks.lora import lora_losses, lora_rows, write_lora
-from grporecipe.frameworks.openrlhf.renamed import RENAMED
 from grporecipe.frameworks.writing import in_prompts, overlay, unwritten
 from grporecipe.planning import total_steps
 from grporecipe.recipe import Recipe
@@ -33,6 +32,9 @@ from grporecipe.setting import FrameworkTraits, Setting, Version
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
 VERSION: Version = (0, 11, 0)
 DOTTED: Version = (0, 10, 2)  # options have sections since then: --rollout.batch_size instead of --rollout_batch_size
+TABLE = ReleaseTable(__package__, VERSION)
+releases, known, span = TABLE.releases, TABLE.known, TABLE.span
+RENAMED: dict[str, str] = TABLE.data["renamed"]  # the older and the present name
 FLAT = {new: old for old, new in RENAMED.items()}
 COMPLETIONS: dict[Version, str] = {(0, 9, 8): "generate_max_len", DOTTED: "max_new_tokens"}
 
@@ -107,10 +109,6 @@ FIELDS = (  # in the order of a written command
 )
 
 
-TABLE = ReleaseTable(__package__, VERSION)
-releases, known, span = TABLE.releases, TABLE.known, TABLE.span
-
-
 def at(key: str, version: Version) -> str:
     """Return the name in a release of an option given by its present name."""
     return FLAT.get(key, key) if version < DOTTED else key
@@ -127,31 +125,21 @@ OWN_PROGRAM = re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray")
 LONGEST = 2048  # tokens of prompt and completion, OpenRLHF's default
 
 
-class Options:
+class Options(Values):
     """The values of one recipe by present names."""
 
-    def __init__(self, found: Values) -> None:
-        self.found, self.version = found, found.recipe.version
+    @classmethod
+    def of(cls, found: Values) -> "Options":
+        """Return them for the values under the names of the release."""
+        return cls(**vars(found))
 
-    def whole(self, key: str, default: int) -> int:
-        """Return a count."""
-        return self.found.whole(at(key, self.version), default)
-
-    def number(self, key: str, default: float) -> float:
-        """Return a number."""
-        return self.found.number(at(key, self.version), default)
-
-    def flag(self, key: str) -> bool:
-        """Return a switch."""
-        return self.found.flag(at(key, self.version))
-
-    def word(self, key: str, default: str) -> str:
-        """Return a word."""
-        return self.found.word(at(key, self.version), default)
+    def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
+        """Return the value of an option, given by its present name, as a type."""
+        return super().get(at(key, self.recipe.version), kind, default)
 
     def numbers(self, key: str) -> list[float]:
         """Return the numbers of a list; empty if it is no list of numbers."""
-        value = self.found.values.get(at(key, self.version))
+        value = self.values.get(at(key, self.recipe.version))
         try:
             return [float(item) for item in value] if isinstance(value, (list, tuple)) else []
         except (TypeError, ValueError):
@@ -160,7 +148,7 @@ class Options:
 
 def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the actor's GPUs and the prompts of an optimizer step. The recipe states that step in completions."""
-    option, stated = Options(found), fields["processes"]
+    option, stated = Options.of(found), fields["processes"]
     gpus = option.whole("actor.num_nodes", 1) * option.whole("actor.num_gpus_per_node", 8)
     names = {at(f"actor.{name}", found.recipe.version) for name in ("num_nodes", "num_gpus_per_node")}
     group, completions = max(fields["num_generations"], 1), option.whole("train.batch_size", 128)
@@ -174,20 +162,20 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the place of the KL term: the reward, unless ``algo.kl.use_loss`` puts it into the loss."""
-    option = Options(found)
+    option = Options.of(found)
     coefficient = option.number("algo.kl.init_coef", 0.01)
     in_loss = option.flag("algo.kl.use_loss")
     return {
         "kl_placement": "none" if coefficient == 0 else "loss" if in_loss else "reward",
         "beta": coefficient if in_loss else 0.0,
         "kl_reward_coefficient": 0.0 if in_loss else coefficient,
-        "kl_controller": "fixed" if option.found.get(at("algo.kl.target", option.version), "float") is None else "adaptive",
-    }  # fmt: skip
+        "kl_controller": "fixed" if option.get("algo.kl.target", "float") is None else "adaptive",
+    }
 
 
 def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advantage and the loss: a token mean over a step, with gspo over a sequence."""
-    option = Options(found)
+    option = Options.of(found)
     estimator = option.word("algo.advantage.estimator", "gae")
     clip = option.numbers("actor.eps_clip_low_high") or [option.number("actor.eps_clip", 0.2)] * 2
     is_gspo = option.word("actor.policy_loss_type", "ppo") == "gspo"
@@ -205,7 +193,7 @@ def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def derive_rest(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return completion length, schedule and Adam's rates. An unset length is the rest of the longest sequence."""
-    option = Options(found)
+    option = Options.of(found)
     key = next(row for row in FIELDS if row.name == "max_completion_length").key_at(found.recipe.version)
     longest = option.whole("data.max_len", LONGEST)
     betas = option.numbers("actor.adam.betas")

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from grporecipe.frameworks import known_keys
 from grporecipe.frameworks.base import closest_keys, text
 from grporecipe.frameworks.key_rules import ambiguous, find_mistyped, find_unknown_words, unknown
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, Options, at, span
-from grporecipe.frameworks.openrlhf.renamed import RENAMED
+from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, span
 from grporecipe.frameworks.reading import values_of
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import cut, near
@@ -60,10 +59,10 @@ class Sizes(NamedTuple):
     @classmethod
     def of(cls, recipe: Recipe) -> "Sizes | None":
         """Return them."""
-        option = Options(values_of(recipe))
+        option = Options.of(values_of(recipe))
         names = ("actor.num_nodes", "actor.num_gpus_per_node", "ds.ring_attn_size", "ds.tensor_parallel_size",
                  "rollout.batch_size", "rollout.n_samples_per_prompt", "train.batch_size", "train.micro_batch_size")  # fmt: skip
-        if {at(name, recipe.version) for name in names} & option.found.bad:
+        if {at(name, recipe.version) for name in names} & option.bad:
             return None
         defaults = (1, 8, 1, 1, 1024, 1, 128, 1)
         nodes, gpus, ring, tensor, prompts, group, step, micro = (
@@ -111,7 +110,7 @@ def every_rank_gets_samples(recipe: Recipe) -> Iterator[Violation]:
     """
     s = Sizes.of(recipe)
     key = at("rollout.micro_batch_size", recipe.version)
-    size = Options(values_of(recipe)).whole("rollout.micro_batch_size", 1)
+    size = Options.of(values_of(recipe)).whole("rollout.micro_batch_size", 1)
     if s is None or recipe.version < RANKS_CHECKED or size < 1 or s.rollout // size >= s.ranks:
         return
     most = s.rollout // s.ranks
@@ -146,7 +145,7 @@ def the_world_divides_a_rollout(recipe: Recipe) -> Iterator[Violation]:
     "rollout_bach_size must be divisible by actor_world_size".
     """
     s = Sizes.of(recipe)
-    prompts = Options(values_of(recipe)).whole("rollout.batch_size", 1024)
+    prompts = Options.of(values_of(recipe)).whole("rollout.batch_size", 1024)
     if s is not None and recipe.version < WHOLE_WORLD_UNTIL and prompts % s.world:
         key = at("rollout.batch_size", recipe.version)
         yield Violation(
@@ -162,12 +161,10 @@ def colocated_engines_cover_the_actor(recipe: Recipe) -> Iterator[Violation]:
 
     "actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * vllm_tensor_parallel_size" (since 0.5.9).
     """
-    s, option = Sizes.of(recipe), Options(values_of(recipe))
+    s, option = Sizes.of(recipe), Options.of(values_of(recipe))
     engines, size = option.whole("vllm.num_engines", 0), option.whole("vllm.tensor_parallel_size", 1)
     names = {at(name, recipe.version) for name in ("vllm.num_engines", "vllm.tensor_parallel_size")}
-    is_checked = (
-        option.flag("train.colocate_all") and not option.flag("train.async_enable") and not names & option.found.bad
-    )
+    is_checked = option.flag("train.colocate_all") and not option.flag("train.async_enable") and not names & option.bad
     if s is None or not is_checked or engines < 1 or engines * size == s.world:
         return
     key = at("vllm.num_engines", recipe.version)
@@ -186,7 +183,7 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
 
     "num_nodes and num_gpus_per_node must be the same when colocate actor and ref model."
     """
-    option = Options(values_of(recipe))
+    option = Options.of(values_of(recipe))
     if not (option.flag("train.colocate_all") or option.flag("train.colocate_actor_ref")):
         return
     if option.number("algo.kl.init_coef", 0.01) <= 0:
@@ -194,7 +191,7 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
     for name, default in (("num_nodes", 1), ("num_gpus_per_node", 8)):
         key, own = at(f"ref.{name}", recipe.version), at(f"actor.{name}", recipe.version)
         found, wanted = option.whole(f"ref.{name}", default), option.whole(f"actor.{name}", default)
-        if found != wanted and not {key, own} & option.found.bad:
+        if found != wanted and not {key, own} & option.bad:
             yield Violation(f"{key}={found}", f"colocated with the actor, it must be {own}={wanted}", f"Set {key}={wanted}.",
                             (key, own), ({key: wanted},))  # fmt: skip
 
@@ -205,7 +202,7 @@ def the_estimator_fits_its_place(recipe: Recipe) -> Iterator[Violation]:
 
     As a loss, k1 has an expected gradient of 0.
     """
-    option = Options(values_of(recipe))
+    option = Options.of(values_of(recipe))
     key, name = at("algo.kl.estimator", recipe.version), option.word("algo.kl.estimator", "k1")
     if option.number("algo.kl.init_coef", 0.01) > 0 and option.flag("algo.kl.use_loss") and name == "k1":
         yield Violation(f"{key}=k1", "as a loss its expected gradient is 0, so the KL term only adds noise",
@@ -238,7 +235,7 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
     Releases 0.5.8 to 0.6.4 compare ``vllm_num_engines`` with 0 even if it is not set, and stop with a TypeError.
     """
     found, version = values_of(recipe), recipe.version
-    option = Options(found)
+    option = Options.of(found)
     if ENGINES_NEEDED[0] <= version < ENGINES_NEEDED[1] and "vllm_num_engines" not in recipe.config:
         yield Violation("vllm_num_engines is not set", f"OpenRLHF {text(version)} compares it with 0, and stops",
                         "Set vllm_num_engines=0 or more.", ())  # fmt: skip

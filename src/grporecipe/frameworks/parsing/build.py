@@ -8,7 +8,6 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import open_file
 from grporecipe.frameworks import FRAMEWORKS, detect_framework, recognise_recipe
-from grporecipe.frameworks.parsing.launcher_files import near
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.version_source import Judged, Wanted, find_version
 from grporecipe.frameworks.parsing.yaml_text import flatten
@@ -92,4 +91,9 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:
     """Return a file that another file names. Relative paths start at its working directory, its folder or a folder above."""
     own, *above = list(file.absolute().parents)[:5]
-    return near([*([Path(folder)] if folder else []), own, Path(), *above])(name)
+    places = [Path(folder)] if folder else []
+    try:
+        found = (place / name for place in (*places, own, Path(), *above))  # of an absolute name, the file itself
+        return next((path for path in found if path.is_file()), None)
+    except (OSError, ValueError):  # a name that no file can have
+        return None

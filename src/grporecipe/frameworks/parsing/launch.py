@@ -18,10 +18,10 @@ from grporecipe.errors import UserError
 from grporecipe.frameworks.base import Command as OwnCommand
 from grporecipe.frameworks.base import Framework
 from grporecipe.frameworks.parsing.shell import Word
-from grporecipe.frameworks.parsing.shell.bash import Command, Reader, Values, parse_script
+from grporecipe.frameworks.parsing.shell.bash import Command, Reader, parse_script
 from grporecipe.frameworks.parsing.shell.programs import slurm_variables
 from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN
-from grporecipe.frameworks.parsing.shell.words import plain
+from grporecipe.frameworks.parsing.shell.words import Values, plain
 from grporecipe.frameworks.parsing.yaml_text import convert, parse_override
 from grporecipe.frameworks.signs import is_named
 from grporecipe.recipe import Duplicate, KeySpec, LaunchContext, LaunchedCode
@@ -422,7 +422,7 @@ def _take(given: Overrides, word: Word) -> None:
             given.unresolved[word.text] = word.text  # "$@" and the like may hold overrides
             given.may_have_more |= not ARGUMENTS.fullmatch(word.text)
         return
-    key = ("~" if override.sign == "~" else override.sign) + override.key
+    key = override.sign + override.key
     for before in [known for known in given.config if known.lstrip("+") == override.key]:
         if given.config[before] != override.value:
             given.duplicates += (Duplicate(override.key, given.lines[before], word.line, given.config[before]),)
@@ -437,9 +437,8 @@ def _take(given: Overrides, word: Word) -> None:
 def _named(options: Mapping[str, str]) -> str:
     """Return the file that Hydra's own options name. With neither path nor name it is verl's own."""
     name = options.get("--config-name") or options.get("-cn") or ""
-    folder = (
-        options.get("--config-path") or options.get("-cp") or options.get("--config-dir") or options.get("-cd") or ""
-    )
+    folder = options.get("--config-path") or options.get("-cp") or ""
+    folder = folder or options.get("--config-dir") or options.get("-cd") or ""
     if not name:
         return ""
     name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"

@@ -6,7 +6,7 @@ their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``)
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,18 +121,3 @@ def _parsed(text: str) -> Mapping[str, Any] | None:
     except (UserError, ValueError):
         return None
     return found if isinstance(found, Mapping) else None
-
-
-def near(folders: Iterable[Path]) -> Find:
-    """Return a function that finds a file in the first of these folders that has it."""
-    places = list(folders)
-
-    def find(name: str) -> Path | None:
-        try:
-            wanted = Path(name)
-            candidates = [wanted] if wanted.is_absolute() else [folder / wanted for folder in places]
-            return next((path for path in candidates if path.is_file()), None)
-        except (OSError, ValueError):  # a name that no file can have
-            return None
-
-    return find

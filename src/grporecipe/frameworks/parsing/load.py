@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks import FRAMEWORKS, read_recipe, recognise_recipe
-from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, find_near, load_text
+from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
 from grporecipe.frameworks.parsing.launcher_files import read_keys
 from grporecipe.frameworks.parsing.project import settings_for
 from grporecipe.frameworks.parsing.yaml_text import FlatConfig, parse_nested, parse_yaml
@@ -13,16 +13,7 @@ from grporecipe.frameworks.signs import refuse_toml
 from grporecipe.recipe import Recipe
 
 # Also what callers need with these functions.
-__all__ = [
-    "LARGEST_NOTEBOOK",
-    "Options",
-    "build_recipe",
-    "load_recipe",
-    "load_recipes",
-    "load_text",
-    "parse_recipe",
-    "stated_processes",
-]
+__all__ = ["Options", "build_recipe", "load_recipe", "load_recipes", "load_text", "parse_recipe", "stated_processes"]
 PYTHON = (".py", ".ipynb")
 OWN_READERS = ("trl", "open-r1")  # a YAML of theirs may be for a program with keys of its own
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
@@ -35,12 +26,10 @@ def load_recipe(path: Path, options: Options) -> Recipe:
     """
     recipe = parse_recipe(path, load_text(path), options)
     named = recipe.unresolved.get("config")
-    if named is not None and "$" in named:
-        raise UserError(f"--config {named}: only a running shell knows this file. Name the recipe itself.")
     if named is not None:
-        raise UserError(
-            f"--config {named}: no such file from here or from the script's folders. Name the recipe itself."
-        )
+        missing = "no such file from here or from the script's folders"
+        why = "only a running shell knows this file" if "$" in named else missing
+        raise UserError(f"--config {named}: {why}. Name the recipe itself.")
     return recipe
 
 
@@ -115,13 +104,5 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
         from grporecipe.frameworks.parsing.scripts import read_launching
 
         code = read_nearest(path) or read_launching(path)
-    return build_recipe(
-        flat.config,
-        options,
-        (str(path),),
-        file=str(path),
-        lines=flat.lines,
-        duplicates=flat.duplicates,
-        launch_fields=fields,
-        code=code,
-    )
+    return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
+                        launch_fields=fields, code=code)  # fmt: skip

@@ -27,6 +27,7 @@ OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
 LARGEST = 2**20  # bytes
 MOST_FOLDERS = 40  # upward
 OVERRIDES = ("per-file-overrides", "per-file")
+READ = ", ".join(sorted(FRAMEWORKS))
 KEYS = ("framework", "framework-version", "processes", "select", "ignore", *OVERRIDES)
 
 
@@ -128,7 +129,7 @@ def _parse(table: Mapping[str, Any], where: str, is_override: bool = False) -> P
             raise BadSettings(f"{where}: there is no setting {str(key)[:60]!r}. The settings are {', '.join(known)}.")
     framework, processes = table.get("framework"), table.get("processes")
     if framework is not None and framework not in FRAMEWORKS:
-        raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
+        raise BadSettings(f"{where}: framework = {framework!r}: grposweep reads {READ}.")
     if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
         raise BadSettings(
             f"{where}: processes = {processes!r}: it must be a whole number of at least 1. Set processes = 8, for example."
@@ -158,7 +159,5 @@ def _versions(value: Any, where: str) -> dict[str, str]:
         )
     unknown = [name for name in versions if name and name not in FRAMEWORKS]
     if unknown:
-        raise BadSettings(
-            f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}."
-        )
+        raise BadSettings(f"{where}: framework-version of {unknown[0][:40]!r}: grposweep reads {READ}.")
     return versions

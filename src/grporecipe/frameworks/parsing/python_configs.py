@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, find_keys, version_of
+from grporecipe.frameworks import FRAMEWORKS, version_of
 from grporecipe.frameworks.parsing.build import Options, build_recipe
 from grporecipe.frameworks.parsing.python_launched import LIBRARY_TRAINERS, MOST_BASES, fields_of, read_trainer
 from grporecipe.frameworks.parsing.python_source import (
@@ -37,24 +37,12 @@ from grporecipe.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 
 CONFIG = "GRPOConfig"
 CONFIGS = (CONFIG, "AsyncGRPOConfig")
-LORA = {
-    "r": "lora_r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
-}
+LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+        "target_modules": "lora_target_modules"}  # fmt: skip
 PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
 # Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the group.
-UNSLOTH_KEYS = dict.fromkeys(
-    (
-        "vllm_sampling_params",
-        "unsloth_num_chunks",
-        "unsloth_logit_chunk_multiplier",
-        "unsloth_grpo_mini_batch",
-        "max_seq_length",
-    ),
-    KeySpec("any", None),
-)
+UNSLOTH_KEYS = ("vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
+                "max_seq_length")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,12 +119,12 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     code = made.code
     if code is not None and made.framework == "unsloth":
         patched = framework != "unsloth"  # judged as a TRL recipe, although Unsloth replaces class and configuration
-        declares = {**UNSLOTH_KEYS, **code.declares} if patched else code.declares
+        declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares} if patched else code.declares
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
     judged = _installed(made, framework, options) or options.find_version(
         framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
     )
-    known = find_keys(framework, judged.version)
+    known = FRAMEWORKS[framework].takes(judged.version)
     recipe = build_recipe(
         {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
         replace(options, framework=framework, judged=judged),
@@ -149,7 +137,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
     )
     if not made.spread:
         return recipe
-    rest = dict.fromkeys(find_keys(framework, recipe.version).keys() - recipe.config.keys(), made.spread)
+    rest = dict.fromkeys(known.keys() - recipe.config.keys(), made.spread)
     return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
 
 

@@ -57,9 +57,8 @@ def _edit(path: Path, text: str, index: int, step: tuple[str, str, Any]) -> str 
     offset = _Offsets(source, first)
     keyword = next((word for word in call.keywords if word.arg == old), None)
     if keyword is None:
-        edit = (
-            None if old in made.config else _added(source, offset, call, f"{new}{_equals(source, offset, call)}", value)
-        )
+        name = f"{new}{_equals(source, offset, call)}"
+        edit = None if old in made.config else _added(source, offset, call, name, value)
     elif value is None:
         edit = _removed(source, offset, call, keyword)
     else:
@@ -141,13 +140,9 @@ def _removed(source: str, offset: _Offsets, call: ast.Call, word: ast.keyword) -
 def _equals(source: str, offset: _Offsets, call: ast.Call) -> str:
     """Return the equals sign with the spacing of the call's other arguments."""
     word = next((word for word in call.keywords if word.arg is not None), None)
-    if word is None:
+    if word is None or word.lineno != word.value.lineno:
         return "="
-    return source[offset.start(word) + len(word.arg or "") : offset.start(word.value)] if _is_on_line(word) else "="
-
-
-def _is_on_line(word: ast.keyword) -> bool:
-    return word.lineno == word.value.lineno
+    return source[offset.start(word) + len(word.arg or "") : offset.start(word.value)]
 
 
 def _added(source: str, offset: _Offsets, call: ast.Call, name: str, value: Any) -> Edit | None:

@@ -48,7 +48,7 @@ def read_program(path: Path) -> LaunchedCode | None:
     names = read_file(path)
     if names is None:
         return None
-    declares, is_whole = _read_options(names, path)
+    declares, is_whole = read_options(names, path)
     trainer, own_trainer = read_trainer(names)
     parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
     makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
@@ -167,7 +167,7 @@ def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner:
     return []
 
 
-def _read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
+def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
     """Return the options of a file's parsers, and whether these are all of them.
 
     With ``path``, the place of the file, classes that it imports from its repository are read too.
@@ -207,11 +207,6 @@ def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
         if names is not None and name in names.classes:
             return fields_of(names, name)
     return {}
-
-
-def options_of(names: Names) -> dict[str, KeySpec]:
-    """Return the options that a file declares for its parsers."""
-    return _read_options(names)[0]
 
 
 def _is_library(names: Names, node: ast.expr) -> bool:
@@ -301,14 +296,12 @@ def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
         if not (words & REWARDS or last_name(call.func).endswith("GRPOTrainer") or {"args", "train_dataset"} <= words):
             continue
         values = [call.func, *(one for one in scope.bindings(call.func) if one is not None)]
-        for node in (
-            inner for one in values for inner in ast.walk(one)
-        ):  # several classes may be assigned to a variable
-            if not isinstance(node, (ast.Name, ast.Attribute)) or not (
-                name_of(node) in names.classes or names.origin(node)
-            ):
+        # Several classes may be assigned to a variable.
+        for node in (inner for one in values for inner in ast.walk(one)):
+            if not isinstance(node, (ast.Name, ast.Attribute)):
                 continue
-            if last_name(node).endswith("Trainer") or words & REWARDS:
+            is_class = name_of(node) in names.classes or names.origin(node)
+            if is_class and (last_name(node).endswith("Trainer") or words & REWARDS):
                 yield last_name(node), _has_own_batches(names, node)
 
 
@@ -348,16 +341,11 @@ def never_read(path: Path) -> frozenset[str]:
     own = {name for name, node in names.classes.items() if all(name_of(base) in names.classes for base in node.bases)}
     calls = [call for call, _ in names.calls]
     parsers = [call.args[0] for call in calls if "Parser" in last_name(call.func) and call.args]
-    kinds = [
-        name_of(node) for one in parsers for node in (one.elts if isinstance(one, ast.Tuple | ast.List) else [one])
-    ]
+    kinds = [name for one in parsers for name in _names_in(one)]
     holders = set[str]()  # names of parsed options of this file
     for node in nodes:
         if isinstance(node, ast.Assign) and _is_parsed(node.value):
-            first = node.targets[0]
-            holders |= _of_file(
-                [name_of(one) for one in (first.elts if isinstance(first, ast.Tuple) else [first])], kinds, own
-            )
+            holders |= _of_file(_names_in(node.targets[0]), kinds, own)
     for call in calls:
         taken = functions.get(last_name(call.func), [])
         holders |= {name for name, word in zip(taken, call.args, strict=False) if name_of(word) in holders}
@@ -365,9 +353,8 @@ def never_read(path: Path) -> frozenset[str]:
             holders |= _of_file(taken, kinds, own)
     given = [word for call in calls if last_name(call.func) not in inside
              for word in (*call.args, *(one.value for one in call.keywords))]  # fmt: skip
-    if any(
-        isinstance(node, ast.Name | ast.Starred) and name_of(getattr(node, "value", node)) in holders for node in given
-    ):
+    words = (node for node in given if isinstance(node, ast.Name | ast.Starred))
+    if any(name_of(getattr(node, "value", node)) in holders for node in words):
         return frozenset()
     loads = [node for node in nodes if not isinstance(getattr(node, "ctx", None), ast.Store)]
     read = {node.attr for node in loads if isinstance(node, ast.Attribute)}
@@ -380,6 +367,11 @@ def never_read(path: Path) -> frozenset[str]:
 
 def _is_parsed(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and "parse" in last_name(node.func)
+
+
+def _names_in(node: ast.expr) -> list[str]:
+    """Return the names in a tuple or list, or the one name."""
+    return [name_of(one) for one in (node.elts if isinstance(node, ast.Tuple | ast.List) else [node])]
 
 
 def _of_file(targets: list[str], kinds: list[str], own: set[str]) -> set[str]:

@@ -384,11 +384,7 @@ def read_names(tree: ast.Module) -> Names:
                 names.attributes.setdefault(place_of(target.value), {})[target.attr] = value
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if id(node) not in given:
                 scope.bind(name)
-            case (
-                ast.ExceptHandler(name=str() as name)
-                | ast.MatchAs(name=str() as name)
-                | ast.MatchStar(name=str() as name)
-            ):
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
                 scope.bind(name)
             case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()):
                 names.changed.add(_root_of(owner))
@@ -436,9 +432,8 @@ def _defaults(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each name of an option with the expression of its default; None if there is none, or if it is a switch."""
     words = {word.arg: word.value for word in call.keywords}
     default = words.get("default")
-    is_none = words.keys() & {"required", "action", None} or (
-        isinstance(default, ast.Constant) and default.value is None
-    )
+    is_stated_none = isinstance(default, ast.Constant) and default.value is None
+    is_none = is_stated_none or words.keys() & {"required", "action", None}
     for name in option_names(call, words):
         yield name, None if is_none else default
 

@@ -101,11 +101,8 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     unknown = [n for n, part in enumerate(parts) if "$" in part]
     parts = parts[unknown[-1] + 1 :] if unknown else parts  # $SCRIPT_DIR/train.py
     wanted = Path(*parts)
-    found = [
-        folder / wanted.name
-        for folder in walk(root).folders
-        if (folder / wanted.name).parts[-len(parts) :] == wanted.parts
-    ]
+    places = (folder / wanted.name for folder in walk(root).folders)
+    found = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
     return (
         _first_file(folder / wanted for folder in folders)
         or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)
@@ -223,23 +220,18 @@ def _list(folder: Path) -> tuple[list[Path], list[Path]]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith(".") and entry.name.lower() not in SKIPPED:
                         folders.append(folder / entry.name)
-                elif (has_requirements(entry.name) or _is_list(folder, entry.name)) and entry.is_file(
-                    follow_symlinks=False
-                ):
+                elif has_requirements(entry.name, folder.name) and entry.is_file(follow_symlinks=False):
                     files.append(folder / entry.name)
     except OSError:  # a folder without permission to read
         return [], []
     return folders, files
 
 
-def _is_list(folder: Path, name: str) -> bool:
-    return folder.name == "requirements" and name.endswith(".txt")
-
-
-def has_requirements(name: str) -> bool:
-    """Return whether a file of this name holds requirements."""
+def has_requirements(name: str, folder: str = "") -> bool:
+    """Return whether a file of this name, in a folder of this name, holds requirements."""
     return (
         name in NAMES
+        or (name.endswith(".txt") and folder == "requirements")
         or (name.endswith((".txt", ".in")) and "require" in name)
         or name.startswith("Dockerfile")
         or name.endswith((".dockerfile", ".Dockerfile"))
@@ -384,11 +376,7 @@ def _expanded(text: str) -> list[str]:
     """Return the lines without comments, and with the variables that a Dockerfile sets by ARG and ENV."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
-    known = dict(
-        re.findall(
-            r"^[ \t]{0,20}(?:ARG|ENV|export)[ \t]{1,20}(\w{1,80})[= ]\"?([\w.+-]+)", "\n".join(lines), re.MULTILINE
-        )
-    )
+    known = dict(_VARIABLE.findall("\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
     return [re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), line) for line in used]
 

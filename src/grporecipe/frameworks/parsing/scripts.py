@@ -8,22 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import NotARecipe, UserError
-from grporecipe.frameworks import FRAMEWORKS, detect_framework, find_keys, recognise_recipe
+from grporecipe.frameworks import FRAMEWORKS, detect_framework, recognise_recipe
+from grporecipe.frameworks.parsing import launch
 from grporecipe.frameworks.parsing.build import Options, build_recipe, find_near, load_text
-from grporecipe.frameworks.parsing.launch import (
-    PROCESSES,
-    LaunchCommand,
-    LaunchParser,
-    Overrides,
-    accelerate_file,
-    build_config,
-    count_processes,
-    count_visible_gpus,
-    has_sign_of_grpo,
-    python_path,
-    read_overrides,
-    spell_out,
-)
 from grporecipe.frameworks.parsing.launcher_files import LauncherFile, read_accelerate, read_keys
 from grporecipe.frameworks.parsing.python_launched import read_launched, uses_trl
 from grporecipe.frameworks.parsing.repository import find_folders, find_root, scripts_of
@@ -42,7 +29,7 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     or by the script.
     """
     try:
-        starts = LaunchParser(FRAMEWORKS.values()).find(text, str(path), partial(_sourced, path))
+        starts = launch.LaunchParser(FRAMEWORKS.values()).find(text, str(path), partial(_sourced, path))
     except UserError:
         refuse_launch(text)
         raise
@@ -70,9 +57,9 @@ def read_launching(recipe: Path) -> LaunchedCode | None:
         if recipe.name not in text:
             continue
         with suppress(UserError):
-            for start in LaunchParser(FRAMEWORKS.values()).find(text, str(script), partial(_sourced, script)):
+            for start in launch.LaunchParser(FRAMEWORKS.values()).find(text, str(script), partial(_sourced, script)):
                 if any(Path(name).name == recipe.name for name in _config_name(start)):
-                    return read_launched(start.launch.program, script, python_path(start))
+                    return read_launched(start.launch.program, script, launch.python_path(start))
     return None
 
 
@@ -94,7 +81,7 @@ def _sourced(script: Path, name: str, folder: str) -> str | None:
         return None
 
 
-def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchCommand, text: str) -> str:
+def _recognise_launch(config: Mapping[str, Any], path: Path, start: launch.LaunchCommand, text: str) -> str:
     """Return the framework of a launch, by its keys and its program."""
     named = [str(path), *_config_name(start)]
     try:
@@ -104,15 +91,15 @@ def _recognise_launch(config: Mapping[str, Any], path: Path, start: LaunchComman
         raise
 
 
-def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:
+def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
     if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
         return _from_overrides(path, start, text, options)
     flat = _config_of(start, path)
     base = {**flat.config}
     framework = options.framework
-    paths = python_path(start)
+    paths = launch.python_path(start)
     code = read_launched(start.launch.program, path, paths) if start.own is None else None
-    if framework == "auto" and has_sign_of_grpo(start, code):
+    if framework == "auto" and launch.has_sign_of_grpo(start, code):
         framework = detect_framework({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
     elif framework == "auto":
         framework = _recognise_launch({**base, **start.options}, path, start, text)
@@ -124,10 +111,10 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
     judged = options.find_version(framework, {**base, **start.options}, path, code=code)
-    config = {**base, **build_config(start, judged.vendored or find_keys(framework, judged.version))}
+    config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
-    if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in PROCESSES:
+    if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in launch.PROCESSES:
         processes, trouble = None, ""
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
@@ -152,25 +139,25 @@ def _from_launch(path: Path, start: LaunchCommand, text: str, options: Options) 
         launch=replace(
             start.launch,
             config=next(iter(_config_name(start)), ""),
-            accelerate=accelerate_file(start) or "",
-            visible_gpus=count_visible_gpus(start.environment),
+            accelerate=launch.accelerate_file(start) or "",
+            visible_gpus=launch.count_visible_gpus(start.environment),
         ),
         code=code,
     )
 
 
-def _spell_out(start: LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
+def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
     table = FRAMEWORKS[framework]
     own = code.declares if code is not None else {}
     if start.options.keys() <= {*table.takes(table.version), *own, "config"}:
         return
     releases = (table.version, *reversed(releases_of(table)))
-    spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
+    launch.spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
 
 
-def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Options) -> Recipe:
+def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
     """Return the recipe of a command line: its overrides on top of the configuration that it names, if that is found."""
-    given = read_overrides(start)
+    given = launch.read_overrides(start)
     framework = options.framework
     if framework == "auto":
         framework = _recognise_launch(given.config, path, start, text)
@@ -190,7 +177,7 @@ def _from_overrides(path: Path, start: LaunchCommand, text: str, options: Option
     )
 
 
-def _base_of(given: Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
+def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
     """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
     if not given.base:
         return FlatConfig({}, {}, ())
@@ -217,11 +204,11 @@ def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _config_name(start: LaunchCommand) -> list[str]:
+def _config_name(start: launch.LaunchCommand) -> list[str]:
     return list(start.options.get("config") or [])[:1]
 
 
-def _config_of(start: LaunchCommand, script: Path) -> FlatConfig:
+def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
     """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are unknown."""
     names = _config_name(start)
     if not names:
@@ -237,10 +224,12 @@ def _config_of(start: LaunchCommand, script: Path) -> FlatConfig:
         raise UserError(f"--config {names[0]}: {error}") from None
 
 
-def _processes(start: LaunchCommand, script: Path, config: Mapping[str, Any]) -> tuple[int | None, str, dict[str, Any]]:
+def _processes(
+    start: launch.LaunchCommand, script: Path, config: Mapping[str, Any]
+) -> tuple[int | None, str, dict[str, Any]]:
     """Return the processes that the launcher or an accelerate file states, or why they are unknown, and the file's fields."""
-    count, trouble = count_processes(start)
-    name = accelerate_file(start)
+    count, trouble = launch.count_processes(start)
+    name = launch.accelerate_file(start)
 
     def find(named: str) -> Path | None:
         return find_near(named, script, start.folder)

@@ -105,7 +105,8 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     if repository is None:
         return None
     releases, root = releases_of(framework), repository.root
-    own = _own_source(framework, repository, file)
+    roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
+    own = next((folder for folder in roots if file.absolute().is_relative_to(folder)), None)
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
             return None  # the framework's own repository, where requirements have other purposes
@@ -143,12 +144,6 @@ def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
     if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
         return True
     return all(_misfits_by_release(probe, releases_of(framework)).values())
-
-
-def _own_source(framework: Framework, repository: Repository, file: Path) -> Path | None:
-    """Return the folder with the framework's own source, if the file is in it."""
-    roots = _vendored_in(repository.root, framework.vendor.marker) if framework.vendor else ()
-    return next((root for root in roots if file.absolute().is_relative_to(root)), None)
 
 
 @lru_cache(maxsize=128)
@@ -196,9 +191,8 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
     if len(found) == 1:
         return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
     judged = _by_keys(framework, probe, allowed)
-    return judged._replace(
-        source=judged.source._replace(where=where, text=f"{pin.text}; {judged.source.text}".strip("; "))
-    )
+    stated = f"{pin.text}; {judged.source.text}".strip("; ")
+    return judged._replace(source=judged.source._replace(where=where, text=stated))
 
 
 def releases_of(framework: Framework) -> Sequence[Version]:
@@ -222,9 +216,8 @@ def misfits(recipe: Recipe) -> frozenset[str]:
         takes = {**takes, **recipe.code.declares}
     if not framework.is_dotted:
         own = framework.passed_on | {framework.environment_key}
-        return frozenset(
-            key for key, value in recipe.config.items() if key not in own and not _fits(value, takes.get(key))
-        )
+        others = ((key, value) for key, value in recipe.config.items() if key not in own)
+        return frozenset(key for key, value in others if not _fits(value, takes.get(key)))
     return frozenset(key for key in recipe.config if not is_taken(key, takes))
 
 

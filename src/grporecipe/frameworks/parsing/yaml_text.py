@@ -35,10 +35,10 @@ def parse_yaml(text: str) -> FlatConfig:
     return parse_with(text, LOADER, _top_level)
 
 
-def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
-    """Parse a YAML text that is one mapping with a loader of this kind. ``read`` gets the loader and the node."""
+def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
+    """Parse a YAML text that is one mapping with a loader of this class. ``read`` gets the loader and the node."""
     text = text.removeprefix("\ufeff")
-    loader = kind(text)
+    loader = loader_class(text)
     try:
         if is_deep_yaml(text):
             raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
@@ -46,16 +46,16 @@ def parse_with(text: str, kind: Any, read: Callable[[Any, Any], FlatConfig]) -> 
         if node is None:
             raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
         if not isinstance(node, yaml.MappingNode):
-            raise UserError(f"it is YAML, but {_kind(node)} and not a mapping of keys to values.")
+            kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+            raise UserError(f"it is YAML, but {kind} and not a mapping of keys to values.")
         if count_yaml_values(node, {}) > MOST_VALUES:
             raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
         return read(loader, node)
     except yaml.YAMLError as error:
         raise UserError(_explain(error)) from None
     except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
-        raise UserError(
-            f"it is not YAML that can be read: {' '.join(str(error).split())[:120] or 'nested too deep'}."
-        ) from None
+        reason = " ".join(str(error).split())[:120] or "nested too deep"
+        raise UserError(f"it is not YAML that can be read: {reason}.") from None
     finally:
         loader.dispose()
 
@@ -76,10 +76,6 @@ def _top_level(loader: Any, node: Any) -> FlatConfig:
 
 def _name(node: Any) -> str:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
-
-
-def _kind(node: Any) -> str:
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
 
 
 def _explain(error: yaml.YAMLError) -> str:

@@ -3,35 +3,25 @@
 from functools import partial
 
 from grporecipe.frameworks.base import Command, Framework, Vendor
-from grporecipe.frameworks.trl import keys
-from grporecipe.frameworks.trl.recipes import (
-    FIELDS,
-    SPECIAL,
-    collect,
-    derive_launch,
-    keys_of,
-    native_keys,
-    render,
-    unstated,
-)
+from grporecipe.frameworks.trl import keys, recipes
 from grporecipe.registries import Lazy
 from grporecipe.setting import TRL, TRL_FRAMEWORK
 
 FRAMEWORK = Framework(
     traits=TRL_FRAMEWORK,
     version=TRL,
-    fields=FIELDS,
+    fields=recipes.FIELDS,
     takes=keys.known,
     key_table=lambda recipe: keys.with_async(keys.known(recipe.version), recipe),
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
-    collect=collect,
-    unstated=unstated,
-    keys_of=keys_of,
-    derived=(derive_launch,),
-    render=partial(render, script=("-m", "trl.scripts.grpo")),
-    native_keys=native_keys,
-    special=SPECIAL,
+    collect=recipes.collect,
+    unstated=recipes.unstated,
+    keys_of=recipes.keys_of,
+    derived=(recipes.derive_launch,),
+    render=partial(recipes.render, script=("-m", "trl.scripts.grpo")),
+    native_keys=recipes.native_keys,
+    special=recipes.SPECIAL,
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),

@@ -7,7 +7,7 @@ the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release not
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
@@ -15,10 +15,7 @@ from grporecipe.frameworks.base import KeyTable, key_span, keys_at_release, load
 from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.setting import Version
 
-
-def table() -> dict[str, Any]:
-    """Return the committed table."""
-    return load_table(__package__)
+table = partial(load_table, __package__)
 
 
 @cache
@@ -184,7 +181,8 @@ def instead(key: str, config: Mapping[str, Any], takes: Mapping[str, KeySpec]) -
         return Replacement(f"{new} replaced it, and is set", {key: None}, safe=config[new] == value)
     if key in DROPPED:
         why, harmless = DROPPED[key]
-        return Replacement(why, {key: None}, safe=_among(value, harmless))
+        is_harmless = any(type(value) is type(other) and value == other for other in harmless)  # 1 is not true
+        return Replacement(why, {key: None}, safe=is_harmless)
     return Replacement("", {key: None} if value is None else None, safe=value is None)
 
 
@@ -199,8 +197,3 @@ def _warmup(ratio: Any, config: Mapping[str, Any]) -> Replacement:
     why = "warmup_steps below 1 is a share of all steps"
     is_share = isinstance(ratio, (int, float)) and 0 < ratio < 1
     return Replacement(why, {"warmup_ratio": None, "warmup_steps": ratio}, safe=True) if is_share else Replacement(why)
-
-
-def _among(value: Any, harmless: tuple[Any, ...]) -> bool:
-    """Return whether a value is one of these in value and type (1 is not true)."""
-    return any(type(value) is type(other) and value == other for other in harmless)

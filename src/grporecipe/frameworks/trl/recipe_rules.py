@@ -187,9 +187,6 @@ def _is_read(key: str, config: Mapping[str, Any]) -> bool:
     return config.get("use_vllm") is True and (key == "vllm_mode" or corrects)
 
 
-NUMBER = "Write a number such as 1.0e-6."
-
-
 def _wrong_choice(key: str, value: Any) -> Violation | None:
     """Return the problem of a value that is none of the key's choices."""
     choices = CHOICES[key]
@@ -215,10 +212,8 @@ def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
     GRPOConfig sets ``bf16`` by default only if ``fp16`` is not set.
     """
     for first, second in EXCLUSIVE:
-        if (
-            recipe.config.get(first) is True is recipe.config.get(second)
-            and not {first, second} & recipe.unresolved.keys()
-        ):
+        are_on = recipe.config.get(first) is True is recipe.config.get(second)
+        if are_on and not {first, second} & recipe.unresolved.keys():
             yield Violation(f"{first}=true and {second}=true", "transformers takes at most one of them",
                             f"Keep {first} on GPUs since Ampere, {second} on older ones.", (second, first),
                             ({second: None}, {first: None}))  # fmt: skip
@@ -245,12 +240,8 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
     for key, (strategy, usual) in FREQUENCIES.items():
-        every = values.get(key)
-        if (
-            isinstance(every, bool)
-            or not isinstance(every, (int, float))
-            or recipe.config.get(strategy, usual) != "steps"
-        ):
+        every, is_read = values.get(key), recipe.config.get(strategy, usual) == "steps"
+        if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
         if every == 0 and key == "logging_steps":
             yield _refused(key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"}))
@@ -266,9 +257,8 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
         yield _refused("torch_empty_cache_steps", count, "it is at least 1", ({"torch_empty_cache_steps": None},))
     for key, known in (("fsdp", FSDP_OPTIONS), ("debug", {"underflow_overflow", "tpu_metrics_debug"})):
         words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
-        wrong = (
-            [word for word in words if isinstance(word, str) and word not in known] if isinstance(words, list) else []
-        )
+        listed = words if isinstance(words, list) else []
+        wrong = [word for word in listed if isinstance(word, str) and word not in known]
         if wrong and str(values[key]).lower() not in ("true", "false", ""):
             yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
     inside = values.get("accelerator_config")
@@ -288,9 +278,8 @@ def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]
 def _mistyped(key: str, value: Any, wanted: str, change: Mapping[str, Any] | None) -> Violation:
     suggestions = (dict(change),) if change else ()
     if isinstance(value, float) and not isfinite(value):
-        return Violation(
-            f"{key}={value}", "it is not a finite number, so every weight that it affects becomes NaN", NUMBER, (key,)
-        )
+        why = "it is not a finite number, so every weight that it affects becomes NaN"
+        return Violation(f"{key}={value}", why, "Write a number such as 1.0e-6.", (key,))
     return Violation(f"{key}={show(value)}", f"{key} must be {wanted}", f"Set {key} to {wanted}.", (key,), suggestions)
 
 
@@ -356,9 +345,8 @@ def own_scripts_may_have_own_keys(recipe: Recipe) -> Iterator[Violation]:
         return
     strangers = list(_strangers(recipe))
     # A script with many keys of its own may also have those that resemble TRL's.
-    typos = (
-        [key for key, near in strangers if near and not recipe.config.keys() & {*near}] if len(strangers) < 3 else []
-    )
+    few = strangers if len(strangers) < 3 else []
+    typos = [key for key, near in few if near and not recipe.config.keys() & {*near}]
     for key, near in strangers:
         if key in typos:
             why = f"TRL has no such key; fine if {launch.program} takes it"
@@ -381,9 +369,8 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
         name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
         plan = "'grposweep plan' has its own numbers" if keys.is_async(recipe) else "there is no plan"
         why = f"it makes batches in its own way, so TRL's rules on their sizes were not applied, and {plan}"
-        yield Violation(
-            f"{name} trains", why, f"Read in {name} how it makes batches.", ("per_device_train_batch_size",)
-        )
+        instead = f"Read in {name} how it makes batches."
+        yield Violation(f"{name} trains", why, instead, ("per_device_train_batch_size",))
 
 
 @recipe_rule("GL212", "warning")
@@ -442,9 +429,8 @@ def mixtures_are_well_formed(recipe: Recipe) -> Iterator[Violation]:
     mixture = recipe.config.get("dataset_mixture")
     trouble = open_r1.mixture_trouble(mixture) if recipe.framework == "open-r1" and mixture is not None else None
     if trouble:
-        yield Violation(
-            "dataset_mixture", f"Open-R1 refuses it: {trouble}", "See its README for an example.", ("dataset_mixture",)
-        )
+        key, why = "dataset_mixture", f"Open-R1 refuses it: {trouble}"
+        yield Violation(key, why, "See its README for an example.", (key,))
 
 
 def _strangers(recipe: Recipe) -> Iterator[tuple[str, list[str]]]:

@@ -353,7 +353,9 @@ def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting,
         f"{name}={getattr(s, name)}: {framework.name} {text(version)} does not have it; {value} is the nearest"
         for name, value in nearest.items()
     )
-    changes = {**nearest, **_correction(s, version), **_alone(s), "framework": framework.traits, "version": version}
+    # In TRL's GRPO every process has its own data.
+    alone = {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
+    changes = {**nearest, **_correction(s, version), **alone, "framework": framework.traits, "version": version}
     return s.replace(changes), (*_elsewhere(s), *changed, *_unwritten(framework, s, version))
 
 
@@ -368,11 +370,6 @@ def _correction(s: Setting, version: Version) -> dict[str, bool]:
     return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
 
 
-def _alone(s: Setting) -> dict[str, int]:
-    """Return parallel sizes of 1: in TRL's GRPO, every process has its own data."""
-    return {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
-
-
 def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
     """Yield fields for which this release has no key, and whose value differs from its behaviour."""
     takes, default = framework.takes(version), release_defaults(framework, version)
@@ -383,11 +380,8 @@ def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[s
         anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
         inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
         if value is not None and value != anyway and not inert and not (value is False and anyway is None):
-            yield f"{name}={value}: {framework.name} {text(version)} has no such key{_does(anyway)}"
-
-
-def _does(anyway: Any) -> str:
-    return "" if anyway is None else f", and does as with {anyway}"
+            does = "" if anyway is None else f", and does as with {anyway}"
+            yield f"{name}={value}: {framework.name} {text(version)} has no such key{does}"
 
 
 def _elsewhere(s: Setting) -> Iterator[str]:
@@ -441,14 +435,8 @@ def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str,
         found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
         found.pop("steps_per_generation", None)  # the default, in every release that has it
-    return {
-        **found,
-        **_scaling(s, takes),
-        **_schedule(s, takes),
-        **evaluation(s, EVALUATED),
-        **saving(s),
-        **_model(s, takes),
-    }
+    found |= {**_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED)}
+    return {**found, **saving(s), **_model(s, takes)}
 
 
 def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
@@ -500,25 +488,16 @@ def saving(s: Setting) -> dict[str, Any]:
 
 
 def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
-    sizes = {
-        "tp_size": s.tensor_parallel_size,
-        "cp_size": s.context_parallel_size,
-        "sp_size": s.sequence_parallel_size,
-    }
+    sizes = {"tp_size": s.tensor_parallel_size, "cp_size": s.context_parallel_size, "sp_size": s.sequence_parallel_size}
     large = {name: size for name, size in sizes.items() if size > 1}
-    # TRL's weights are float32 unless a recipe sets another type.
-    types = {"dtype" if "dtype" in takes else "torch_dtype": "bfloat16"} if s.weights_dtype == "bfloat16" else {}
-    return {**types, **(_lora(s) if s.lora else {}), **({"parallelism_config": large} if large else {})}
-
-
-def _lora(s: Setting) -> dict[str, Any]:
-    found = {
-        "use_peft": True,
-        "lora_r": s.lora_rank,
-        "lora_alpha": as_count(s.lora_alpha),
-        "lora_dropout": s.lora_dropout,
-    }
-    return {**found, "lora_target_modules": list(s.lora_targets)} if s.lora_targets else found
+    found: dict[str, Any] = {}
+    if s.weights_dtype == "bfloat16":  # TRL's weights are float32 unless a recipe sets another type
+        found["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
+    if s.lora:
+        alpha = as_count(s.lora_alpha)
+        found |= {"use_peft": True, "lora_r": s.lora_rank, "lora_alpha": alpha, "lora_dropout": s.lora_dropout}
+        found |= {"lora_target_modules": list(s.lora_targets)} if s.lora_targets else {}
+    return found | ({"parallelism_config": large} if large else {})
 
 
 def _steps(every: float) -> float:

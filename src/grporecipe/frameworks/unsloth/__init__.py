@@ -21,23 +21,11 @@ from grporecipe.setting import FrameworkTraits, Setting, Version
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
 VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
 DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "weight_decay": 0.001,
-    "seed": 3407,
-    "optim": "adamw_8bit",
-    "learning_rate": 5e-5,
-    "logging_steps": 1,
-    "num_generations": 8,
-    "top_k": None,
-    "vllm_mode": "colocate",
-    "bf16": False,
-    "auto_find_batch_size": False,
-    "loss_type": "bnpo",
-    "beta": 0.001,
-    "vllm_importance_sampling_correction": False,
-}
+    "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "gradient_accumulation_steps": 2,
+    "weight_decay": 0.001, "seed": 3407, "optim": "adamw_8bit", "learning_rate": 5e-5, "logging_steps": 1,
+    "num_generations": 8, "top_k": None, "vllm_mode": "colocate", "bf16": False, "auto_find_batch_size": False,
+    "loss_type": "bnpo", "beta": 0.001, "vllm_importance_sampling_correction": False,
+}  # fmt: skip
 SHARE = 0.1  # of all steps: the warmup if none is set
 OWN = {
     "vllm_sampling_params": KeySpec("any", None),
@@ -76,9 +64,8 @@ def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
-        changes["per_device_train_batch_size"] = corrected_size(
-            size, accumulation, fields["processes"], group, found.recipe.version
-        )
+        size = corrected_size(size, accumulation, fields["processes"], group, found.recipe.version)
+        changes["per_device_train_batch_size"] = size
     if "warmup_steps" not in stated and "warmup_ratio" not in stated:
         changes["warmup_steps"] = SHARE
     loss = str(fields["loss_type"]).lower()
@@ -93,9 +80,8 @@ def render(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Return the keys of a ``GRPOConfig`` as a recipe. Unsloth has no command that reads one."""
     written = render_trl(framework, s, script=("train_grpo.py",))
     lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
-    return replace(
-        written, command=("python", "train_grpo.py", "--config", "recipe.yaml"), losses=(*written.losses, lost)
-    )
+    command = ("python", "train_grpo.py", "--config", "recipe.yaml")
+    return replace(written, command=command, losses=(*written.losses, lost))
 
 
 FRAMEWORK = replace(

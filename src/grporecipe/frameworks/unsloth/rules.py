@@ -11,7 +11,7 @@ from grporecipe.frameworks.reading import read_table, values_of
 from grporecipe.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
 from grporecipe.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
 from grporecipe.recipe import Recipe
-from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, recipe_variant, rule
+from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, rule, variant
 from grporecipe.setting import Setting
 
 UNSLOTH = frozenset({"unsloth"})
@@ -32,10 +32,8 @@ def the_micro_batch_is_as_it_is_set(recipe: Recipe) -> Iterator[Violation]:
         return
     s = reading.setting
     size = int(values_of(recipe).stated.get("per_device_train_batch_size", DEFAULTS["per_device_train_batch_size"]))
-    if (
-        size < 1
-        or corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version) == size
-    ):
+    taken = corrected_size(size, s.gradient_accumulation_steps, s.processes, s.num_generations, recipe.version)
+    if size < 1 or taken == size:
         return
     yield Violation(
         f"per_device_train_batch_size={size}",
@@ -89,12 +87,11 @@ def _dropped(judge: RecipeJudge) -> RecipeJudge:
 
     def dropped(recipe: Recipe) -> Iterator[Violation]:
         for broken in judge(recipe):
-            yield replace(
-                broken, why=f"{broken.why}; recent releases of Unsloth drop it and continue", severity="warning"
-            )
+            why = f"{broken.why}; recent releases of Unsloth drop it and continue"
+            yield replace(broken, why=why, severity="warning")
 
     return dropped
 
 
-recipe_variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
-recipe_variant("GV102", UNSLOTH, _dropped(keys_are_known))
+variant("GV101", UNSLOTH, _dropped(keys_exist_in_this_version))
+variant("GV102", UNSLOTH, _dropped(keys_are_known))

@@ -19,7 +19,7 @@ from grporecipe.frameworks.verl.recipes import has_reward_switch, kl_places, ref
 from grporecipe.frameworks.verl.rules import VERL
 from grporecipe.recipe import Recipe
 from grporecipe.rules.helpers import cut, show
-from grporecipe.rules.registry import Severity, Violation, recipe_rule, recipe_variant
+from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 from grporecipe.setting import Setting
 
 FETCH = "data.gen_batch_size"
@@ -171,9 +171,8 @@ def an_engine_of_verl_is_named(recipe: Recipe) -> Iterator[Violation]:
     is_whole = recipe.launch is not None and not recipe.base and verl.is_composed(recipe)
     default = verl.known_keys(recipe).defaults.get(key, "???")
     if is_whole and default in (None, "???") and key not in {written.lstrip("+") for written in recipe.config}:
-        yield Violation(
-            f"{key} is not set", "it has no default, so verl stops", f"Set {key}=vllm.", (key,), ({key: "vllm"},)
-        )
+        why = "it has no default, so verl stops"
+        yield Violation(f"{key} is not set", why, f"Set {key}=vllm.", (key,), ({key: "vllm"},))
 
 
 @recipe_rule("GV405", "note", of=VERL)
@@ -245,13 +244,12 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
-        if not coefficient and not any(
-            found.number(key) for key in dead if key.endswith("coef") and key in recipe.config
-        ):
+        set_to = [found.number(key) for key in dead if key.endswith("coef") and key in recipe.config]
+        if not coefficient and not any(set_to):
             return  # all that the recipe says of KL is that it is off
         yield from find_dead_keys(recipe, dead, switch + why + amount)
 
 
-recipe_variant("GV303", VERL, _mistyped)
-recipe_variant("GV305", VERL, _unknown_words)
-recipe_variant("GK310", VERL, _dead_keys)
+variant("GV303", VERL, _mistyped)
+variant("GV305", VERL, _unknown_words)
+variant("GK310", VERL, _dead_keys)

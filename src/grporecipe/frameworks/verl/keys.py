@@ -152,9 +152,7 @@ def engine_of(recipe: Recipe) -> str:
     """Return the engine of verl's configuration that a recipe builds on: ``dp`` (FSDP) or another one."""
     if "engine" not in recipe.derived:
         config = recipe.config
-        named = " ".join(
-            str(name) for name in (config.get("model_engine"), config.get(f"{ACTOR}.strategy"), recipe.base)
-        )
+        named = f"{config.get('model_engine')} {config.get(f'{ACTOR}.strategy')} {recipe.base}"
         keys = [key.lstrip("+") for key in config]
         found = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
         recipe.derived["engine"] = next(found, "dp")
@@ -287,9 +285,8 @@ def refusals(recipe: Recipe, known: KeyTable) -> Iterator[Refusal]:
             continue
         is_mapping = key in known.sections or known.defaults.get(key) == {}
         is_list = isinstance(known.defaults.get(key), list)
-        if not written.startswith("~") and (
-            (is_mapping and isinstance(value, list)) or (is_list and isinstance(value, dict))
-        ):
+        is_other = isinstance(value, list) if is_mapping else is_list and isinstance(value, dict)
+        if is_other and not written.startswith("~"):
             yield Refusal(written, "shape")
         elif (recipe.base and written not in recipe.lines) or written.startswith("++"):
             _add(added, key, value)

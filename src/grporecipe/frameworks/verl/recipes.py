@@ -10,26 +10,8 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
+from grporecipe.frameworks import dotted
 from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, Values, model_size
-from grporecipe.frameworks.dotted import (
-    ESTIMATORS,
-    PROMPT_TOKENS,
-    betas_of,
-    change_gpus,
-    common_losses,
-    derive_processes,
-    derive_shared,
-    estimator,
-    estimator_word,
-    fitting,
-    key_of_gpus,
-    nodes,
-    rollouts,
-    scheduler,
-    warmup,
-    warmup_change,
-    write_common,
-)
 from grporecipe.frameworks.parsing.repository import find_program, head_of
 from grporecipe.frameworks.reading import values_of
 from grporecipe.frameworks.verl.keys import (
@@ -68,7 +50,7 @@ PROGRAM_VALIDATES = (0, 6, 0)
 
 def keys_of(found: Values) -> dict[str, str]:
     """Return the native keys that depend on the recipe's other keys."""
-    keys = key_of_gpus(found)
+    keys = dotted.key_of_gpus(found)
     if engine_of(found.recipe) == "megatron":
         keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
     if found.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
@@ -129,9 +111,8 @@ def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
         return False
     path = find_program(recipe.launch.program, Path(recipe.file))
     text = head_of(path) if path is not None else ""
-    return "RayPPOTrainer" in text and not any(
-        word in text for word in ("validate_config", "main_ppo import", "run_ppo(")
-    )
+    validates = ("validate_config", "main_ppo import", "run_ppo(")
+    return "RayPPOTrainer" in text and not any(word in text for word in validates)
 
 
 def _fully_asynchronous(found: Values) -> int:
@@ -194,12 +175,12 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
         word = found.word(f"{ACTOR}.kl_loss_type")
-        fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": ESTIMATORS.get(word, word)}
+        fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": dotted.ESTIMATORS.get(word, word)}
     if in_reward:
         word = found.word("algorithm.kl_penalty")
         fields |= {
             "kl_reward_coefficient": found.number(f"{CONTROL}.kl_coef"),
-            "kl_reward_estimator": ESTIMATORS.get(word, word),
+            "kl_reward_estimator": dotted.ESTIMATORS.get(word, word),
             "kl_controller": found.word(f"{CONTROL}.type"),
         }
     return fields
@@ -207,10 +188,8 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
-    mode, average = (
-        found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla"),
-        found.word(f"{ACTOR}.loss_agg_mode", "token-mean"),
-    )
+    mode = found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
+    average = found.word(f"{ACTOR}.loss_agg_mode", "token-mean")
     is_plain = mode in ("vanilla", "gspo")
     return {
         "loss_type": AVERAGES.get(average, average) if is_plain else mode,
@@ -242,23 +221,20 @@ def _megatron_lora(found: Values) -> dict[str, Any]:
     return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
 
 
-DERIVED = (derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,
-           derive_shared(f"{OPTIM}.betas"))  # fmt: skip
+DERIVED = (dotted.derive_processes, derive_topology, derive_groups, derive_kl, derive_loss, derive_length, derive_sizes,
+           dotted.derive_shared(f"{OPTIM}.betas"))  # fmt: skip
 
 
 def _placed(value: Any, recipe: Recipe, *_: Any) -> dict[str, Any] | None:
     if not has_reward_switch(values_of(recipe)):
         return {f"{ACTOR}.use_kl_loss": value == "loss"} if value in ("loss", "reward") else None
-    return {
-        f"{ACTOR}.use_kl_loss": value in ("loss", "both"),
-        REWARD_SWITCH: value in ("reward", "both"),
-    }
+    return {f"{ACTOR}.use_kl_loss": value in ("loss", "both"), REWARD_SWITCH: value in ("reward", "both")}
 
 
 SPECIAL: dict[str, NativeChange] = {
-    "processes": change_gpus,
+    "processes": dotted.change_gpus,
     "kl_placement": _placed,
-    "warmup_steps": warmup_change(f"{OPTIM}.lr_warmup_steps"),
+    "warmup_steps": dotted.warmup_change(f"{OPTIM}.lr_warmup_steps"),
 }
 
 
@@ -266,10 +242,10 @@ def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
     """Return a recipe for verl 0.9.1, its launch command and its losses."""
     s, lost = in_prompts(setting)
     base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
-    fields = {**write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
+    fields = {**dotted.write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
     text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
-    losses = (*lost, *rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields), *common_losses(s, "verl"))
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=losses)
+    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "verl")))
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
@@ -280,8 +256,8 @@ def _sizes(s: Setting) -> dict[str, Any]:
     return {
         "prompts_per_generation": s.prompts_per_generation,
         "per_device_train_batch_size": s.per_device_train_batch_size,
-        "experience_batch_size": fitting(per_rank, wanted),
-        "reference_batch_size": fitting(per_rank, s.reference_batch_size or wanted),
+        "experience_batch_size": dotted.fitting(per_rank, wanted),
+        "reference_batch_size": dotted.fitting(per_rank, s.reference_batch_size or wanted),
         # These have no value here, so verl's defaults apply.
         "offloads_parameters": None,
         "removes_padding": None,
@@ -298,7 +274,7 @@ def _objective(s: Setting) -> dict[str, Any]:
     """Return the loss, and KL in either place with its own coefficient."""
     in_loss = s.kl_placement in ("loss", "both") and (s.beta != 0 or s.framework == TRAITS)
     in_reward = s.kl_placement in ("reward", "both")
-    name = estimator(s) or "k3"
+    name = dotted.estimator(s) or "k3"
     mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
     average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
     found: dict[str, Any] = {
@@ -306,37 +282,38 @@ def _objective(s: Setting) -> dict[str, Any]:
         "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
     }  # fmt: skip
     if in_loss:
-        found |= {"beta": float(s.beta), "kl_estimator": "low_var_kl+" if name == "k3+" else estimator_word(name)}
+        word = "low_var_kl+" if name == "k3+" else dotted.estimator_word(name)
+        found |= {"beta": float(s.beta), "kl_estimator": word}
     if in_reward:
         found |= {
             "kl_reward_coefficient": float(s.kl_reward_coefficient),
             "kl_controller": s.kl_controller,
-            "kl_reward_estimator": estimator_word(s.kl_reward_estimator or "k1"),
+            "kl_reward_estimator": dotted.estimator_word(s.kl_reward_estimator or "k1"),
         }
     return found
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
     """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
-    count = rollouts(s)[0]
+    count = dotted.rollouts(s)[0]
     found: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
     if s.engine == "megatron":
         found |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
-    steps = warmup(s)[0]
+    steps = dotted.warmup(s)[0]
     return {**found, "warmup_steps": -1 if steps is None else steps}
 
 
 def _keys(s: Setting) -> dict[str, Any]:
     """Return the keys that depend on several fields."""
-    longest = (s.max_prompt_length or PROMPT_TOKENS) + s.max_completion_length
+    longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
     return {
         # With dynamic micro-batches: the tokens of the completions that a fixed one would hold.
         f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
-        "trainer.nnodes": nodes(s.processes or 1)[0],
+        "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
         "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
-        f"{OPTIM}.lr_decay_style": scheduler(s)[0] if s.engine == "megatron" else None,
-        f"{OPTIM}.lr_warmup_steps_ratio": warmup(s)[1],
-        f"{OPTIM}.betas": betas_of(s),
+        f"{OPTIM}.lr_decay_style": dotted.scheduler(s)[0] if s.engine == "megatron" else None,
+        f"{OPTIM}.lr_warmup_steps_ratio": dotted.warmup(s)[1],
+        f"{OPTIM}.betas": dotted.betas_of(s),
         f"{ACTOR}.fsdp_config.model_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
         "data.filter_overlong_prompts": True,
         f"{ROLLOUT}.name": "vllm",
@@ -345,15 +322,15 @@ def _keys(s: Setting) -> dict[str, Any]:
 
 def _losses(s: Setting) -> Iterator[str]:
     """Yield the parts of a setting that verl does not support or does differently."""
-    yield from warmup(s)[2]
-    yield from scheduler(s)[1]
+    yield from dotted.warmup(s)[2]
+    yield from dotted.scheduler(s)[1]
     if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator is None and s.use_bias_correction_kl:
         yield "the KL estimator is low_var_kl+, whose gradient is that of k3 weighed by the importance ratio, on-policy only"
     if s.loss_type == "bnpo":
         yield "loss_type=bnpo: verl takes the token mean over all ranks"
     if s.framework != TRAITS and s.loss_type not in (*WRITTEN, *MODES):
         yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
-    if s.epochs and s.epochs != int(s.epochs) and rollouts(s)[0] is None:
+    if s.epochs and s.epochs != int(s.epochs) and dotted.rollouts(s)[0] is None:
         yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
     if s.dataset_name and s.framework != TRAITS:
         yield f"data.train_files={s.dataset_name}: verl reads parquet files with its own columns"

@@ -139,11 +139,6 @@ def a_step_of_a_rank_is_whole_micro_batches(s: Setting) -> Facts | None:
     return {"per_rank": per_rank(s), "ranks": ranks(s)}
 
 
-def _padded(s: Setting) -> int:
-    """A rollout's completions on one data rank, after verl has filled the last step."""
-    return ceil((s.prompts_per_rollout or 0) / (s.prompts_per_step or 1)) * per_rank(s)
-
-
 @rule("GB405", "error", (*CHECKED, *LOGGED, "loads_reference", "version"), "by trial", of=VERL)
 def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     """A rollout's completions on one data rank must be a multiple of the micro-batches for log-probabilities.
@@ -153,12 +148,12 @@ def log_probabilities_are_whole_micro_batches(s: Setting) -> Violation | None:
     """
     if s.version < ONE_ENGINE or s.dynamic_batching or not is_sized(s) or ranks(s) is None or not _step_splits(s):
         return None
-    count = _padded(s)
+    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
+    count = ceil(prompts / step) * per_rank(s)  # after verl has filled the last step
     sizes = {name: getattr(s, name) or 0 for name in (LOGGED if s.loads_reference else LOGGED[:1])}
     broken = tuple(name for name, size in sizes.items() if size > 0 and count % size)
     if not broken:
         return None
-    prompts, step = s.prompts_per_rollout or 0, s.prompts_per_step or 1
     filled = f", filled to {prompts + -prompts % step}," if prompts % step else ""
     fitting = near(sizes[broken[0]], lambda size: count % size == 0)
     return Violation(
@@ -356,9 +351,8 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     update, logged = found.flag(DYNAMIC), found.get(name, "bool")
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
-        yield Violation(
-            f"{name}={str(logged).lower()}", why, f"Leave {name} out: it follows.", (name,), ({name: None},)
-        )
+        instead = f"Leave {name} out: it follows."
+        yield Violation(f"{name}={str(logged).lower()}", why, instead, (name,), ({name: None},))
 
 
 @recipe_rule("GB412", "error", of=VERL)
@@ -371,11 +365,10 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
     steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
     prompts, step = found.whole(PROMPTS, 1024), found.whole(STEP, 256)
     is_asynchronous = found.word("trainer.v1.trainer_mode", "sync") == "separate_async"
-    if is_asynchronous and prompts != steps * step and verl.is_v1(recipe):
-        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {steps * step} in all"
-        yield Violation(
-            f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={steps * step}.", (PROMPTS,), ({PROMPTS: steps * step},)
-        )
+    whole = steps * step
+    if is_asynchronous and prompts != whole and verl.is_v1(recipe):
+        why = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
+        yield Violation(f"{PROMPTS}={prompts}", why, f"Set {PROMPTS}={whole}.", (PROMPTS,), ({PROMPTS: whole},))
 
 
 @recipe_rule("GT401", "error", of=VERL)

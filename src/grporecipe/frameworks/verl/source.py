@@ -66,9 +66,8 @@ class Composer:
         flat = parse_nested(text)
         content = nest({key: value for key, value in flat.config.items() if key != "defaults"})
         own, header = posixpath.dirname(path), _HEADER.search(text)
-        package = (
-            package if header is None else header[1].replace("_global_", "").replace("_group_", own.replace("/", "."))
-        )
+        if header is not None:
+            package = header[1].replace("_global_", "").replace("_group_", own.replace("/", "."))
         entries = flat.config.get("defaults") or []
         for name, option in _overridden(entries):
             self.choices.setdefault(name, option)
@@ -121,11 +120,9 @@ def _overridden(entries: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _join(package: str, name: str) -> str:
-    return (
-        name.removeprefix("_global_").lstrip(".")
-        if name.startswith("_global_")
-        else ".".join(filter(None, (package, name)))
-    )
+    if name.startswith("_global_"):
+        return name.removeprefix("_global_").lstrip(".")
+    return ".".join(filter(None, (package, name)))
 
 
 def _text(path: Path) -> str:

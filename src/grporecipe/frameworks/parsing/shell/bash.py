@@ -30,8 +30,6 @@ from grporecipe.frameworks.parsing.shell.syntax import (
 )
 from grporecipe.frameworks.parsing.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
 
-__all__ = ["Command", "Reader", "Values", "parse_script"]
-
 LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
 MOST_COMMANDS = 5000
 MOST_ROUNDS = 32  # of nested loops that are read one by one
@@ -125,10 +123,10 @@ class _Shell(Builtins):
         match node:
             case Simple():
                 return self._simple(node)
+            case Test(is_arithmetic=True):
+                return self.arithmetic(node.text)
             case Test():
-                return (
-                    self.arithmetic(node.text) if node.is_arithmetic else judge_double(node.text, self.scope, node.line)
-                )
+                return judge_double(node.text, self.scope, node.line)
             case Chain():
                 return self._chain(node)
             case Group():

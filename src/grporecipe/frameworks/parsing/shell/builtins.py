@@ -65,9 +65,8 @@ class State:
         names = dict.fromkeys(name for state in states for name in state[0])
         for name in names:
             found = [state[0].get(name) for state in states]
-            keep(
-                self.scope.values, name, found[0] if _all_same(found) and found[0] is not None else _merged(name, found)
-            )
+            same = found[0] if _all_same(found) else None
+            keep(self.scope.values, name, _merged(name, found) if same is None else same)
         arguments, folders = [state[1] for state in states], {state[2] for state in states}
         self.scope.arguments = arguments[0] if _all_same(arguments) else None
         self.scope.folder = folders.pop() if len(folders) == 1 else ""

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from grporecipe.errors import UserError
 from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.parsing.shell.arithmetic import calculate
-from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, closing, skip
+from grporecipe.frameworks.parsing.shell.syntax import CLOSE, OPEN, Raw, SyntaxReader, skip
 
 MOST_VARIABLES = 500
 LONGEST_VALUE = 10_000  # characters of a variable
@@ -94,7 +94,7 @@ class Scope:
         """Return the fields that a command's word is split into."""
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
-            return self._fields(raw)
+            return Fields(self, raw, splits=True).read()
         return [finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])]
 
     def text(self, raw: Raw) -> str:
@@ -116,9 +116,6 @@ class Scope:
             found += self.words(Raw(word.text[item.end() :], word.line) if item else word)
         return found
 
-    def _fields(self, raw: Raw) -> list[Word]:
-        return Fields(self, raw, splits=True).read()
-
     def spend(self, value: "str | list[Word]") -> None:
         """Count the characters of expanded variables.
 
@@ -126,9 +123,8 @@ class Scope:
         """
         self.expanded += _length(value)
         if self.expanded > MOST_EXPANDED:
-            raise UserError(
-                f"its variables stand for more than {MOST_EXPANDED // 2**20} MiB, so it launches nothing we know."
-            )
+            most = MOST_EXPANDED // 2**20
+            raise UserError(f"its variables stand for more than {most} MiB, so it launches nothing we know.")
 
 
 def _alternatives(text: str) -> list[str]:
@@ -401,7 +397,3 @@ def joined_path(folder: str, name: str) -> str:
         else:
             parts.append(part)
     return str(PurePosixPath(*parts)) if parts else "."
-
-
-__all__ = ["ASSIGNMENT", "Scope", "Values", "Word", "calculate_in", "closing", "finished", "glob", "is_known", "joined_path",
-           "keep", "plain", "plain_part", "unknown"]  # fmt: skip
