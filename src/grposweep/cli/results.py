@@ -84,15 +84,15 @@ def rerun(
 
 def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder", list[str]]:
     """Return the trial that is named before the overrides."""
-    from grposweep.report.view import find_names
-    from grposweep.sweep.rerun import find_trial
+    from grposweep.report.view import find_names, read_sweep
+    from grposweep.storage.folders import TrialFolder
 
     overrides = [word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()]
     words = [word for word in names if word not in overrides]
     (folder, trial), *others = find_names(words, outputs, reruns=False)
     if not trial or others:
         raise UserError(f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or best.")
-    return find_trial(trial, str(folder.path), outputs), overrides
+    return TrialFolder(read_sweep(folder).trial(trial).path), overrides
 
 
 @command(

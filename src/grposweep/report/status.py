@@ -316,10 +316,9 @@ def _seconds_each(trials: Sequence[TrialView]) -> float | None:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected GPU hours: of the whole sweep, of each open trial (by number), and of a trial that has not started."""
+    """Expected GPU hours: of the whole sweep, and of a trial that has not started."""
 
     total: float
-    under_way: dict[int, float]
     each: float
     trials: int  # finished ones, on which the estimate rests
 
@@ -330,11 +329,12 @@ def forecast(view: SweepView) -> Forecast | None:
     if rates is None or not works:
         return None
     each = sum(map(rates.hours, works)) / len(works)
-    open_ = [trial for trial in view.trials if not trial.state.is_over]
-    under_way = {trial.number: max(_hours(rates, trial, each), trial.gpu_hours) for trial in open_}
-    spent = sum(trial.gpu_hours for trial in view.trials if trial.state.is_over)
-    to_come = view.planned - len(view.trials)
-    return Forecast(spent + sum(under_way.values()) + to_come * each, under_way, each, rates.trials)
+    total = (view.planned - len(view.trials)) * each
+    for trial in view.trials:
+        work = None if trial.state.is_over else _work(trial)
+        expected = each if work is None else rates.hours(work)
+        total += trial.gpu_hours if trial.state.is_over else max(expected, trial.gpu_hours)
+    return Forecast(total, each, rates.trials)
 
 
 def measured_rates(view: SweepView) -> Rates | None:
@@ -346,8 +346,3 @@ def measured_rates(view: SweepView) -> Rates | None:
 
 def _work(trial: TrialView) -> Work | None:
     return read_work(trial.plan.get("work"))
-
-
-def _hours(rates: Rates, trial: TrialView, otherwise: float) -> float:
-    work = _work(trial)
-    return otherwise if work is None else rates.hours(work)

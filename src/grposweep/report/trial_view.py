@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from grporecipe.diagnose.log import translate
 from grporecipe.files import (
+    count_or_none,
     finite_or_none,
     objects,
     parse_yaml,
@@ -296,14 +297,10 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
     if value is None or line["step"] < 0:
         return None
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
-    return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)
+    return CurvePoint(line["step"], count_or_none(line.get("completions")) or 0, value, error, when)
 
 
 def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the complete lines at the end of a JSON lines file, last one first."""
     tail = read_tail(path, TAIL_BYTES)
     yield from objects(reversed(tail.split(b"\n")))
-
-
-def _whole(value: Any) -> int:
-    return int(finite_or_none(value) or 0)

@@ -30,7 +30,6 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress
 
-MOST_CALIBRATING = 100  # trials
 TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
 BEST = "best"  # names a sweep's best trial on the command line
 

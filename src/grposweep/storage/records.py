@@ -164,24 +164,16 @@ PLACE = ("v", "attempt", "step", "completions", "kind", "time")  # fields of a l
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names.
-
-    ``step``: optimizer steps. ``completions``: training completions generated so far. ``time``: clock time in seconds.
-    """
+    """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names."""
 
     kind: str  # train or eval
-    step: int
-    completions: float | None
-    attempt: int
-    time: float | None
+    step: int  # optimizer steps
     line: Mapping[str, Any]
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the row of a line that has an integer ``step``."""
-        attempt = whole_or_none(line.get("attempt")) or 0
-        completions, time = as_number(line.get("completions")), as_number(line.get("time"))
-        return cls(text_or(line.get("kind")), line["step"], completions, attempt, time, line)
+        return cls(text_or(line.get("kind")), line["step"], line)
 
     def number(self, name: str) -> float | None:
         """Return a metric; None if it was not logged, or was NaN (null in the file)."""

@@ -21,12 +21,11 @@ from grposweep.config.to_setting import read_setting
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS, is_external
-from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import TrialInputs, find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
@@ -35,14 +34,6 @@ from grposweep.sweep.run import run_sweep
 
 ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
 CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change no training
-
-
-def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
-    """Find a trial by path, or by number or name in a sweep (None: the newest that is not a rerun)."""
-    if (Path(named) / paths.CONFIG).is_file():
-        return TrialFolder(Path(named).resolve())
-    folder = newest_sweep(outputs, reruns=False) if sweep is None else find_sweep(sweep, outputs)
-    return TrialFolder(read_sweep(folder).trial(named).path)
 
 
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from grporecipe.check import errors
 from grporecipe.errors import UserError
 from grporecipe.fixes import render_problem
+from grporecipe.frameworks.parsing.yaml_text import flatten
 from grposweep.config.identity import experiment_id
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
@@ -32,7 +33,7 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
     points: list[Point] = []
     for entry in wanted:
         point: Point = {}
-        for name, value in _flat(entry).items():
+        for name, value in flatten(entry).items():
             if name not in parameters:
                 known = ", ".join(parameters) or "none"
                 raise UserError(
@@ -42,14 +43,6 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
         _check(point, space, validator)
         points.append(point)
     return points
-
-
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted keys for ``{kl: {beta: 0.1}}`` and ``{kl.beta: 0.1}``."""
-    flat: dict[str, Any] = {}
-    for name, value in entry.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _label(parameter: Parameter, value: Any) -> Label:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -180,7 +181,9 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
         return None
     setting = read_setting(past)
     wanted, past_numbers = learning(past, setting), numbers(setting)
-    for _, point in zip(range(MOST_LOOKED_AT), _candidates(validator.space, past, setting), strict=False):
+    # its own value of a parameter, or every option if that has to be tried
+    candidates = validator.space.combinations(lambda parameter: _labels(parameter, past, setting))
+    for point in islice(candidates, MOST_LOOKED_AT):
         if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(point):
             continue
         verdict = validator.validate(point)
@@ -188,20 +191,6 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
         if is_same_point(found, wanted):
             return point, found == wanted
     return None
-
-
-def _candidates(space: Space, past: Experiment, setting: Setting, point: Point | None = None) -> Iterator[Point]:
-    """Points that may be the earlier experiment: its own value of a parameter, or every option if that has to be tried."""
-    point = point or {}
-    parameter = next(
-        (parameter for parameter in space.parameters if parameter.name not in point and parameter.is_active(point)),
-        None,
-    )
-    if parameter is None:
-        yield point
-        return
-    for label in _labels(parameter, past, setting):
-        yield from _candidates(space, past, setting, {**point, parameter.name: label})
 
 
 def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
