@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 2822, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13824, "grporecipe/linting": 1632,
     "grporecipe/memory": 1288, "grporecipe/rules": 3117, "grposweep": 1225, "grposweep/cli": 1570,
     "grposweep/config": 2848, "grposweep/external": 496, "grposweep/launchers": 1990, "grposweep/report": 4793,
-    "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2535, "grposweep/storage": 2427,
+    "grposweep/schema": 747, "grposweep/screening": 842, "grposweep/search": 2501, "grposweep/storage": 2427,
     "grposweep/sweep": 4544, "grposweep/train": 5869,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

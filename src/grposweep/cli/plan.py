@@ -199,7 +199,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.search.validity import Validator, check_space, distinct_experiments
+    from grposweep.search.validity import Validator, check_space
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
@@ -214,7 +214,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
         validity = evaluate_grid(validator)
         if validity.valid:
             searched = [parameter.name for parameter in space.parameters]
-            refuse_mistakes(check_switches(searched, lambda section: distinct_experiments(validity, section)))
+            refuse_mistakes(check_switches(searched, validity.distinct))
         console = build_console()
         console.print(
             f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False

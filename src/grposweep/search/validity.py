@@ -231,30 +231,34 @@ def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
 class SpaceValidity(Protocol):
     """The validity of all points that a sweep may try: counted (GridValidity), or one by one (OneFactorGrid)."""
 
-    @property
-    def validator(self) -> Validator: ...
+    validator: Validator
+
     @property
     def total(self) -> int: ...
     @property
     def valid(self) -> int: ...
-    @property
-    def invalid(self) -> int: ...
     def valid_points(self) -> Iterator[Point]: ...
     def invalid_points(self, code: str | None = None) -> Iterator[Point]: ...
     def by_rule(self) -> dict[str, int]: ...
-    def first(self, code: str) -> "ValidationResult": ...
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
 
+    @property
+    def invalid(self) -> int:
+        """Return how many points are invalid."""
+        return self.total - self.valid
 
-def distinct_experiments(validity: SpaceValidity, *sections: str) -> list[Experiment]:
-    """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-    validator = validity.validator
-    names = [item.name for item in validator.space.parameters if item.name.split(".")[0] in sections]
-    points = {
-        freeze({name: point[name] for name in names if name in point}): point
-        for point in islice(validity.valid_points(), None if names else 1)
-    }
-    return [validator.validate(point).experiment for point in points.values()]
+    def first(self, code: str) -> "ValidationResult":
+        """Return the first point that a rule makes invalid."""
+        return self.validator.validate(next(self.invalid_points(code)))
+
+    def distinct(self, *sections: str) -> list[Experiment]:
+        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+        names = [item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections]
+        points = {
+            freeze({name: point[name] for name in names if name in point}): point
+            for point in islice(self.valid_points(), None if names else 1)
+        }
+        return [self.validator.validate(point).experiment for point in points.values()]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from grposweep.search.sampler import check_prior, choose_sampler, continuous, li
 from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
-from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
+from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
@@ -86,7 +86,7 @@ class ValidatedSpace:
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        return distinct_experiments(self.validity, *sections)
+        return self.validity.distinct(*sections)
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
