@@ -55,12 +55,8 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [
-        *_changed_nothing(view),
-        *_measured_differently(view),
-        *_uncertainty(view, tied),
-        *(text for text, _ in edges),
-    ]
+    limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
+    limits += [text for text, _ in edges]
     limits += [*_collapses(view)] or _none_significant(view)
     steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
@@ -94,11 +90,8 @@ def tie_sentences(view: SweepView) -> list[str]:
     if not verdict and (best.source == "seeds" or best.fate or not tied):
         return measured
     steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
-    return [
-        *measured,
-        *([verdict] if verdict else _uncertainty(view, tied)),
-        *(f"{step.text}: {step.command}" for step in steps),
-    ]
+    why = [verdict] if verdict else _uncertainty(view, tied)
+    return [*measured, *why, *(f"{step.text}: {step.command}" for step in steps)]
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -130,11 +123,8 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
 
 def _logged(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a training did in a line of its log: rewards, losses and norms, and not times, rates and speeds."""
-    return {
-        name: value
-        for name, value in line.items()
-        if any(part in name for part in ("reward", "loss", "grad_norm", "kl"))
-    }
+    kinds = ("reward", "loss", "grad_norm", "kl")
+    return {name: value for name, value in line.items() if any(kind in name for kind in kinds)}
 
 
 def _measured_differently(view: SweepView) -> list[str]:
@@ -366,15 +356,10 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
             yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
         yield from _longer(view)
     finished = [trial.number for trial in view.searched if trial.objective is not None]
-    is_late = (
-        sorted(finished).index(best.first.number) >= LATE * len(finished) if best.first.number in finished else False
-    )
-    if is_late and view.ranges and view.is_over:
-        more = str(2 * len(view.searched))
-        yield Step(
-            "Continue the search: the best trial was among the last",
-            _command(view, {"search.trials": more}, keeps_name=True),
-        )
+    before = sum(number < best.first.number for number in finished)
+    if best.first.number in finished and before >= LATE * len(finished) and view.ranges and view.is_over:
+        more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
+        yield Step("Continue the search: the best trial was among the last", more)
     if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
         first = failed[0].number
         yield Step(f"See why {count(len(failed), 'trial')} failed", f"grposweep show {shlex.quote(view.name)} {first}")

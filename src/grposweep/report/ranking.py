@@ -119,12 +119,9 @@ class RankedPoint:
     @property
     def basis(self) -> str:
         """On which seeds the value was measured."""
-        number = len(self.values)
-        return (
-            f"on {number}{' fresh' if self.is_fresh else ''} seeds"
-            if self.source == "seeds"
-            else ("on one fresh seed" if self.is_fresh else "in the search")
-        )
+        if self.source == "seeds":
+            return f"on {len(self.values)}{' fresh' if self.is_fresh else ''} seeds"
+        return "on one fresh seed" if self.is_fresh else "in the search"
 
     @property
     def brief(self) -> str:

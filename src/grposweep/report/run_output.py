@@ -121,9 +121,7 @@ class RunEnd:
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
     exhausted: bool = False  # no valid point is left
-    reasons: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of failures that were printed, with the first trial of each
+    reasons: Mapping[str, int] = field(default_factory=dict)  # of printed failures, with the first trial of each
 
 
 def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
@@ -274,11 +272,9 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
     budget = view.progress.budget_gpu_hours
     if end.overspent and left and budget is not None:
         rest, wanted = budget - view.gpu_hours, end.next_gpu_hours
-        state = (
-            "is spent"
-            if wanted is None
-            else f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
-        )
+        state = "is spent"
+        if wanted is not None:
+            state = f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
         again = "to continue, run the same command with a higher budget"
         yield f"search.budget_gpu_hours={budget:g} {state} with {count(left, 'trial')} to go; {again}", "yellow"
     if end.left_out:

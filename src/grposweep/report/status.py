@@ -37,15 +37,7 @@ MOST = 8  # running trials on one screen; half as many in any other state
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = (
-        _fork(view),
-        _progress(view),
-        _best(view),
-        _effects(view),
-        _cost(view),
-        _running(view),
-        *_others(view),
-    )
+    parts = _fork(view), _progress(view), _best(view), _effects(view), _cost(view), _running(view), *_others(view)
     return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
 
 
@@ -91,22 +83,13 @@ def status_json(view: SweepView) -> dict[str, Any]:
 
 
 def _best_json(best: RankedPoint) -> dict[str, Any]:
-    interval = {"half_interval_95": best.half, "interval_over": best.source or None}
-    doubt = warning(best.first) or None
-    return {
-        **_identity(best.first),
-        "objective": best.value,
-        **interval,
-        "seeds": len(best.values),
-        "fresh": best.is_fresh,
-        "warning": doubt,
-        **_gain_json(best),
-    }
-
-
-def _gain_json(best: RankedPoint) -> dict[str, Any]:
     gain = best.gain
-    return {"start": gain and gain.start, "gain": gain and gain.difference, "gain_half_interval_95": gain and gain.half}
+    return {
+        **_identity(best.first), "objective": best.value, "half_interval_95": best.half,
+        "interval_over": best.source or None, "seeds": len(best.values), "fresh": best.is_fresh,
+        "warning": warning(best.first) or None, "start": gain and gain.start, "gain": gain and gain.difference,
+        "gain_half_interval_95": gain and gain.half,
+    }  # fmt: skip
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:

@@ -25,12 +25,7 @@ LOG_LINES = 8
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
     """Return the whole screen."""
-    parts = (
-        _facts(view, trial),
-        _curve(view, trial),
-        completions_screen(trial),
-        _problems(view, trial),
-    )
+    parts = _facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial)
     return Group(*chain.from_iterable(parts), *_compared(view, trial))
 
 

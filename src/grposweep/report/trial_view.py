@@ -149,12 +149,9 @@ class TrialView:
         step, optimism = self.result.best_step, self.result.optimism
         if self.objective is None or step is None:
             return ""
-        how = (
-            "not corrected: its noise is not known"
-            if optimism is None
-            else f"less {optimism:.4f}, the noise in a maximum"
-        )
-        return f"best evaluation, at step {step:,} ({how})"
+        noise = "not corrected: its noise is not known"
+        noise = noise if optimism is None else f"less {optimism:.4f}, the noise in a maximum"
+        return f"best evaluation, at step {step:,} ({noise})"
 
     @property
     def start(self) -> float | None:

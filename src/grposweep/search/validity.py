@@ -117,13 +117,8 @@ class RuleInputs:
         )
 
     def _touches(self, parameter: str, key: str, seen: set[str]) -> bool:
-        if (
-            parameter == "debug"
-            or key == "*"
-            or parameter == key
-            or key.startswith(f"{parameter}.")
-            or parameter.startswith(f"{key}.")
-        ):
+        is_inside = f"{key}.".startswith(f"{parameter}.") or f"{parameter}.".startswith(f"{key}.")
+        if is_inside or parameter == "debug" or key == "*":
             return True
         seen.add(key)
         inside = [refs for known, refs in self._references.items() if known == key or known.startswith(f"{key}.")]
@@ -163,9 +158,8 @@ class Validator:
 
     def learn(self, prepared: Mapping[str, Any]) -> None:
         """Use these counts from now on."""
-        self._last: ValidationResult | None = (
-            None  # requested several times in a row; composing its experiment takes 20 ms
-        )
+        # requested several times in a row; composing its experiment takes 20 ms
+        self._last: ValidationResult | None = None
         self.fields = RuleInputs(self.space, self.points, prepared)
 
     def validate(self, point: Point, seed: int | None = None) -> "ValidationResult":

@@ -224,11 +224,8 @@ class SweepFolder:
     def prepared(self) -> dict[str, Any]:
         """Return the counts of preparation by model and task; empty before preparation."""
         entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
-        return (
-            {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
-            if isinstance(entries, dict)
-            else {}
-        )
+        known = entries if isinstance(entries, dict) else {}
+        return {key: entry for key, entry in known.items() if isinstance(entry, dict)}
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """Return the folder of a trial, which need not exist."""
@@ -343,9 +340,6 @@ def _instead(outputs: Path, named: str = "") -> str:
         return f"Did you mean {near[0]}?"
     if names:
         return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
-    elsewhere = [path for folder in remembered() if named and is_sweep(path := folder / named)]
-    return (
-        f"Name it by its path: {elsewhere[0]}"
-        if elsewhere
-        else "Name a sweep's folder by its path, or see 'grposweep list'."
-    )
+    if elsewhere := [path for folder in remembered() if named and is_sweep(path := folder / named)]:
+        return f"Name it by its path: {elsewhere[0]}"
+    return "Name a sweep's folder by its path, or see 'grposweep list'."

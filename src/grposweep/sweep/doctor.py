@@ -21,7 +21,7 @@ from grporecipe.files import (
     text_sha256,
     write_text,
 )
-from grporecipe.terminal import say
+from grporecipe.terminal import count, say
 from grposweep.launchers import RunningJobs
 from grposweep.search.space import read_space
 from grposweep.storage import paths
@@ -174,7 +174,7 @@ def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
     """Check that metrics.jsonl is readable and has no step twice."""
     yield from _check_torn(trial, paths.METRICS)
     counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
-    if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
+    if twice := sorted({str(step) for (_, step), lines in counts.items() if lines > 1}):
         what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
         yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / paths.METRICS))
 
@@ -312,8 +312,5 @@ def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:
     if not left:
         return f"{folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
-    hint = (
-        "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""
-    )
-    problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
-    return f"{folder.path.name} has {problems}{'' if repair else hint} ({counts})"
+    hint = f"; --repair repairs {'it' if repairable == 1 else f'{repairable} of them'}" if repairable else ""
+    return f"{folder.path.name} has {count(len(left), 'problem')}{'' if repair else hint} ({counts})"

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -271,10 +270,8 @@ def _tail(path: Path, start: int) -> list[str]:
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)
         text = file.read().decode("utf-8", errors="replace")
-    lines = chain.from_iterable(
-        line.split("\r") for line in text.split("\n")
-    )  # progress bars return to the line's start
-    return list(lines)[1 if begin > start else 0 :]
+    lines = re.split("[\r\n]", text)  # progress bars return to the line's start
+    return lines[1 if begin > start else 0 :]
 
 
 # Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others waiting until

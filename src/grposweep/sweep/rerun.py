@@ -84,10 +84,8 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
         )
     record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256
-    if known not in (
-        "",
-        text_sha256(config.read_text(encoding="utf-8", errors="replace")),
-    ):  # cut off, it may still be YAML
+    # cut off, it may still be YAML
+    if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
         raise UserError(
             f"{config} is not what the trial began with: it was cut off or edited. Restore it. Changes are made "
             f"by overrides: grposweep rerun {shlex.quote(str(trial.path))} key=value."

@@ -178,14 +178,9 @@ def _plain(value: object) -> str:
     """Return a recorded value as it is typed."""
     if isinstance(value, list):
         return f"[{','.join(map(_plain, value))}]"
-    words: dict[object, str] = {None: "null", True: "true", False: "false"}
-    return (
-        words[value]
-        if value is None or isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_question(key: str, old: object, new: object) -> bool:

@@ -244,9 +244,8 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
     refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
-    if (
-        base.name is None or not (Path(base.outputs) / base.name).exists()
-    ):  # a sweep with results has its files and metric
+    # a sweep with results has its files and metric
+    if base.name is None or not (Path(base.outputs) / base.name).exists():
         refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged

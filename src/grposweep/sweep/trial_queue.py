@@ -102,9 +102,7 @@ class TrialQueue:
     valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
-    known_oom: Callable[[ValidationResult], int | None] = lambda _verdict: (
-        None
-    )  # the trial that ran out of memory with less
+    known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
