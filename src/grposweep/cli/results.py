@@ -203,7 +203,7 @@ def export(
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
     from grporecipe.files import write_text
-    from grposweep.report.export import render_history, render_rows
+    from grposweep.report.export import render_history, render_rows, writable
     from grposweep.report.view import open_sweep
 
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
@@ -224,10 +224,8 @@ def export(
     if output is None:
         write_data(text)
         return
-    try:
+    with writable(f"--output {output}: it"):
         write_text(output, text)
-    except OSError as error:
-        raise UserError(f"--output {output}: it cannot be written ({error.strerror}). Name a file that can.") from error
 
 
 @command(

@@ -12,13 +12,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grporecipe.errors import UserError
 from grporecipe.files import as_number, write_text
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
-from grposweep.report.export import winner_texts
+from grposweep.report.export import winner_texts, writable
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import (
     basis_text,
@@ -60,11 +59,9 @@ def write_report(view: SweepView, output: Path | None = None) -> Path:
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
     text = render_report(view)
-    try:
+    with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}). Set --output to a file that can.") from error
     return path
 
 
