@@ -94,7 +94,8 @@ def show_fit(
     items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool, config_dir: Path | None = None
 ) -> int:
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
-    (name, setting), *others = _settings(items[:1] if _are_files(items) else items, options, gpu_gib, config_dir)
+    are_overrides = all("=" in item for item in items)
+    (name, setting), *others = _settings(items if are_overrides else items[:1], options, gpu_gib, config_dir)
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
@@ -149,10 +150,6 @@ def _rates(sweep: str) -> Rates:
     if rates is None:
         raise UserError(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
     return rates
-
-
-def _are_files(items: Sequence[str]) -> bool:
-    return any("=" not in item for item in items)
 
 
 def _settings(

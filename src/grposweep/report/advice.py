@@ -60,7 +60,8 @@ def advise(view: SweepView) -> Advice | None:
     limits += [*_collapses(view)] or _none_significant(view)
     steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
-    steps = steps or list(_longer(view)) or [_another_seed(view)]
+    another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
+    steps = steps or list(_longer(view)) or [another_seed]
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
             value = best.gain.text if best.gain else best.text
@@ -310,7 +311,7 @@ def _interval(bounds: tuple[float, float], log: bool) -> str:
 def _collapses(view: SweepView) -> Iterator[str]:
     """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
     ended = [(trial, value) for trial in view.searched if (value := _reached(trial)) is not None]
-    lost = {trial.number for trial, value in ended if _is_below_start(view, trial, value)}
+    lost = {t.number for t, value in ended if t.start is not None and view.sign * value > view.sign * t.start}
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
         kept = [number for trial, number in numbers.items() if trial not in lost]
@@ -323,20 +324,12 @@ def _reached(trial: TrialView) -> float | None:
     return trial.reached if trial.objective is None else trial.objective
 
 
-def _is_below_start(view: SweepView, trial: TrialView, value: float) -> bool:
-    return trial.start is not None and view.sign * value > view.sign * trial.start
-
-
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):
             key = f"schedule.{name}"
             yield Step("Train twice as long", _command(view, {key: f"{2 * length:g}"}))
-
-
-def _another_seed(view: SweepView) -> Step:
-    return Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
 
 
 def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:

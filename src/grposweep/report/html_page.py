@@ -113,7 +113,10 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
         "stopped": [trial for trial in view.unfinished if trial.state is State.PRUNED],
-        "failures": list(_failures(view)),
+        "failures": [
+            (failure_label(name), [trial for trial in view.trials if trial.failure_class == name])
+            for name in view.failures()
+        ],
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
         "packages": packages if isinstance(packages := view.provenance.get("packages"), dict) else {},
@@ -178,11 +181,6 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
         "time": format_duration(trial.seconds),
         "hours": hours,
     }
-
-
-def _failures(view: SweepView) -> Iterator[tuple[str, list[TrialView]]]:
-    for name in view.failures():
-        yield failure_label(name), [trial for trial in view.trials if trial.failure_class == name]
 
 
 def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:

@@ -169,10 +169,12 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
     places = ranking.places if ranking else {}
     among = 1 if ranking else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
-    found = [
-        replace(_ranked(group, places, ranking is not None), among=among, sign=sign, is_mixed=is_mixed)
-        for group in points.values()
-    ]
+    found = []
+    for group in points.values():
+        fresh = [trial for trial in group if trial.is_replicate] if ranking else []
+        counted = [trial for trial in fresh or group if trial.files == (fresh or group)[-1].files]
+        fate = places.get(group[0].number, (0, ""))[1]
+        found.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)
     return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
 
@@ -192,14 +194,6 @@ def replication_ranking(
 
 def _without_seed(point: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
-
-
-def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> RankedPoint:
-    fresh = [trial for trial in finished if trial.is_replicate] if raced else []
-    counted = fresh or finished
-    counted = [trial for trial in counted if trial.files == counted[-1].files]
-    fate = places.get(finished[0].number, (0, ""))[1]
-    return RankedPoint(finished, counted, FATES.get(fate, fate))
 
 
 @dataclass(frozen=True)

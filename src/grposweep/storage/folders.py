@@ -190,11 +190,6 @@ class SweepFolder:
         """The controller's lease."""
         return self.path / paths.LEASE
 
-    @property
-    def journal(self) -> Path:
-        """The Optuna journal."""
-        return self.path / paths.JOURNAL
-
     def settings(self) -> dict[str, Any] | None:
         """Return the content of ``sweep.yaml``; None for a folder that holds no sweep.
 

@@ -27,7 +27,7 @@ from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, TrialRecord
 from grposweep.storage.results import TrialStatus
 from grposweep.sweep.resume import folders_by_number
 
@@ -83,12 +83,6 @@ def _is_object(line: bytes) -> bool:
 
 
 OLD_SECONDS = 60.0  # a running writer's draft exists for milliseconds
-
-
-def check_lease(folder: SweepFolder) -> Iterator[Finding]:
-    """Check for the lease of a dead controller; taking the lease over repairs it."""
-    if folder.lease.exists():
-        yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
 
 
 def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
@@ -164,12 +158,6 @@ def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
         ended |= {attempt} if event == AttemptEventKind.ENDED else set()
 
 
-def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
-    """Check for an open attempt although nothing runs."""
-    note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
-    return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
-
-
 def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
     """Check that metrics.jsonl is readable and has no step twice."""
     yield from _check_torn(trial, paths.METRICS)
@@ -243,7 +231,9 @@ class CheckRun:
         if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
             yield found
         if self.quiet:
-            yield from check_lease(folder) if lease else ()
+            if lease and folder.lease.exists():  # taking it over repairs it
+                what, remedy = "lease.json was left by a controller that died", "take it over and give it back"
+                yield Finding(what, remedy, lambda: None)
             yield from check_leftovers(folder)
             yield from check_doubles(folder)
         jobs = RunningJobs(folder.path)
@@ -263,7 +253,9 @@ def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
     yield from check_attempts(trial)
     yield from check_metrics(trial)
     if begun is not None:
-        yield end_attempt(trial, begun)
+        what = f"attempt {begun.number} of {trial.path.name} is open, and nothing runs"
+        note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
+        yield Finding(what, "note that it ended", note)
 
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid

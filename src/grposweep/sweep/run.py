@@ -392,7 +392,7 @@ def _mirrors(controller: Controller, search: Search) -> list[Mirror]:
     Raises UserError if that cannot be used.
     """
     direction = cast(Direction, search.direction)
-    mirrors: list[Mirror] = [JournalMirror(controller.folder.journal, direction)]
+    mirrors: list[Mirror] = [JournalMirror(controller.folder.path / paths.JOURNAL, direction)]
     if search.storage is not None:
         mirrors.append(RdbMirror(search.storage, controller.folder.path.name, direction))
     return mirrors
