@@ -13,8 +13,9 @@ from grposweep.redaction import redact
 from grposweep.report.completions import warning
 from grposweep.report.ranking import RankedPoint, is_of_evaluation
 from grposweep.report.trial_view import State, TrialView
-from grposweep.report.view import BEST, SweepView, as_mapping
+from grposweep.report.view import BEST, SweepView
 from grposweep.search.space import Interval
+from grposweep.storage.records import as_mapping
 
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
 NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
@@ -382,8 +383,7 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
 
 def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
     """Return the trials of a sweep that was extended after its recorded command; empty for any other."""
-    search = view.baseline.get("search")
-    planned = search.get("trials") if isinstance(search, dict) else None
+    planned = as_mapping(view.baseline.get("search")).get("trials")
     asked = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
     number = int(asked[-1]) if asked and asked[-1].isdecimal() else as_number(planned)
     return str(len(view.searched)) if number is not None and number < len(view.searched) else ""

@@ -31,6 +31,7 @@ from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
 from grposweep.storage.forks import ForkState
+from grposweep.storage.records import as_mapping
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
@@ -119,7 +120,7 @@ def page_content(view: SweepView) -> dict[str, Any]:
         ],
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
-        "packages": packages if isinstance(packages := view.provenance.get("packages"), dict) else {},
+        "packages": as_mapping(view.provenance.get("packages")),
         "diff": _diff(view),
         "overrides": [redact(text) for text in view.overrides],
     }

@@ -28,7 +28,7 @@ from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
-from grposweep.storage.records import SweepProgress
+from grposweep.storage.records import SweepProgress, as_mapping
 
 TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
 BEST = "best"  # names a sweep's best trial on the command line
@@ -481,8 +481,3 @@ def _fixes(problem: Mapping[str, Any]) -> list[str]:
         for fix in (fixes if isinstance(fixes, list) else [])
         if isinstance(fix, dict)
     ]
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping as it is, and an empty one instead of anything else."""
-    return value if isinstance(value, dict) else {}

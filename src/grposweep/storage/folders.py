@@ -22,6 +22,7 @@ from grposweep.storage.records import (
     Heartbeat,
     OpenAttempt,
     TrialRecord,
+    as_mapping,
     read_attempts,
     read_metrics,
 )
@@ -218,9 +219,8 @@ class SweepFolder:
 
     def prepared(self) -> dict[str, Any]:
         """Return the counts of preparation by model and task; empty before preparation."""
-        entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
-        known = entries if isinstance(entries, dict) else {}
-        return {key: entry for key, entry in known.items() if isinstance(entry, dict)}
+        entries = as_mapping((read_json(self.path / paths.PREPARED) or {}).get("entries"))
+        return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """Return the folder of a trial, which need not exist."""

@@ -42,6 +42,11 @@ def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object as it is, and an empty one instead of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 class AttemptEventKind(StrEnum):
     """What happened to an attempt."""
 
@@ -286,11 +291,10 @@ class SweepProgress:
     def read(cls, sweep: Path) -> Self:
         """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        waiting = content["waiting"] if isinstance(content.get("waiting"), dict) else {}
-        counts = {
-            name: value for name, value in read_fields(cls, content).items() if not isinstance(value, int) or value >= 0
-        }
-        return cls(**counts, waiting={str(number): str(why) for number, why in waiting.items()})
+        waiting = {str(number): str(why) for number, why in as_mapping(content.get("waiting")).items()}
+        known = read_fields(cls, content)
+        counts = {name: value for name, value in known.items() if not isinstance(value, int) or value >= 0}
+        return cls(**counts, waiting=waiting)
 
     def write(self, sweep: Path) -> None:
         """Replace outlook.json in a sweep's folder."""

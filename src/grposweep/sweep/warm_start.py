@@ -25,6 +25,7 @@ from grposweep.search.validity import Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.inputs import Inputs, TrialInputs, find_inputs
+from grposweep.storage.records import as_mapping
 
 logger = logging.getLogger(__name__)
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones
@@ -65,17 +66,15 @@ def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
 
 def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
     settings = source.settings() or {}
-    theirs = settings["search"] if isinstance(settings.get("search"), dict) else {}
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
-    theirs = {"at": "last", **theirs}
+    theirs = {"at": "last", **as_mapping(settings.get("search"))}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
         found, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
         raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
             "be compared with ours. Set the same objective, or leave that sweep out."
         )
-    baseline = settings.get("baseline")
-    task = baseline.get("task") if isinstance(baseline, dict) else None
+    task = as_mapping(settings.get("baseline")).get("task")
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
     # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
     task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
