@@ -26,7 +26,7 @@ from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
-from grposweep.storage.records import Action, AttemptEvent, Heartbeat
+from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, read_runs, run_cost
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
@@ -132,10 +132,7 @@ class TrialView:
     @cached_property
     def _samples(self) -> int | None:
         """The number of held-out prompts asked for. Searched as text, because a table of thousands of trials may ask each."""
-        try:
-            found = EVAL_PROMPTS.search(read_text(self.path / paths.CONFIG))
-        except (OSError, ValueError):
-            return None
+        found = EVAL_PROMPTS.search(self._text(paths.CONFIG))
         return int(found[1]) if found else None
 
     @property
@@ -223,10 +220,9 @@ class TrialView:
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration; empty if config.yaml cannot be read."""
         try:
-            found = parse_yaml(read_text(self.path / paths.CONFIG))
-        except (OSError, ValueError):
+            return as_mapping(parse_yaml(self._text(paths.CONFIG)))
+        except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -236,11 +232,15 @@ class TrialView:
     @property
     def command(self) -> str:
         """The shell command that repeats the trial as a single run; empty without command.sh."""
+        # a value's own lines may begin with # too
+        return re.sub(r"\A(?:#.*\n)+", "", self._text(paths.COMMAND, errors="replace")).strip()
+
+    def _text(self, name: str, errors: str = "strict") -> str:
+        """Return the text of one of its files; empty if that cannot be read."""
         try:
-            text = read_text(self.path / paths.COMMAND, errors="replace")
+            return read_text(self.path / name, errors)
         except (OSError, ValueError):
             return ""
-        return re.sub(r"\A(?:#.*\n)+", "", text).strip()  # a value's own lines may begin with # too
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:

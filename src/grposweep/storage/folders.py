@@ -168,16 +168,16 @@ class TrialFolder:
 
     def delete_model(self) -> None:
         """Delete the trained model."""
-        delete_folder(self.path / paths.MODEL, self._sweep)
+        delete_folder(self.path / paths.MODEL, self.sweep.path)
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of a trial that will not continue."""
-        delete_folder(self.path / paths.CHECKPOINTS, self._sweep)
+        delete_folder(self.path / paths.CHECKPOINTS, self.sweep.path)
 
     @property
-    def _sweep(self) -> Path:
-        """The sweep's folder, which trials/ is in."""
-        return self.path.parent.parent
+    def sweep(self) -> "SweepFolder":
+        """Its sweep, whose folder trials/ is in."""
+        return SweepFolder(self.path.parent.parent)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import (
     age_seconds,
     is_draft,
-    parse_json,
+    objects,
     read_bytes,
+    read_json,
     read_lines,
     read_text,
     set_aside,
@@ -52,11 +53,8 @@ def scrap_path(path: Path) -> Path:
 
 def check_json(path: Path, name: str, remedy: str) -> Finding | None:
     """Check a file that should hold one JSON object; a damaged one is set aside. A missing one is no problem."""
-    try:
-        if not os.path.lexists(path) or isinstance(parse_json(read_bytes(path)), dict):
-            return None
-    except (FileNotFoundError, ValueError):
-        pass
+    if not os.path.lexists(path) or read_json(path) is not None:
+        return None
     return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {remedy}", partial(set_aside, path))
 
 
@@ -76,10 +74,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
+    return next(objects([line]), None) is not None
 
 
 OLD_SECONDS = 60.0  # a running writer's draft exists for milliseconds

@@ -38,30 +38,29 @@ CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change n
 
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     """Run a trial again; returns the exit code. Raises UserError before anything starts."""
-    sweep = SweepFolder(trial.path.parent.parent)
-    recorded = recorded_by(trial)
+    sweep, recorded = trial.sweep.path, recorded_by(trial)
     go_to(recorded.get("working_directory"))
-    experiment = _experiment(sweep, trial, overrides, own_conf(recorded))
-    for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
+    experiment = _experiment(trial, overrides, own_conf(recorded))
+    for line in not_as_recorded(trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
     redacted = [redact(override) for override in overrides]
-    parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": redacted}
+    parent = {"sweep": str(sweep), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
     if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
         say(f"{experiment.name} has repeated it already, and nothing is trained. Add force=true to train it again.")
-    state = ForkState.read(sweep.path)
+    state = ForkState.read(sweep)
 
     def keep(folder: Path) -> None:
         if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial: from the same checkpoint
-            state.keep(state.checkpoint(sweep.path).path, sweep.path / paths.FORK, folder)
+            state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
     ended = run_sweep(Space(), points, [*overrides_of(trial), *overrides], "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
-        unlike = overrides if _identity(sweep, before) != _identity(sweep, experiment) else []
+        unlike = overrides if _identity(trial, before) != _identity(trial, experiment) else []
         chosen = [override for override in overrides if override_name(override) in CHOICE_OF_VALUE]
         say(_compared(trial, repeat, unlike, chosen))
     return ended
@@ -109,10 +108,9 @@ def own_conf(recorded: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
+def _experiment(trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
-    before = load_experiment(trial.path / paths.CONFIG)
-    alone = as_own_sweep(before, sweep)
+    alone = as_own_sweep(load_experiment(trial.path / paths.CONFIG), trial)
     if overrides:
         with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
@@ -123,11 +121,11 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
 
 
-def as_own_sweep(before: Experiment, sweep: SweepFolder) -> Experiment:
+def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
     """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as they were recorded."""
     same = {name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")}
     search = Search(**same, changed_files=RECORDED)
-    return replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
+    return replace(before, name=None, force=False, verbose=False, outputs=str(trial.sweep.path.parent), search=search)
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
@@ -135,7 +133,7 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     identity = sweep_identity(space.describe(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
-    return f"{trial.path.parent.parent.name}-{trial.number:04d}-{kind}-{identity[:6]}"
+    return f"{trial.sweep.path.name}-{trial.number:04d}-{kind}-{identity[:6]}"
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
@@ -161,7 +159,7 @@ def code_copy(trial: TrialFolder) -> str | None:
 
 
 def not_as_recorded(
-    sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
+    trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
@@ -177,13 +175,14 @@ def not_as_recorded(
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         lines.append(f"not as recorded: {found}")
-    if is_external(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
+    if is_external(experiment.trainer.kind) and not is_changed and _identity(trial, experiment)[:6] != trial.head:
         lines.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
     return lines
 
 
-def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
-    return experiment_id(experiment, read_setting(experiment, sweep.prepared().get(prepared_key(experiment))))
+def _identity(trial: TrialFolder, experiment: Experiment) -> str:
+    prepared = trial.sweep.prepared().get(prepared_key(experiment))
+    return experiment_id(experiment, read_setting(experiment, prepared))
 
 
 def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], chosen: Sequence[str]) -> str:
