@@ -227,18 +227,13 @@ METRICS = 5  # last lines of metrics.jsonl
 class Evidence:
     """The evidence about an attempt's end."""
 
-    code: int = 0
-    """Its exit code; negative: the signal that ended it."""
-    state: str = ""
-    """What the launcher knows beyond the exit code (an `EndState`)."""
-    error: str = ""
-    """``kind: message`` of the failure in result.json."""
-    progress: bool | None = None
-    """Whether the heartbeat still moved shortly before the end; None: unknown."""
+    code: int = 0  # its exit code; negative: the signal that ended it
+    state: str = ""  # what the launcher knows beyond the exit code (an `EndState`)
+    error: str = ""  # ``kind: message`` of the failure in result.json
+    progress: bool | None = None  # whether the heartbeat still moved shortly before the end; None: unknown
+    # The last lines of every rank's log, the job's and, if readable, the kernel's; and those of metrics.jsonl.
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The last lines of every rank's log, the job's and, if readable, the kernel's."""
     metrics: Sequence[Mapping[str, Any]] = ()
-    """The last lines of metrics.jsonl."""
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
@@ -342,8 +337,8 @@ class Policy:
     retries: int | None
     again: Step
     then: Step = Step.FAIL
+    # Whether the same words in several trials mean that the next trial will fail as well: not where the point decides.
     spreads: bool = False
-    """Whether the same words in several trials mean that the next trial will fail as well: not where the point decides."""
 
 
 POLICIES = {

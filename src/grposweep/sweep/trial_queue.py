@@ -162,12 +162,12 @@ class TrialQueue:
             if any(i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used):
                 continue
             if freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
-                return self._proposal(point, enqueued=index)
+                return self._proposal(point, {"enqueued": index})
         point = self._ask({})
-        return None if point is None else self._proposal(point)
+        return None if point is None else self._proposal(point, {})
 
-    def _proposal(self, point: Point, **noted: Any) -> QueuedTrial:
-        verdict = self.validator.validate(point)
+    def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
+        verdict = self.validator.validate(point, noted.get("seed"))
         return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
     def _next_replicate(self) -> QueuedTrial | None:
@@ -180,9 +180,7 @@ class TrialQueue:
         if wanted is None:
             return None
         number, seed = wanted
-        verdict = self.validator.validate(dict(self.study.trials[number].params), seed)
-        identity = experiment_id(verdict.experiment, verdict.setting)
-        return QueuedTrial(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
+        return self._proposal(dict(self.study.trials[number].params), {"role": CONFIRM, "of": number, "seed": seed})
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """Return the next point of the grid, or what the sampler proposes."""
