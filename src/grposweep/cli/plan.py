@@ -120,25 +120,25 @@ def show_fit(
         one = None if setting.gpu_memory_gib is None else found[0][1]
         console.print(gpu_table(found) if one is None else fit_table(setting, one))
         if one is not None:
-            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.", highlight=False)
+            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.")
             if not one.starts:
                 needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
-                console.print(needs, highlight=False)
+                console.print(needs)
         # memory problems are part of the estimate above
         for problem in check(setting.replace({"gpu_memory_gib": None})):
             if problem.severity == "error" or problem.code == UNSTATED:
-                console.print(f"{problem.code} {render_problem(setting, problem)}", markup=False, style="red")
-        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
+                console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
+        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width))
         for line in (savings_line(savings), host_line(host)):
             if line:
-                console.print(line, highlight=False)
+                console.print(line)
         _print_assumptions(console, setting)
     return int(all(fitted.verdict == VERDICTS[False] for _, fitted in found))
 
 
 def _print_assumptions(console: Console, setting: Setting, head: str = "") -> None:
     for line in memory_assumptions(setting):
-        console.print(f"{head}{line}", markup=False, highlight=False)
+        console.print(f"{head}{line}")
 
 
 def _rates(sweep: str) -> Rates:
@@ -213,9 +213,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
             searched = [parameter.name for parameter in space.parameters]
             refuse_mistakes(check_switches(searched, validity.distinct))
         console = build_console()
-        console.print(
-            f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False
-        )
+        console.print(f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid")
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))
@@ -268,17 +266,17 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
     for name, setting in synchronous:
         memory = estimate(setting)
         if memory is not None:
-            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
+            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name))
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
         if not setting.asynchronous:
             if setting.architecture is not None:
                 _print_assumptions(console, setting, head)
             for note in notes(setting):
-                console.print(f"{head}{note}", markup=False)
+                console.print(f"{head}{note}")
         for problem in _problems(setting):
             style = "red" if problem.severity == "error" else "yellow"
-            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)
+            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", style=style)
 
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:

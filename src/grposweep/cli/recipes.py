@@ -217,7 +217,7 @@ def screen(
     with counting_interrupts() as interrupts:
         screen = run_screen(experiment, samples, prompts, console, interrupts)
     if screen is None:
-        console.print("interrupted; run the same command to continue", highlight=False)
+        console.print("interrupted; run the same command to continue")
         return ExitCode.INTERRUPTED
     steps = prompts_by_group(experiment, {"train_prompts": screen.data.train_prompts})
     group, limit = experiment.batch.num_generations, experiment.generation.max_completion_length
@@ -227,7 +227,7 @@ def screen(
         print(dumps(as_json(screen, advice, group, steps, limit)))
         return ExitCode.FINISHED
     print_screen(console, screen, advice, group, steps, limit)
-    console.print(f"  {screen.folder / paths.KEPT} ({kept} prompts)", highlight=False, soft_wrap=True)
+    console.print(f"  {screen.folder / paths.KEPT} ({kept} prompts)", soft_wrap=True)
     return ExitCode.FINISHED
 
 

@@ -134,10 +134,10 @@ def list_(
     console = build_console(SCREEN_COLUMNS)
     for place in dict.fromkeys(view.path.parent if is_elsewhere else here for view in views):
         if is_elsewhere:
-            console.print(f"in {place}:", markup=False, soft_wrap=True)
+            console.print(f"in {place}:", soft_wrap=True)
         console.print(sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place))
     for why in damaged:
-        console.print(why, style="yellow", markup=False, soft_wrap=True)
+        console.print(why, style="yellow", soft_wrap=True)
 
 
 def _outputs_of(config_dir: Path | None) -> Path:
@@ -173,7 +173,7 @@ def report(
     view = open_sweep(sweep, outputs)
     path = write_report(view, output)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
-    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", markup=False, soft_wrap=True)
+    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", soft_wrap=True)
 
 
 @command("grposweep serve", "grposweep serve lr_batch --port 8000")

@@ -193,7 +193,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, point), soft_wrap=True)
     for line in (*filter(None, [best.at_best]), *winner_warning(best)):
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     if file is not None:
         form = form or default_form(best, file)
         text = write_winner(view, best, form, file)
@@ -203,7 +203,7 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
                     f"--export {file}: it exists, and holds something else. Name another file, or add --force."
                 )
             write_text(file, text)
-        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
+        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", soft_wrap=True)
 
 
 def default_form(best: TrialView, file: Path) -> str:

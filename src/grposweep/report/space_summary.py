@@ -89,16 +89,16 @@ def print_space_summary(
 
     Raises UserError if the disk is too small for a new sweep.
     """
-    console.print(_size(summary, base), highlight=False)
+    console.print(_size(summary, base))
     if length := _length(summary.settings):
-        console.print(f"each trial: {length}", highlight=False)
+        console.print(f"each trial: {length}")
     if fewer := _held_out(base, prepared):
-        console.print(fewer, highlight=False, markup=False, soft_wrap=True)
+        console.print(fewer, soft_wrap=True)
     if summary.budget:
-        console.print(summary.budget, highlight=False)
+        console.print(summary.budget)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
-        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow", markup=False)
+        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow")
     if base.rules.ignore:
         console.print(f"rules switched off: {', '.join(base.rules.ignore)}", style="yellow")
     if not summary.left:
@@ -112,14 +112,11 @@ def print_space_summary(
     report = disk_report(needed, folder, paused)
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
-    console.print(report, highlight=False)
+    console.print(report)
     if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
-        console.print(
-            f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})",
-            highlight=False,
-        )
+        console.print(f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})")
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:

@@ -34,7 +34,7 @@ def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
     console.print(trial_screen(view, trial))
     if trial.command:
         console.print("\nrepeat it", style="bold")
-        console.print(trial.command, markup=False, soft_wrap=True)
+        console.print(trial.command, soft_wrap=True)
 
 
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:

@@ -212,7 +212,7 @@ def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts
         if found is not None and (prompts is not None or found.is_whole):
             continue
         if run_screen(experiment, SAMPLES, prompts, console, interrupts) is None:
-            console.print("interrupted while screening; run the same command to continue", highlight=False)
+            console.print("interrupted while screening; run the same command to continue")
             return False
     return True
 

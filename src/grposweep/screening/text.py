@@ -35,9 +35,9 @@ def print_screen(
     if line := refill_line(screen.share(group)):
         console.print(line)
     for finding in findings(screen, limit):
-        console.print(f"! {finding.text} {finding.advice}", style="yellow", markup=False)
+        console.print(f"! {finding.text} {finding.advice}", style="yellow")
     for prompt in missed_answers(screen)[1]:
-        console.print(f"  answer {prompt.answer!r}, completion {prompt.example[:120]!r}", markup=False, style="dim")
+        console.print(f"  answer {prompt.answer!r}, completion {prompt.example[:120]!r}", style="dim")
     console.print(_advice(screen, advice, group))
 
 

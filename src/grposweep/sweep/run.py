@@ -222,7 +222,7 @@ def run_sweep(
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)
-        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        say = partial(console.print, soft_wrap=True)
         launcher = build_launcher(share_gpus(judged, console), folder.path, say)
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
@@ -277,9 +277,7 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     digest = choose_pass_rates(experiments)
     if digest is None:
         return []
-    console.print(
-        f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}", highlight=False
-    )
+    console.print(f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}")
     return [f"task.screen={digest}"]
 
 
@@ -298,7 +296,7 @@ def _run_controller(
         return _write_only(controller, console, command)
     if launcher.hands_over:
         stack.close()  # the job takes the lease
-        console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
+        console.print(launcher.submit_controller(command), soft_wrap=True)
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     try:
@@ -310,13 +308,13 @@ def _run_controller(
         raise
     for mirror in mirrors:
         if not mirror.close():
-            console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
+            console.print(f"{mirror.problem}, at the next run of this command", style="yellow")
     failed = controller.study.best is None or controller.stopped_itself
     code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
     end = "interrupted" if interrupts.count else name_status(controller)
     logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
-        console.print(_detach_message(controller), highlight=False, soft_wrap=True)
+        console.print(_detach_message(controller), soft_wrap=True)
         return ExitCode.INTERRUPTED
     view = reader.read(_progress(controller, invalid))
     write_effects(view)
@@ -326,7 +324,7 @@ def _run_controller(
         if controller.ended > ended_before:
             _run_on_end(controller, console)
     if interrupts.count:
-        console.print("interrupted; run the same command to continue", highlight=False)
+        console.print("interrupted; run the same command to continue")
         return ExitCode.INTERRUPTED
     return code
 
@@ -352,7 +350,7 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         problem = f": {error}"
     if problem:
-        console.print(f"search.on_end failed{problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"search.on_end failed{problem}", style="yellow", soft_wrap=True)
 
 
 def _space_summary(controller: Controller) -> SpaceSummary:
@@ -403,8 +401,8 @@ def _write_only(controller: Controller, console: Console, command: Sequence[str]
     controller.lease.check()
     controller.fill()
     if controller.launcher.hands_over:
-        console.print(controller.launcher.submit_controller(command), soft_wrap=True, highlight=False, markup=False)
-    console.print(_detach_message(controller), soft_wrap=True, highlight=False)
+        console.print(controller.launcher.submit_controller(command), soft_wrap=True)
+    console.print(_detach_message(controller), soft_wrap=True)
     return ExitCode.FINISHED
 
 
