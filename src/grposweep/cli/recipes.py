@@ -47,6 +47,10 @@ FrameworkVersion = Annotated[
     str | None,
     Option(metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"),
 ]
+Ranks = Annotated[int | None, Option(min=1, help="Training processes.")]
+Gpus = Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --processes.")]
+VllmGpus = Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")]
+RecipeFramework = Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")]
 DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
 Gpu = Annotated[str | None, Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...")]
 GpuMemory = Annotated[float | None, Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.")]
@@ -131,9 +135,7 @@ def lint(
 
 
 @command("grposweep rules", "grposweep rules GB101")
-def rules(
-    code: Annotated[str | None, Argument(help="A rule or family: GB101, GB.")] = None,
-) -> None:
+def rules(code: Annotated[str | None, Argument(help="A rule or family: GB101, GB.")] = None) -> None:
     """List the rules, or explain one."""
     from grporecipe.linting.rule_docs import explain_rules
 
@@ -148,9 +150,9 @@ def rules(
 def plan(
     items: Annotated[list[str], Argument(help="Recipes, or overrides key=value of grposweep.")],
     framework: Annotated[Framework, Option(help="The recipes' framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, Option(min=1, help="Training processes.")] = None,
-    gpus: Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --processes.")] = None,
-    vllm_gpus: Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
+    processes: Ranks = None,
+    gpus: Gpus = None,
+    vllm_gpus: VllmGpus = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
@@ -238,8 +240,8 @@ def fit(
     items: Annotated[list[str], Argument(help="A recipe, or overrides key=value of grposweep.")],
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    framework: Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, Option(min=1, help="Training processes.")] = None,
+    framework: RecipeFramework = "auto",
+    processes: Ranks = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
@@ -269,10 +271,10 @@ def translate(
     file: Annotated[Path, Argument(help="A recipe, or a script that launches one.")],
     to: Annotated[Target, Option(help="Target framework; grposweep: configuration groups for run.py.")],
     output: Annotated[Path | None, Option("--output", "-o", help="A folder; otherwise stdout.")] = None,
-    framework: Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, Option(min=1, help="Training processes.")] = None,
-    gpus: Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --processes.")] = None,
-    vllm_gpus: Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
+    framework: RecipeFramework = "auto",
+    processes: Ranks = None,
+    gpus: Gpus = None,
+    vllm_gpus: VllmGpus = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
