@@ -270,8 +270,7 @@ class SweepProgress:
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
-    ``notice``: why nothing is started. ``effort``: the share of the cost of finishing every trial that may be spent.
-    ``rests``: it is spent, and paused trials stay as they are.
+    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are.
     """
 
     target: int | None = None
@@ -284,7 +283,6 @@ class SweepProgress:
     leaders: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     notice: str = ""
-    effort: float = 1.0
     rests: bool = False
 
     @classmethod

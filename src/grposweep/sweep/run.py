@@ -157,7 +157,6 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         leaders=search.leaders,
         waiting={str(number): why for number, why in waits.items() if why},
         notice=controller.trouble,
-        effort=controller.early_stopping.effort,
         rests=controller.rests,
     )
 
