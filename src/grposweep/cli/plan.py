@@ -53,9 +53,8 @@ def show_plan(
     """Print the plans of recipe files side by side, or of a configuration given by overrides. Return 1 if one has errors."""
     named = _settings(items, options, gpu_gib, config_dir)
     rates = None if measured is None else _rates(measured)
-    hours = [
-        None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
-    ]
+    works = [find_work(setting) for _, setting in named]
+    hours = [None if rates is None or work is None else rates.hours(work) for work in works]
     named = [(name, _timed(setting, cost)) for (name, setting), cost in zip(named, hours, strict=True)]
     if as_json:
         for (name, setting), cost in zip(named, hours, strict=True):

@@ -278,15 +278,12 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
     for name in sorted(small, key=lambda name: found.shares[name])[:1]:
         text = f"Fix {name}, which is {found.shares[name]:.0%} of what decides"
         yield _next_sweep(view, text, name, override_text(best.point[name]))
-    clear = [
-        c for c in found.contrasts if c.is_significant and c.parameter in names and c.holds(best.point[c.parameter])
-    ]
-    for contrast in clear[:1]:
+    clear = [contrast for contrast in found.contrasts if contrast.is_significant and contrast.parameter in names]
+    for contrast in [each for each in clear if each.holds(best.point[each.parameter])][:1]:
         name, part = contrast.parameter, contrast.better
         if isinstance(part, Interval):
-            yield _next_sweep(
-                view, f"Narrow {name} to its better half", name, _interval((part.low, part.high), part.log)
-            )
+            half = _interval((part.low, part.high), part.log)
+            yield _next_sweep(view, f"Narrow {name} to its better half", name, half)
         elif len(best.point) > 1:
             value = override_text(part.labels[0])
             yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)

@@ -374,9 +374,8 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     data = {} if is_theirs or form != "trl" else _data_and_rewards(view, experiment.task, setting)
     omitted = "" if is_theirs else _omitted(experiment.task)
     if data:
-        omitted = (
-            f"# Launch it in {view.provenance.get('working_directory')}. TRL chooses its held-out prompts itself.\n"
-        )
+        there = view.provenance.get("working_directory")
+        omitted = f"# Launch it in {there}. TRL chooses its held-out prompts itself.\n"
     if setting.model_name_or_path is None:
         omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     rest = yaml.safe_dump(data, sort_keys=False) if data else ""

@@ -142,9 +142,8 @@ class RankedPoint:
         starts = [trial.start for trial in self.seeds if trial.start is not None]
         if len(starts) < len(self.seeds):
             return None
-        sampled, before = (
-            average(found) for found in zip(*((t.sampling, t.start_sampling) for t in self.seeds), strict=True)
-        )
+        sampled = average([trial.sampling for trial in self.seeds])
+        before = average([trial.start_sampling for trial in self.seeds])
         half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 

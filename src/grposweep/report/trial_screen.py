@@ -98,9 +98,8 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     if trial.reason:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
-        if trial.failure_class in (Failure.HANG, Failure.COMMUNICATION) and (
-            found := hang_sentence(trial.path, trial.ended)
-        ):
+        is_silent = trial.failure_class in (Failure.HANG, Failure.COMMUNICATION)
+        if is_silent and (found := hang_sentence(trial.path, trial.ended)):
             yield Text(f"when it was ended: {found}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])

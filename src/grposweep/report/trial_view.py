@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -206,7 +206,8 @@ class TrialView:
 
     def last_value(self, metric: str) -> float | None:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
-        values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
+        tail = read_tail(self.path / paths.METRICS, TAIL_BYTES).split(b"\n")
+        values = (finite_or_none(line.get(metric)) for line in objects(reversed(tail)))
         return next((value for value in values if value is not None), None)
 
     @cached_property
@@ -295,9 +296,3 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
         return None
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
     return CurvePoint(line["step"], count_or_none(line.get("completions")) or 0, value, error, when)
-
-
-def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the complete lines at the end of a JSON lines file, last one first."""
-    tail = read_tail(path, TAIL_BYTES)
-    yield from objects(reversed(tail.split(b"\n")))

@@ -284,7 +284,8 @@ class SweepView:
     @cached_property
     def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return each invalid point with a problem of it; a point with several problems comes several times."""
-        return list(_invalid_problems(self.path / paths.INVALID))
+        lines = read_lines(self.path / paths.INVALID, point=dict, problems=list)
+        return [(line["point"], found) for line in lines for found in line["problems"] if isinstance(found, dict)]
 
     @cached_property
     def invalid_count(self) -> int:
@@ -465,13 +466,6 @@ def _controller(lease: Path) -> str:
     if host == socket.gethostname() and not exists(pid):
         return ""
     return f"process {pid} on {host}"
-
-
-def _invalid_problems(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for line in read_lines(path, point=dict, problems=list):
-        for problem in line["problems"]:
-            if isinstance(problem, dict):
-                yield line["point"], problem
 
 
 def _fixes(problem: Mapping[str, Any]) -> list[str]:

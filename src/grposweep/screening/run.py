@@ -58,9 +58,8 @@ def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
     generation = replace(experiment.generation, vllm_importance_sampling_correction=None)
     if generation.use_vllm:
         generation.vllm_importance_sampling_correction = False  # would need a forward pass
-    lora = replace(
-        experiment.model.lora, enabled=experiment.model.lora.enabled and experiment.model.quantization is not None
-    )
+    is_quantized = experiment.model.quantization is not None
+    lora = replace(experiment.model.lora, enabled=experiment.model.lora.enabled and is_quantized)
     return replace(
         experiment,
         lr=1e-6,
@@ -137,8 +136,7 @@ def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console
                     launcher.cancel(job_id)
                 ControlRequest(Action.STOP, reason="interrupted").write(folder)
             beat = Heartbeat.read(folder)
-            if beat is not None:
-                bar.update(task, completed=beat.step, total=beat.total or None)
+            bar.update(task, completed=beat.step, total=beat.total or None)
             time.sleep(POLL_SECONDS)
     trial.note_attempt(attempt, AttemptEventKind.ENDED, code=end.code)
     return end

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.files import VERSION, read_json, write_json
+from grporecipe.files import read_json, write_json
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import ValidPoints, candidates, distribution
 from grposweep.search.sampling import UNKNOWN, Sampling
@@ -149,7 +149,7 @@ class SweepStudy:
 
     def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
         """Store drawn points for the next controller."""
-        write_json(self._drawn, {"v": VERSION, "target": target, "points": list(points)})
+        write_json(self._drawn, {"target": target, "points": list(points)})
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point, and return its number. Raises ValueError for a point outside the space."""

@@ -185,9 +185,8 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
     """
     # A file of prompts has no default, so the base is whole only with one of those that are searched.
-    path = {
-        p.name: p.domain.values[0] for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)
-    }
+    files = [p.domain for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)]
+    path = {"task.path": files[0].values[0]} if files else {}
     base = points.experiment(path) if path else points.base
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     families = {known[:2] for known in REGISTRY}

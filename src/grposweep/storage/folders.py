@@ -121,18 +121,9 @@ class TrialFolder:
         is_over = result.is_final or self.control.ends_trial
         if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
             return  # no attempt, or one without a result yet
-        failure = self.failure
-        self.note_attempt(
-            begun.number,
-            AttemptEventKind.ENDED,
-            code=result.exit_code,
-            killed=False,
-            unseen=True,
-            failure=failure.name,
-            step=failure.step,
-            again=failure.again,
-            nodes=failure.nodes,
-        )
+        failure, ended = self.failure, AttemptEventKind.ENDED
+        decided = {"failure": failure.name, "step": failure.step, "again": failure.again, "nodes": failure.nodes}
+        self.note_attempt(begun.number, ended, code=result.exit_code, killed=False, unseen=True, **decided)
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """Return the metric at each evaluation, by optimizer step."""
@@ -310,9 +301,8 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
 
 def last_change(sweep: Path) -> float:
     """Return when a sweep began or its study last changed: clock time in seconds, from the dates of files."""
-    return max(
-        (path.stat().st_mtime for name in (paths.SWEEP, paths.JOURNAL) if (path := sweep / name).exists()), default=0
-    )
+    files = (sweep / paths.SWEEP, sweep / paths.JOURNAL)
+    return max((path.stat().st_mtime for path in files if path.exists()), default=0)
 
 
 def is_sweep(path: Path) -> bool:

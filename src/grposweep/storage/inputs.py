@@ -67,9 +67,8 @@ class Inputs:
 
     def write(self, sweep: Path) -> None:
         """Replace ``inputs.json``."""
-        write_json(
-            sweep / paths.INPUTS, {"copies": self.copies, "files": {n: asdict(f) for n, f in self.files.items()}}
-        )
+        files = {name: asdict(file) for name, file in self.files.items()}
+        write_json(sweep / paths.INPUTS, {"copies": self.copies, "files": files})
 
     @property
     def digests(self) -> dict[str, str]:

@@ -236,10 +236,8 @@ def prepare_sweep(
                 preparer.end()
                 console.print("interrupted while preparing; the same command begins it again")
                 return False
-            found = read_json(folder.path / paths.PREPARE_PROGRESS) or {}
-            bar.update(
-                task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
-            )
+            now = {"what": "", "done": 0, "total": None, **(read_json(folder.path / paths.PREPARE_PROGRESS) or {})}
+            bar.update(task, description=now["what"], completed=now["done"], total=now["total"])
     if code:
         raise UserError(_message(folder, code))
     return True
@@ -344,10 +342,8 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     if not validity.invalid:
         return
     print_invalid(console, validity)
-    never = [
-        f"{d}={label}" for d, labels in validity.valid_by_label().items() for label, n in labels.items() if not n[0]
-    ]
-    if never:
+    by_label = validity.valid_by_label().items()
+    if never := [f"{name}={label}" for name, labels in by_label for label, (valid, _) in labels.items() if not valid]:
         console.print(f"never valid with the other parameters in this space: {', '.join(never)}")
     verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
     lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
@@ -377,9 +373,8 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
             "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or the like, "
             "cluster.gpu_memory_gib=80, or a number of trials."
         )
-    settings = (
-        judged.validator.validate(point).setting for point in islice(judged.validity.valid_points(), ESTIMATED_POINTS)
-    )
+    points = islice(judged.validity.valid_points(), ESTIMATED_POINTS)
+    settings = (judged.validator.validate(point).setting for point in points)
     needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
     if not needs:
         raise UserError(

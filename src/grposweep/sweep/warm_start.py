@@ -78,11 +78,8 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
     # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
     task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
-    differing = [
-        name for name, value in asdict(base.task).items() if task[name] != value and name != "eval_generations"
-    ]
-    if differing:
-        keys = ", ".join(f"task.{name}" for name in differing)
+    unlike = [name for name, value in asdict(base.task).items() if task[name] != value]
+    if keys := ", ".join(f"task.{name}" for name in unlike if name != "eval_generations"):
         raise UserError(
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot be compared with "
             "ours. Leave that sweep out."
@@ -121,11 +118,9 @@ def _read(path: Path) -> WarmStart | None:
     if not _are_objects(first) or not _are_objects(observations):
         return None
     kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
-    if any(
-        set(record) != set(kinds) or not all(isinstance(record[name], kind) for name, kind in kinds.items())
-        for record in observations
-    ):
-        return None
+    for record in observations:
+        if record.keys() != kinds.keys() or not all(isinstance(record[name], kind) for name, kind in kinds.items()):
+            return None
     return WarmStart(first, [Observation(**record) for record in observations])
 
 
@@ -150,9 +145,8 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
         source = find_sweep(name, Path(base.outputs))
         found = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
         ranked = sorted(found, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
-        placed = [
-            (folder, value, *place) for folder, value in ranked if (place := _place(folder, validator)) is not None
-        ]
+        places = ((folder, value, _place(folder, validator)) for folder, value in ranked)
+        placed = [(folder, value, *place) for folder, value, place in places if place is not None]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
         first |= {freeze(point): point for point in best}
         observations += [
