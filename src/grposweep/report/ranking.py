@@ -170,8 +170,8 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
     found = []
     for group in points.values():
-        fresh = [trial for trial in group if trial.is_replicate] if ranking else []
-        counted = [trial for trial in fresh or group if trial.files == (fresh or group)[-1].files]
+        seen = [trial for trial in group if trial.is_replicate and ranking] or group
+        counted = [trial for trial in seen if trial.files == seen[-1].files]
         fate = places.get(group[0].number, (0, ""))[1]
         found.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)

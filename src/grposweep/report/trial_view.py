@@ -147,7 +147,8 @@ class TrialView:
         if self.objective is None or step is None:
             return ""
         noise = "not corrected: its noise is not known"
-        noise = noise if optimism is None else f"less {optimism:.4f}, the noise in a maximum"
+        if optimism is not None:
+            noise = f"less {optimism:.4f}, the noise in a maximum"
         return f"best evaluation, at step {step:,} ({noise})"
 
     @property

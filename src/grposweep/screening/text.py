@@ -82,8 +82,9 @@ def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
             live = (f"{steps:g}", f"{steps * share.mean:.1f}", f"{steps * share.mean * size:.0f}")
         cells = (f"{size}{'*' * (size == group)}", f"{share.mean:.0%}", f"{share.low:.0%} to {share.high:.0%}", *live)
         table.add_row(*cells, style="bold" if size == group else "")
-    lower = f"; rewards have more than two values: above G={screen.request.samples} a lower bound"
-    lower = "" if screen.is_binary else lower
+    lower = ""
+    if not screen.is_binary:
+        lower = f"; rewards have more than two values: above G={screen.request.samples} a lower bound"
     table.caption = f"G is batch.num_generations, * as set; completions are those of groups with a signal{lower}"
     table.caption_justify = "left"
     return table

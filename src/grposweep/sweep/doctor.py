@@ -299,5 +299,6 @@ def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:
     if not left:
         return f"{folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
-    hint = f"; --repair repairs {'it' if repairable == 1 else f'{repairable} of them'}" if repairable else ""
-    return f"{folder.path.name} has {count(len(left), 'problem')}{'' if repair else hint} ({counts})"
+    which = "it" if repairable == 1 else f"{repairable} of them"
+    hint = f"; --repair repairs {which}" if repairable and not repair else ""
+    return f"{folder.path.name} has {count(len(left), 'problem')}{hint} ({counts})"
