@@ -17,6 +17,7 @@ from grposweep.launchers.base import End
 from grposweep.schema import Experiment, Search
 from grposweep.search.space import Space, read_space
 from grposweep.storage import lease as lease_module
+from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.results import run_cost
@@ -117,7 +118,7 @@ def test_a_study_is_made_again_from_damaged_files(examples: int, name: str, swee
 
     def check(text: str) -> None:
         put(trial.path / name, text)
-        sweep.journal.unlink(missing_ok=True)
+        (sweep.path / paths.JOURNAL).unlink(missing_ok=True)
         study = open_study(sweep, read_space([LR]), "maximize", "eval_reward")
         assert len(study.trials) == 1
 

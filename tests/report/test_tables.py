@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.space_summary import InvalidRow, SpaceSummary, disk_report, invalid_table, print_space_summary
+from grposweep.report.space_summary import SpaceSummary, disk_report, invalid_table, print_space_summary
 from grposweep.report.tables import build_console, build_table, effects_table
-from grposweep.report.view import read_sweep
+from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
 from made import make_comparison
 
-LONG = InvalidRow("GB101", 8, "batch=small", "it does not divide the 32 completions of a rollout " * 3, ["a_key=1"])
+WHY = "it does not divide the 32 completions of a rollout " * 3
+LONG = InvalidPoints("GB101", 8, {"batch": "small"}, WHY, ["a_key=1"])
 
 
 @pytest.mark.parametrize("columns", [80, 120])

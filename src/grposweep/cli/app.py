@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from grporecipe.errors import ExitCode, UserError
@@ -34,7 +35,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def grposweep(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:  # fmt: skip  # an option a line reads best
     """Hyperparameter sweeps and a linter for GRPO fine-tuning recipes."""
 
@@ -102,10 +103,7 @@ def answer(work: Callable[[], int | None]) -> int:
     return code
 
 
-ConfigDir = Annotated[
-    Path | None,
-    typer.Option("--config-dir", metavar="DIR", help="Your copy of conf/ (grposweep init).", show_default=False),
-]
+ConfigDir = Annotated[Path | None, Option("--config-dir", metavar="DIR", help="Your copy of conf/ (grposweep init).")]
 OUTPUTS = Path("outputs")
 
 
@@ -131,12 +129,12 @@ def complete_name(context: typer.Context, incomplete: str) -> list[str]:
 
 _SWEEP: Any = {"help": "A name under outputs, or a path.", "autocompletion": complete_sweep}
 _NEWEST: Any = {**_SWEEP, "metavar": "SWEEP", "show_default": "the newest"}
-Named = Annotated[str | None, typer.Argument(**_NEWEST)]
-Required = Annotated[str, typer.Argument(**_SWEEP, show_default=False)]
-_TRIALS: Any = {"show_default": False, "autocompletion": complete_name,
+Named = Annotated[str | None, Argument(**_NEWEST)]
+Required = Annotated[str, Argument(**_SWEEP)]
+_TRIALS: Any = {"autocompletion": complete_name,
                 "help": "SWEEP: name or path, by default the newest. TRIAL: number, folder, best. Or SWEEP/TRIAL."}  # fmt: skip
 LOG_HELP = "A log of any trainer, or a folder with one, and its recipe if you like; or a trial, as for show."
-LogOrNames = Annotated[list[str], typer.Argument(metavar="LOG [RECIPE]|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
-Names = Annotated[list[str] | None, typer.Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
-NamesAndKeys = Annotated[list[str], typer.Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
-Outputs = Annotated[Path, typer.Option(help="Folder that holds the sweeps.")]
+LogOrNames = Annotated[list[str], Argument(metavar="LOG [RECIPE]|[SWEEP] TRIAL", **{**_TRIALS, "help": LOG_HELP})]
+Names = Annotated[list[str] | None, Argument(metavar="[SWEEP] [TRIAL] ...", **_TRIALS)]
+NamesAndKeys = Annotated[list[str], Argument(metavar="[SWEEP] TRIAL [key=value] ...", **_TRIALS)]
+Outputs = Annotated[Path, Option(help="Folder that holds the sweeps.")]

@@ -53,9 +53,8 @@ def show_plan(
     """Print the plans of recipe files side by side, or of a configuration given by overrides. Return 1 if one has errors."""
     named = _settings(items, options, gpu_gib, config_dir)
     rates = None if measured is None else _rates(measured)
-    hours = [
-        None if rates is None or (work := find_work(setting)) is None else rates.hours(work) for _, setting in named
-    ]
+    works = [find_work(setting) for _, setting in named]
+    hours = [None if rates is None or work is None else rates.hours(work) for work in works]
     named = [(name, _timed(setting, cost)) for (name, setting), cost in zip(named, hours, strict=True)]
     if as_json:
         for (name, setting), cost in zip(named, hours, strict=True):
@@ -94,7 +93,8 @@ def show_fit(
     items: Sequence[str], options: Options, gpu_gib: float | None, as_json: bool, config_dir: Path | None = None
 ) -> int:
     """Print how large each size can be on one GPU, or on each known GPU. Return 1 if it fits on none."""
-    (name, setting), *others = _settings(items[:1] if _are_files(items) else items, options, gpu_gib, config_dir)
+    are_overrides = all("=" in item for item in items)
+    (name, setting), *others = _settings(items if are_overrides else items[:1], options, gpu_gib, config_dir)
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
@@ -119,25 +119,25 @@ def show_fit(
         one = None if setting.gpu_memory_gib is None else found[0][1]
         console.print(gpu_table(found) if one is None else fit_table(setting, one))
         if one is not None:
-            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.", highlight=False)
+            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.")
             if not one.starts:
                 needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
-                console.print(needs, highlight=False)
+                console.print(needs)
         # memory problems are part of the estimate above
         for problem in check(setting.replace({"gpu_memory_gib": None})):
             if problem.severity == "error" or problem.code == UNSTATED:
-                console.print(f"{problem.code} {render_problem(setting, problem)}", markup=False, style="red")
-        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width), highlight=False)
+                console.print(f"{problem.code} {render_problem(setting, problem)}", style="red")
+        console.print(memory_bars(memory, setting.gpu_memory_gib, console.width))
         for line in (savings_line(savings), host_line(host)):
             if line:
-                console.print(line, highlight=False)
+                console.print(line)
         _print_assumptions(console, setting)
     return int(all(fitted.verdict == VERDICTS[False] for _, fitted in found))
 
 
 def _print_assumptions(console: Console, setting: Setting, head: str = "") -> None:
     for line in memory_assumptions(setting):
-        console.print(f"{head}{line}", markup=False, highlight=False)
+        console.print(f"{head}{line}")
 
 
 def _rates(sweep: str) -> Rates:
@@ -149,10 +149,6 @@ def _rates(sweep: str) -> Rates:
     if rates is None:
         raise UserError(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
     return rates
-
-
-def _are_files(items: Sequence[str]) -> bool:
-    return any("=" not in item for item in items)
 
 
 def _settings(
@@ -199,7 +195,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
     from grposweep.search.parse import parse_space, split_tokens
-    from grposweep.search.validity import Validator, check_space, distinct_experiments
+    from grposweep.search.validity import Validator, check_space
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
@@ -214,11 +210,9 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
         validity = evaluate_grid(validator)
         if validity.valid:
             searched = [parameter.name for parameter in space.parameters]
-            refuse_mistakes(check_switches(searched, lambda section: distinct_experiments(validity, section)))
+            refuse_mistakes(check_switches(searched, validity.distinct))
         console = build_console()
-        console.print(
-            f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid", highlight=False
-        )
+        console.print(f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid")
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))
@@ -271,17 +265,17 @@ def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None
     for name, setting in synchronous:
         memory = estimate(setting)
         if memory is not None:
-            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name), highlight=False)
+            console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name))
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
         if not setting.asynchronous:
             if setting.architecture is not None:
                 _print_assumptions(console, setting, head)
             for note in notes(setting):
-                console.print(f"{head}{note}", markup=False)
+                console.print(f"{head}{note}")
         for problem in _problems(setting):
             style = "red" if problem.severity == "error" else "yellow"
-            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", markup=False, style=style)
+            console.print(f"{head}{problem.code} {render_problem(setting, problem)}", style=style)
 
 
 def _label_table(by_label: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Table:

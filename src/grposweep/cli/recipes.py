@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
+from typer import Argument, Option
 
 from grporecipe.errors import UserError
 from grporecipe.registries import FRAMEWORKS
@@ -38,36 +38,24 @@ class LintFormat(StrEnum):
     sarif = "sarif"
 
 
-Files = Annotated[
-    list[Path] | None,
-    typer.Argument(help="Recipes, scripts that launch one, or folders of them.", show_default=False),
-]
-Processes = Annotated[
-    int | None, typer.Option(min=1, help="Training processes, without the GPUs of a vLLM server.", show_default=False)
-]
+Files = Annotated[list[Path] | None, Argument(help="Recipes, scripts that launch one, or folders of them.")]
+Processes = Annotated[int | None, Option(min=1, help="Training processes, without the GPUs of a vLLM server.")]
 TrlVersion = Annotated[
-    str | None,
-    typer.Option(metavar="X.Y[.Z]", help="The same, for recipes of TRL and Open-R1.", hidden=True),
+    str | None, Option(metavar="X.Y[.Z]", help="The same, for recipes of TRL and Open-R1.", hidden=True)
 ]
 FrameworkVersion = Annotated[
     str | None,
-    typer.Option(
-        metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"
-    ),
+    Option(metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"),
 ]
-DatasetSize = Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)]
-Gpu = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...", show_default=False),
-]
-GpuMemory = Annotated[
-    float | None, typer.Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.", show_default=False)
-]
+Ranks = Annotated[int | None, Option(min=1, help="Training processes.")]
+Gpus = Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --processes.")]
+VllmGpus = Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")]
+RecipeFramework = Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")]
+DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
+Gpu = Annotated[str | None, Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...")]
+GpuMemory = Annotated[float | None, Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.")]
 Measured = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SWEEP", help="Estimate GPU hours from the finished trials of this sweep.", show_default=False
-    ),
+    str | None, Option(metavar="SWEEP", help="Estimate GPU hours from the finished trials of this sweep.")
 ]
 LINES = (
     'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} per line from '
@@ -84,7 +72,7 @@ LINES = (
 )
 def lint(
     files: Files = None,
-    framework: Annotated[Framework, typer.Option(help="auto detects it from keys and paths.")] = "auto",
+    framework: Annotated[Framework, Option(help="auto detects it from keys and paths.")] = "auto",
     processes: Processes = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
@@ -92,21 +80,19 @@ def lint(
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
     format: Annotated[
-        LintFormat, typer.Option(help="json is one object per recipe, one per line; github annotates a pull request.")
+        LintFormat, Option(help="json is one object per recipe, one per line; github annotates a pull request.")
     ] = LintFormat.text,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write the fixes that do not change training. Shell scripts are not edited.")
+        bool, Option("--fix", help="Write the fixes that do not change training. Shell scripts are not edited.")
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
+        bool, Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Write nothing: show what --fix would change.")] = False,
-    statistics: Annotated[bool, typer.Option("--statistics", help="Print only counts, by rule.")] = False,
-    select: Annotated[list[str] | None, typer.Option(help="Only these rules (GB101, GB).", show_default=False)] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="Rules or families to leave out.", show_default=False)
-    ] = None,
-    stdin_jsonl: Annotated[bool, typer.Option("--stdin-jsonl", help=LINES)] = False,
+    diff: Annotated[bool, Option("--diff", help="Write nothing: show what --fix would change.")] = False,
+    statistics: Annotated[bool, Option("--statistics", help="Print only counts, by rule.")] = False,
+    select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
+    ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
+    stdin_jsonl: Annotated[bool, Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
     """Check GRPO recipes: errors, their lines and fixes.
 
@@ -149,9 +135,7 @@ def lint(
 
 
 @command("grposweep rules", "grposweep rules GB101")
-def rules(
-    code: Annotated[str | None, typer.Argument(help="A rule or family: GB101, GB.", show_default=False)] = None,
-) -> None:
+def rules(code: Annotated[str | None, Argument(help="A rule or family: GB101, GB.")] = None) -> None:
     """List the rules, or explain one."""
     from grporecipe.linting.rule_docs import explain_rules
 
@@ -164,19 +148,19 @@ def rules(
     "grposweep plan batch=auto batch.prompts_per_step=32 cluster.processes=8",
 )
 def plan(
-    items: Annotated[list[str], typer.Argument(help="Recipes, or overrides key=value of grposweep.", show_default=False)],
-    framework: Annotated[Framework, typer.Option(help="The recipes' framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, instead of --processes.", show_default=False)] = None,
-    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
+    items: Annotated[list[str], Argument(help="Recipes, or overrides key=value of grposweep.")],
+    framework: Annotated[Framework, Option(help="The recipes' framework; auto detects it from keys and paths.")] = "auto",
+    processes: Ranks = None,
+    gpus: Gpus = None,
+    vllm_gpus: VllmGpus = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
-    dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
+    dataset_size: DatasetSize = None,
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
     measured: Measured = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
+    format: Annotated[Format, Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Show batch sizes, steps and epochs of recipes.
 
@@ -198,15 +182,12 @@ def plan(
     "grposweep screen task=jsonl task.path=prompts.jsonl --prompts 256",
 )
 def screen(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Overrides key=value, as for a run.", show_default=False)
-    ] = None,
-    samples: Annotated[int, typer.Option(min=2, help="Completions of each prompt.")] = 16,
+    overrides: Annotated[list[str] | None, Argument(help="Overrides key=value, as for a run.")] = None,
+    samples: Annotated[int, Option(min=2, help="Completions of each prompt.")] = 16,
     prompts: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of prompts, sampled at random.", show_default="all training prompts"),
+        int | None, Option(min=1, help="Number of prompts, sampled at random.", show_default="all training prompts")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Find the prompts that carry a training signal.
 
@@ -238,7 +219,7 @@ def screen(
     with counting_interrupts() as interrupts:
         screen = run_screen(experiment, samples, prompts, console, interrupts)
     if screen is None:
-        console.print("interrupted; run the same command to continue", highlight=False)
+        console.print("interrupted; run the same command to continue")
         return ExitCode.INTERRUPTED
     steps = prompts_by_group(experiment, {"train_prompts": screen.data.train_prompts})
     group, limit = experiment.batch.num_generations, experiment.generation.max_completion_length
@@ -248,7 +229,7 @@ def screen(
         print(dumps(as_json(screen, advice, group, steps, limit)))
         return ExitCode.FINISHED
     print_screen(console, screen, advice, group, steps, limit)
-    console.print(f"  {screen.folder / paths.KEPT} ({kept} prompts)", highlight=False, soft_wrap=True)
+    console.print(f"  {screen.folder / paths.KEPT} ({kept} prompts)", soft_wrap=True)
     return ExitCode.FINISHED
 
 
@@ -256,16 +237,16 @@ def screen(
     "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
 )
 def fit(
-    items: Annotated[list[str], typer.Argument(help="A recipe, or overrides key=value of grposweep.", show_default=False)],
+    items: Annotated[list[str], Argument(help="A recipe, or overrides key=value of grposweep.")],
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    framework: Annotated[Framework, typer.Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
+    framework: RecipeFramework = "auto",
+    processes: Ranks = None,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
-    format: Annotated[Format, typer.Option(help="text, or one JSON object per GPU, one per line.")] = Format.text,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    format: Annotated[Format, Option(help="text, or one JSON object per GPU, one per line.")] = Format.text,
+    json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Estimate whether a recipe fits a GPU.
 
@@ -287,16 +268,16 @@ def fit(
     "grposweep translate recipe.yaml --to grposweep -o .",
 )
 def translate(
-    file: Annotated[Path, typer.Argument(help="A recipe, or a script that launches one.", show_default=False)],
-    to: Annotated[Target, typer.Option(help="Target framework; grposweep: configuration groups for run.py.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A folder; otherwise stdout.", show_default=False)] = None,
-    framework: Annotated[Framework, typer.Option(help="The recipe's framework; auto detects it from keys and paths.")] = "auto",
-    processes: Annotated[int | None, typer.Option(min=1, help="Training processes.", show_default=False)] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs, instead of --processes.", show_default=False)] = None,
-    vllm_gpus: Annotated[int, typer.Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")] = 0,
+    file: Annotated[Path, Argument(help="A recipe, or a script that launches one.")],
+    to: Annotated[Target, Option(help="Target framework; grposweep: configuration groups for run.py.")],
+    output: Annotated[Path | None, Option("--output", "-o", help="A folder; otherwise stdout.")] = None,
+    framework: RecipeFramework = "auto",
+    processes: Ranks = None,
+    gpus: Gpus = None,
+    vllm_gpus: VllmGpus = 0,
     trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
-    dataset_size: Annotated[int | None, typer.Option(min=1, help="Training prompts.", show_default=False)] = None,
+    dataset_size: DatasetSize = None,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Convert a recipe to another framework.
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
+from typer import Argument, Option
 
 from grporecipe.errors import UserError
 from grporecipe.registries import FRAMEWORKS
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 # Hydra's own flags and --help
 HYDRA = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 HydraArguments: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value] ...", help="Overrides and flags of Hydra.", show_default=False),
+    list[str] | None, Argument(metavar="[key=value] ...", help="Overrides and flags of Hydra.")
 ]
 
 
@@ -50,7 +49,7 @@ def sweep(arguments: HydraArguments = None) -> None:
 
 
 @command("grposweep init                    # writes conf/", "grposweep init experiments/conf")
-def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path("conf")) -> None:
+def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf")) -> None:
     """Copy conf/ and a starter study into your project.
 
     Edit the copy, and pass it with --config-dir.
@@ -66,10 +65,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder to write.")] = Path
     "grposweep rerun lr_batch 7 lr=1e-3           # with a change",
     "grposweep rerun 7 force=true                 # again",
 )
-def rerun(
-    names: NamesAndKeys,
-    outputs: Outputs = Path("outputs"),
-) -> int:  # fmt: skip  # an option a line reads best
+def rerun(names: NamesAndKeys, outputs: Outputs = Path("outputs")) -> int:
     """Repeat a trial exactly, or with a change.
 
     Configuration and seeds are those of the trial, and so is the code if the sweep kept a copy.
@@ -84,15 +80,15 @@ def rerun(
 
 def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder", list[str]]:
     """Return the trial that is named before the overrides."""
-    from grposweep.report.view import find_names
-    from grposweep.sweep.rerun import find_trial
+    from grposweep.report.view import find_names, read_sweep
+    from grposweep.storage.folders import TrialFolder
 
     overrides = [word for word in names if ("=" in word or word.startswith("~")) and not Path(word).exists()]
     words = [word for word in names if word not in overrides]
     (folder, trial), *others = find_names(words, outputs, reruns=False)
     if not trial or others:
         raise UserError(f"{' '.join(words) or 'no name'}: name one trial, such as lr_batch 7, lr_batch/7 or best.")
-    return find_trial(trial, str(folder.path), outputs), overrides
+    return TrialFolder(read_sweep(folder).trial(trial).path), overrides
 
 
 @command(
@@ -101,7 +97,7 @@ def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder"
 )
 def fork(
     names: NamesAndKeys,
-    at: Annotated[int, typer.Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.", show_default=False)],
+    at: Annotated[int, Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.")],
     outputs: Outputs = Path("outputs"),
 ) -> int:  # fmt: skip  # an option a line reads best
     """Continue a trial from a checkpoint with changed values.
@@ -120,14 +116,8 @@ def fork(
     return fork_trial(trial, at, changes)
 
 
-@command(
-    "grposweep retry           # all failed trials of the newest sweep",
-    "grposweep retry lr_batch 3 7",
-)
-def retry(
-    names: Names = None,
-    outputs: Outputs = Path("outputs"),
-) -> int:  # fmt: skip  # an option a line reads best
+@command("grposweep retry           # all failed trials of the newest sweep", "grposweep retry lr_batch 3 7")
+def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     """Retry failed trials and resume their sweep.
 
     Each trial continues from its last checkpoint, or from the beginning if its files have changed.
@@ -172,10 +162,10 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
 )
 def best(
     sweep: Named = None,
-    export: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write.", show_default=False)] = None,
-    form: Annotated[ExportFormat | None, typer.Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
-    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="ZIP with its files.", show_default=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that holds something else.")] = False,
+    export: Annotated[Path | None, Option(metavar="FILE", help="File to write.")] = None,
+    form: Annotated[ExportFormat | None, Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
+    pack: Annotated[Path | None, Option(metavar="FILE", help="ZIP with its files.")] = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that holds something else.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show a sweep's best trial, or write what repeats it."""
@@ -199,17 +189,12 @@ def best(
 )
 def export(
     sweep: Named = None,
-    format: Annotated[TableFormat, typer.Option(help="csv, a JSON list, or a table.")] = TableFormat.csv,
-    columns: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these columns.", show_default="all")
-    ] = None,
-    history: Annotated[bool, typer.Option("--history", help="Every metric at every step: one row per value.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file.", show_default="stdout")] = None,
+    format: Annotated[TableFormat, Option(help="csv, a JSON list, or a table.")] = TableFormat.csv,
+    columns: Annotated[str | None, Option(metavar="NAMES", help="Only these columns.", show_default="all")] = None,
+    history: Annotated[bool, Option("--history", help="Every metric at every step: one row per value.")] = False,
+    output: Annotated[Path | None, Option("--output", "-o", help="A file.", show_default="stdout")] = None,
     figures: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the figures as SVG and PDF there (needs matplotlib).", show_default=False
-        ),
+        Path | None, Option(metavar="DIR", help="Write the figures as SVG and PDF there (needs matplotlib).")
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
@@ -218,7 +203,7 @@ def export(
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
     from grporecipe.files import write_text
-    from grposweep.report.export import render_history, render_rows
+    from grposweep.report.export import render_history, render_rows, writable
     from grposweep.report.view import open_sweep
 
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
@@ -239,10 +224,8 @@ def export(
     if output is None:
         write_data(text)
         return
-    try:
+    with writable(f"--output {output}: it"):
         write_text(output, text)
-    except OSError as error:
-        raise UserError(f"--output {output}: it cannot be written ({error.strerror}). Name a file that can.") from error
 
 
 @command(
@@ -251,10 +234,7 @@ def export(
     "grposweep compare lr_batch/3 kl_grid/7",
     "grposweep compare lr_batch outputs/other/trials/0004-3f9a1c",
 )
-def compare(
-    names: Names = None,
-    outputs: Outputs = Path("outputs"),
-) -> None:
+def compare(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
     """Compare trials, or the best trials of sweeps.
 
     Shows settings, curves, and whether the difference is significant.
@@ -271,7 +251,7 @@ def compare(
     context_settings={"ignore_unknown_options": True},
 )
 def space(
-    arguments: Annotated[list[str], typer.Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...", show_default=False)],
+    arguments: Annotated[list[str], Argument(help="A sweep as run.py takes it: -m lr=1e-4,3e-4 ...")],
     config_dir: ConfigDir = None,
 ) -> int:  # fmt: skip  # an option a line reads best
     """Count the valid and invalid points of a sweep.
@@ -299,7 +279,7 @@ def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
 @command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")
 def doctor(
     sweep: Required,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
+    repair: Annotated[bool, Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
     """Check the files of a sweep, and repair them.

@@ -177,9 +177,8 @@ def _refuse_parts_of_hydra(arguments: list[str]) -> None:
     """Raise UserError for an override of a part that would be ignored, or would replace grposweep."""
     for argument in arguments:
         name = override_name(argument)
-        name = (
-            name.replace(".", "/", 1) if name in ("hydra.launcher", "hydra.sweeper") else name
-        )  # Hydra takes any value
+        if name in ("hydra.launcher", "hydra.sweeper"):  # Hydra takes any value
+            name = name.replace(".", "/", 1)
         part = next((part for part in REPLACED if name == part or name.startswith(f"{part}.")), None)
         if part is not None and argument.lstrip("+") != "hydra/sweeper=grposweep":
             raise UserError(f"{argument}: {REPLACED[part]}")

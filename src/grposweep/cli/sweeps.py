@@ -4,7 +4,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from grporecipe.errors import UserError
 from grposweep.cli.app import OUTPUTS, ConfigDir, LogOrNames, Named, Names, Outputs, command
@@ -18,8 +18,8 @@ from grposweep.storage import paths
 )
 def status(
     sweep: Named = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Show it live until the sweep is done, or Ctrl-C.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Show the progress of a sweep.
@@ -64,15 +64,14 @@ def show(names: Names = None, outputs: Outputs = Path("outputs")) -> None:
 )
 def diagnose(
     names: LogOrNames,
-    watch: Annotated[bool, typer.Option("--watch", help="Read it again until it ends or --fail-on.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between readings.")] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Read it again until it ends or --fail-on.")] = False,
+    interval: Annotated[float, Option(min=0.1, metavar="SECONDS", help="Between readings.")] = 10.0,
+    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
     fail_on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAMES",
             help="Exit with code 1 on these findings: collapse, problem, flat, ..., separated by commas.",
-            show_default=False,
         ),
     ] = None,
     outputs: Outputs = Path("outputs"),
@@ -115,8 +114,7 @@ def _log(names: list[str], outputs: Path) -> Path:
 @command("grposweep list", "grposweep list /shared/experiments", name="list")
 def list_(
     folder: Annotated[
-        Path | None,
-        typer.Argument(help="Folder to search, a few levels deep.", show_default="the configuration's outputs"),
+        Path | None, Argument(help="Folder to search, a few levels deep.", show_default="the configuration's outputs")
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -136,10 +134,10 @@ def list_(
     console = build_console(SCREEN_COLUMNS)
     for place in dict.fromkeys(view.path.parent if is_elsewhere else here for view in views):
         if is_elsewhere:
-            console.print(f"in {place}:", markup=False, soft_wrap=True)
+            console.print(f"in {place}:", soft_wrap=True)
         console.print(sweeps_table(view for view in views if not is_elsewhere or view.path.parent == place))
     for why in damaged:
-        console.print(why, style="yellow", markup=False, soft_wrap=True)
+        console.print(why, style="yellow", soft_wrap=True)
 
 
 def _outputs_of(config_dir: Path | None) -> Path:
@@ -157,7 +155,7 @@ def report(
     sweep: Named = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
+        Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
     ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
@@ -175,13 +173,13 @@ def report(
     view = open_sweep(sweep, outputs)
     path = write_report(view, output)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
-    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", markup=False, soft_wrap=True)
+    build_console(SCREEN_COLUMNS).print(f"{path} ({size})", soft_wrap=True)
 
 
 @command("grposweep serve", "grposweep serve lr_batch --port 8000")
 def serve(
     sweep: Named = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.", show_default=False)] = 0,
+    port: Annotated[int, Option(min=0, max=65535, help="0: any free port.", show_default=False)] = 0,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Serve a sweep's report on this machine.

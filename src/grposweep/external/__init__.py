@@ -180,7 +180,8 @@ class TrainerStateTail:
         except (OSError, ValueError):  # the file is being written or was just rotated
             return []
         new, self.seen = history[self.seen :], max(self.seen, len(history))
-        return [as_entry(line) for line in new if not is_summary(line)]
+        # a run's last line has times and the mean loss, and is not a step
+        return [as_entry(line) for line in new if "train_runtime" not in line]
 
     def _states(self) -> list[Path]:
         return [*self.output.glob(NAME), *self.output.glob(f"checkpoint-*/{NAME}")]
@@ -190,8 +191,3 @@ def as_entry(line: dict[str, Any]) -> Entry:
     """Convert a line of the history; the keys of evaluations identify them."""
     kind = "eval" if any(name.startswith("eval_") for name in line) else "train"
     return Entry(kind, int(line.get("step", 0)), {name: value for name, value in line.items() if name != "step"})
-
-
-def is_summary(line: dict[str, Any]) -> bool:
-    """Return whether a line is a run's last one, with times and the mean loss, which is not a step."""
-    return "train_runtime" in line

@@ -24,20 +24,9 @@ def build_ms_swift(trial: Trial) -> ExternalProgram:
     own = ["--add_version", "false", "--output_dir", str(trial.output)]
     ours = with_callback(trial.recipe) if not {"--external_plugins", "--callbacks"} & set(trainer.arguments) else []
     again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
-    command = [
-        interpreter(trainer),
-        "-c",
-        CODE,
-        "rlhf",
-        str(trial.file),
-        *own,
-        *ours,
-        *again,
-        *trainer.arguments,
-    ]
-    environment = (
-        {"NPROC_PER_NODE": str(place.ranks)} if place.processes > 1 else {}
-    )  # a single process needs no torchrun
+    command = [interpreter(trainer), "-c", CODE, "rlhf", str(trial.file), *own, *ours, *again, *trainer.arguments]
+    # a single process needs no torchrun
+    environment = {"NPROC_PER_NODE": str(place.ranks)} if place.processes > 1 else {}
     if place.nodes > 1:
         environment |= {"NNODES": str(place.nodes), "NODE_RANK": str(place.node), "MASTER_ADDR": place.address,
                         "MASTER_PORT": str(place.port)}  # fmt: skip

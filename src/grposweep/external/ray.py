@@ -15,10 +15,8 @@ from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.planning import steps_per_rollout
 from grposweep.external import RECIPE, Entry, ExternalProgram, RayCluster, Trial, interpreter
 
-MEASURED = (
-    "val/reward_score",
-    "val-core/",
-)  # either framework's name of the held-out reward, eval_reward in this project
+# Either framework's name of the held-out reward, eval_reward in this project.
+MEASURED = ("val/reward_score", "val-core/")
 
 
 def build_easyr1(trial: Trial) -> ExternalProgram:

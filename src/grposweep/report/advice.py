@@ -13,8 +13,9 @@ from grposweep.redaction import redact
 from grposweep.report.completions import warning
 from grposweep.report.ranking import RankedPoint, is_of_evaluation
 from grposweep.report.trial_view import State, TrialView
-from grposweep.report.view import BEST, SweepView, as_mapping
+from grposweep.report.view import BEST, SweepView
 from grposweep.search.space import Interval
+from grposweep.storage.records import as_mapping
 
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
 NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
@@ -55,16 +56,13 @@ def advise(view: SweepView) -> Advice | None:
         return None
     best, tied = view.leaderboard[0], _tied(view)
     edges = list(_edges(view, best.first))
-    limits = [
-        *_changed_nothing(view),
-        *_measured_differently(view),
-        *_uncertainty(view, tied),
-        *(text for text, _ in edges),
-    ]
+    limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
+    limits += [text for text, _ in edges]
     limits += [*_collapses(view)] or _none_significant(view)
     steps = [*(step for _, step in edges), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
-    steps = steps or list(_longer(view)) or [_another_seed(view)]
+    another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
+    steps = steps or list(_longer(view)) or [another_seed]
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
             value = best.gain.text if best.gain else best.text
@@ -94,11 +92,8 @@ def tie_sentences(view: SweepView) -> list[str]:
     if not verdict and (best.source == "seeds" or best.fate or not tied):
         return measured
     steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
-    return [
-        *measured,
-        *([verdict] if verdict else _uncertainty(view, tied)),
-        *(f"{step.text}: {step.command}" for step in steps),
-    ]
+    why = [verdict] if verdict else _uncertainty(view, tied)
+    return [*measured, *why, *(f"{step.text}: {step.command}" for step in steps)]
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -130,11 +125,8 @@ def _is_one_log(group: Sequence[TrialView]) -> bool:
 
 def _logged(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a training did in a line of its log: rewards, losses and norms, and not times, rates and speeds."""
-    return {
-        name: value
-        for name, value in line.items()
-        if any(part in name for part in ("reward", "loss", "grad_norm", "kl"))
-    }
+    kinds = ("reward", "loss", "grad_norm", "kl")
+    return {name: value for name, value in line.items() if any(kind in name for kind in kinds)}
 
 
 def _measured_differently(view: SweepView) -> list[str]:
@@ -286,15 +278,12 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
     for name in sorted(small, key=lambda name: found.shares[name])[:1]:
         text = f"Fix {name}, which is {found.shares[name]:.0%} of what decides"
         yield _next_sweep(view, text, name, override_text(best.point[name]))
-    clear = [
-        c for c in found.contrasts if c.is_significant and c.parameter in names and c.holds(best.point[c.parameter])
-    ]
-    for contrast in clear[:1]:
+    clear = [contrast for contrast in found.contrasts if contrast.is_significant and contrast.parameter in names]
+    for contrast in [each for each in clear if each.holds(best.point[each.parameter])][:1]:
         name, part = contrast.parameter, contrast.better
         if isinstance(part, Interval):
-            yield _next_sweep(
-                view, f"Narrow {name} to its better half", name, _interval((part.low, part.high), part.log)
-            )
+            half = _interval((part.low, part.high), part.log)
+            yield _next_sweep(view, f"Narrow {name} to its better half", name, half)
         elif len(best.point) > 1:
             value = override_text(part.labels[0])
             yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
@@ -320,7 +309,7 @@ def _interval(bounds: tuple[float, float], log: bool) -> str:
 def _collapses(view: SweepView) -> Iterator[str]:
     """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
     ended = [(trial, value) for trial in view.searched if (value := _reached(trial)) is not None]
-    lost = {trial.number for trial, value in ended if _is_below_start(view, trial, value)}
+    lost = {t.number for t, value in ended if t.start is not None and view.sign * value > view.sign * t.start}
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
         kept = [number for trial, number in numbers.items() if trial not in lost]
@@ -333,20 +322,12 @@ def _reached(trial: TrialView) -> float | None:
     return trial.reached if trial.objective is None else trial.objective
 
 
-def _is_below_start(view: SweepView, trial: TrialView, value: float) -> bool:
-    return trial.start is not None and view.sign * value > view.sign * trial.start
-
-
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):
             key = f"schedule.{name}"
             yield Step("Train twice as long", _command(view, {key: f"{2 * length:g}"}))
-
-
-def _another_seed(view: SweepView) -> Step:
-    return Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
 
 
 def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
@@ -366,15 +347,10 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
             yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
         yield from _longer(view)
     finished = [trial.number for trial in view.searched if trial.objective is not None]
-    is_late = (
-        sorted(finished).index(best.first.number) >= LATE * len(finished) if best.first.number in finished else False
-    )
-    if is_late and view.ranges and view.is_over:
-        more = str(2 * len(view.searched))
-        yield Step(
-            "Continue the search: the best trial was among the last",
-            _command(view, {"search.trials": more}, keeps_name=True),
-        )
+    before = sum(number < best.first.number for number in finished)
+    if best.first.number in finished and before >= LATE * len(finished) and view.ranges and view.is_over:
+        more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
+        yield Step("Continue the search: the best trial was among the last", more)
     if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
         first = failed[0].number
         yield Step(f"See why {count(len(failed), 'trial')} failed", f"grposweep show {shlex.quote(view.name)} {first}")
@@ -404,8 +380,7 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
 
 def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:
     """Return the trials of a sweep that was extended after its recorded command; empty for any other."""
-    search = view.baseline.get("search")
-    planned = search.get("trials") if isinstance(search, dict) else None
+    planned = as_mapping(view.baseline.get("search")).get("trials")
     asked = [word.partition("=")[2] for word in words if word.startswith("search.trials=")]
     number = int(asked[-1]) if asked and asked[-1].isdecimal() else as_number(planned)
     return str(len(view.searched)) if number is not None and number < len(view.searched) else ""

@@ -284,9 +284,9 @@ def _measured_differently(first: Side, side: Side) -> str:
     """Return what makes the values of two sides no pure effect of training; empty if nothing does."""
     pairs = differences(first.trial.config, side.trial.config)
     keys = [key for key, here, there in pairs if ABSENT not in (here, there) and is_of_evaluation(key)]
-    text = (
-        f"\nThey are measured differently ({', '.join(keys)}), so this is no effect of training alone." if keys else ""
-    )
+    text = ""
+    if keys:
+        text = f"\nThey are measured differently ({', '.join(keys)}), so this is no effect of training alone."
     if first.trial.files and side.trial.files and first.trial.files != side.trial.files:
         text += "\nThey read other contents of reward or data files."
     return text

@@ -32,11 +32,7 @@ class Signs:
     @cached_property
     def found(self) -> list[str]:
         """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials without such metrics."""
-        return [
-            text
-            for text in (self._template(), self._repetition(), self._similar(), self._longer(), *self._drift())
-            if text
-        ]
+        return [*filter(None, (self._template(), self._repetition(), self._similar(), self._longer(), *self._drift()))]
 
     def _pair(self, name: str) -> tuple[float | None, float | None]:
         return finite_or_none(self.now.get(name)), finite_or_none(self.start.get(name))

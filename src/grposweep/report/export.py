@@ -5,8 +5,8 @@ import io
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -42,6 +42,15 @@ REPEATS = ("role", "seed", "of")
 AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
 
 
+@contextmanager
+def writable(what: str, instead: str = "Name a file that can.") -> Iterator[None]:
+    """Raise UserError if what this block writes cannot be written: no permission, a full disk, a folder in its place."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what} cannot be written ({error.strerror}). {instead}") from error
+
+
 def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     """Return all trials as ``csv`` (with a header), ``json`` (a list of objects), or a ``markdown`` or ``latex`` table.
 
@@ -61,10 +70,12 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
         rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["trial"]))
         return _readers_table([[_readers_cell(row[name]) for name in chosen] for row in rows], chosen, form)
     rows = [{name: row[name] for name in chosen or known} for row in rows]
-    if form == "json":
-        return json.dumps(rows, indent=1) + "\n"
+    return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or known)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     text = io.StringIO()
-    table = csv.DictWriter(text, chosen or known, lineterminator="\n")
+    table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
@@ -157,13 +168,7 @@ def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
 def render_history(view: SweepView, form: str) -> str:
     """Return all metrics of all trials in long format, one row per value, as ``csv`` or ``json``."""
     rows = list(history_rows(view))
-    if form == "json":
-        return json.dumps(rows) + "\n"
-    text = io.StringIO()
-    table = csv.DictWriter(text, HISTORY, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return json.dumps(rows) + "\n" if form == "json" else _csv(rows, HISTORY)
 
 
 # Sections about the sweep, not the trial.
@@ -188,21 +193,17 @@ def show_best(view: SweepView, file: Path | None, form: str | None, force: bool 
     console = build_console(SCREEN_COLUMNS)
     console.print(_screen(view, point), soft_wrap=True)
     for line in (*filter(None, [best.at_best]), *winner_warning(best)):
-        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     if file is not None:
         form = form or default_form(best, file)
         text = write_winner(view, best, form, file)
-        try:
+        with writable(f"--export {file}: it"):
             if not force and file.exists() and file.read_bytes() != text.encode():
                 raise UserError(
                     f"--export {file}: it exists, and holds something else. Name another file, or add --force."
                 )
             write_text(file, text)
-        except OSError as error:
-            raise UserError(
-                f"--export {file}: it cannot be written ({error.strerror}). Name a file that can."
-            ) from error
-        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", markup=False, soft_wrap=True)
+        console.print(f"wrote {file} (--as {form}); its first lines say how to use it", soft_wrap=True)
 
 
 def default_form(best: TrialView, file: Path) -> str:
@@ -314,18 +315,15 @@ def pack_winner(view: SweepView, file: Path) -> str:
         text = text if is_below else text.replace(name, target)
     missing = [name for name, path in found.items() if not path.is_file()]
     command = "grposweep run --config-dir . --config-name winner"
-    try:
-        with ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            archive.writestr("winner.yaml", f"# in this folder: {command}\n{text}")
-            archive.write(best.path / paths.RESULT, "expected/result.json")
-            archive.write(best.path / paths.METRICS, "expected/metrics.jsonl")
-            packages = (read_json(best.path / paths.PROVENANCE) or {}).get("packages", {})
-            archive.writestr("expected/packages.json", json.dumps(packages, indent=1))
-            for name, path in found.items():
-                if name not in missing:
-                    archive.write(path, name)
-    except OSError as error:
-        raise UserError(f"--pack {file}: it cannot be written ({error.strerror}). Name a file that can.") from error
+    with writable(f"--pack {file}: it"), ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("winner.yaml", f"# in this folder: {command}\n{text}")
+        archive.write(best.path / paths.RESULT, "expected/result.json")
+        archive.write(best.path / paths.METRICS, "expected/metrics.jsonl")
+        packages = (read_json(best.path / paths.PROVENANCE) or {}).get("packages", {})
+        archive.writestr("expected/packages.json", json.dumps(packages, indent=1))
+        for name, path in found.items():
+            if name not in missing:
+                archive.write(path, name)
     model = str(best.config.get("model", {}).get("path", ""))
     missing += [model] if Path(model).is_dir() else []
     lacking = f"not in it, so copy it there: {', '.join(missing)}\n" if missing else ""
@@ -376,9 +374,8 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     data = {} if is_theirs or form != "trl" else _data_and_rewards(view, experiment.task, setting)
     omitted = "" if is_theirs else _omitted(experiment.task)
     if data:
-        omitted = (
-            f"# Launch it in {view.provenance.get('working_directory')}. TRL chooses its held-out prompts itself.\n"
-        )
+        there = view.provenance.get("working_directory")
+        omitted = f"# Launch it in {there}. TRL chooses its held-out prompts itself.\n"
     if setting.model_name_or_path is None:
         omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     rest = yaml.safe_dump(data, sort_keys=False) if data else ""
@@ -445,7 +442,7 @@ class LoadedSweep:
     @cached_property
     def history(self) -> "pandas.DataFrame":
         """One row per logged value: trial, step (optimizer steps), completions, metric, value."""
-        return _frame(list(history_rows(self.view)), ["trial", "step", "completions", "metric", "value"])
+        return _frame(list(history_rows(self.view)), HISTORY)
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -465,9 +462,9 @@ def load_sweep(name: str | Path | None = None, outputs: str | Path = "outputs") 
     return LoadedSweep(open_sweep(None if name is None else str(name), Path(outputs)))
 
 
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> "pandas.DataFrame":
+def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> "pandas.DataFrame":
     try:
         import pandas  # half a second that only notebooks pay
     except ImportError as error:
         raise UserError("Data frames need pandas, which is not installed. Run pip install pandas.") from error
-    return pandas.DataFrame(rows, columns=None if rows else columns)
+    return pandas.DataFrame(rows, columns=None if rows else list(columns))

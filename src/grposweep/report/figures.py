@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from grporecipe.errors import UserError
 from grporecipe.files import as_number
 from grporecipe.terminal import label_text, short, short_names
+from grposweep.report.export import writable
 from grposweep.report.ranking import NORMAL
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
@@ -42,19 +43,15 @@ def write_figures(view: SweepView, folder: Path) -> list[Path]:
     if view.parameters:
         draws["parameters"] = _draw_parameters
     written = []
-    try:
+    style = rc_context(STYLE)  # type: ignore[arg-type]  # its names are literals in matplotlib's types
+    with writable(f"--figures {folder}: it", "Name a folder that can."), style:
         folder.mkdir(parents=True, exist_ok=True)
-        with rc_context(STYLE):  # type: ignore[arg-type]  # its names are literals in matplotlib's types
-            for name, draw in draws.items():
-                figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-                draw(view, figure)
-                for form, date in (("svg", "Date"), ("pdf", "CreationDate")):
-                    written.append(folder / f"{name}.{form}")
-                    figure.savefig(written[-1], metadata={date: None})
-    except OSError as error:
-        raise UserError(
-            f"--figures {folder}: it cannot be written ({error.strerror}). Name a folder that can."
-        ) from error
+        for name, draw in draws.items():
+            figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+            draw(view, figure)
+            for form, date in (("svg", "Date"), ("pdf", "CreationDate")):
+                written.append(folder / f"{name}.{form}")
+                figure.savefig(written[-1], metadata={date: None})
     return written
 
 

@@ -67,11 +67,8 @@ def hang_sentence(trial: Path, now: float | None = None) -> str:
     if silent:
         parts.insert(0, f"{_ranks(silent)} {'has' if len(silent) == 1 else 'have'} written no stack")
     since = (time.time() if now is None else now) - min(stack.since for stack in stacks)
-    return (
-        f"{', '.join(parts)} for {since / 60:.0f} min"
-        if since >= 60
-        else f"{', '.join(parts)} for {max(since, 0):.0f} s"
-    )
+    length = f"{since / 60:.0f} min" if since >= 60 else f"{max(since, 0):.0f} s"
+    return f"{', '.join(parts)} for {length}"
 
 
 def _part(ranks: Sequence[int], at: Place, step: int, is_rest: bool) -> str:

@@ -12,13 +12,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grporecipe.errors import UserError
 from grporecipe.files import as_number, write_text
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
-from grposweep.report.export import winner_texts
+from grposweep.report.export import winner_texts, writable
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import (
     basis_text,
@@ -32,6 +31,7 @@ from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
 from grposweep.storage.forks import ForkState
+from grposweep.storage.records import as_mapping
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
@@ -60,11 +60,9 @@ def write_report(view: SweepView, output: Path | None = None) -> Path:
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
     text = render_report(view)
-    try:
+    with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}). Set --output to a file that can.") from error
     return path
 
 
@@ -116,10 +114,13 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "rows": list(_rows(view)),
         "states": [(state.value, state.label) for state in State if view.count(state)],
         "stopped": [trial for trial in view.unfinished if trial.state is State.PRUNED],
-        "failures": list(_failures(view)),
+        "failures": [
+            (failure_label(name), [trial for trial in view.trials if trial.failure_class == name])
+            for name in view.failures()
+        ],
         "costs": list(_costs(view)),
         "provenance": list(_provenance(view)),
-        "packages": packages if isinstance(packages := view.provenance.get("packages"), dict) else {},
+        "packages": as_mapping(view.provenance.get("packages")),
         "diff": _diff(view),
         "overrides": [redact(text) for text in view.overrides],
     }
@@ -181,11 +182,6 @@ def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
         "time": format_duration(trial.seconds),
         "hours": hours,
     }
-
-
-def _failures(view: SweepView) -> Iterator[tuple[str, list[TrialView]]]:
-    for name in view.failures():
-        yield failure_label(name), [trial for trial in view.trials if trial.failure_class == name]
 
 
 def _costs(view: SweepView) -> Iterator[tuple[str, int, float, float]]:

@@ -85,15 +85,12 @@ LINES = (
 
 def _kl(s: Setting) -> str:
     """Where KL is, by which estimator, with which coefficient."""
-    places = {
-        "loss": (s.kl_estimator or "k3", s.beta),
-        "reward": (s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
-    }
-    asked = ("loss", "reward") if s.kl_placement == "both" else (s.kl_placement,)
-    words = [
-        f"{place}, {places[place][0]} x {places[place][1]:g}" for place in asked if place in places and places[place][1]
-    ]
-    return " and ".join(words) or "none"
+    places = (
+        ("loss", s.kl_estimator or "k3", s.beta),
+        ("reward", s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
+    )
+    asked = [found for found in places if s.kl_placement in (found[0], "both") and found[2]]
+    return " and ".join(f"{place}, {name} x {by:g}" for place, name, by in asked) or "none"
 
 
 COMPARED = (  # what tells recipes apart, apart from their sizes
@@ -217,9 +214,8 @@ def memory_assumptions(s: Setting) -> list[str]:
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
         )
     if s.asynchronous and s.architecture is not None:
-        weights = (
-            s.architecture.weights * (4 if s.weights_dtype == "float32" and s.autocast_dtype is None else 2) / 2**30
-        )
+        weight_bytes = 4 if s.weights_dtype == "float32" and s.autocast_dtype is None else 2
+        weights = s.architecture.weights * weight_bytes / GIB
         lines.append(
             f"Nothing is generated on a training GPU. The vLLM server's GPUs hold the weights ({weights:.1f} GiB, divided by "
             "tensor parallelism) and the KV cache in the rest of vLLM's share."

@@ -119,12 +119,9 @@ class RankedPoint:
     @property
     def basis(self) -> str:
         """On which seeds the value was measured."""
-        number = len(self.values)
-        return (
-            f"on {number}{' fresh' if self.is_fresh else ''} seeds"
-            if self.source == "seeds"
-            else ("on one fresh seed" if self.is_fresh else "in the search")
-        )
+        if self.source == "seeds":
+            return f"on {len(self.values)}{' fresh' if self.is_fresh else ''} seeds"
+        return "on one fresh seed" if self.is_fresh else "in the search"
 
     @property
     def brief(self) -> str:
@@ -145,9 +142,8 @@ class RankedPoint:
         starts = [trial.start for trial in self.seeds if trial.start is not None]
         if len(starts) < len(self.seeds):
             return None
-        sampled, before = (
-            average(found) for found in zip(*((t.sampling, t.start_sampling) for t in self.seeds), strict=True)
-        )
+        sampled = average([trial.sampling for trial in self.seeds])
+        before = average([trial.start_sampling for trial in self.seeds])
         half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
 
@@ -172,10 +168,12 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
     places = ranking.places if ranking else {}
     among = 1 if ranking else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
-    found = [
-        replace(_ranked(group, places, ranking is not None), among=among, sign=sign, is_mixed=is_mixed)
-        for group in points.values()
-    ]
+    found = []
+    for group in points.values():
+        seen = [trial for trial in group if trial.is_replicate and ranking] or group
+        counted = [trial for trial in seen if trial.files == seen[-1].files]
+        fate = places.get(group[0].number, (0, ""))[1]
+        found.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)
     return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
 
@@ -195,14 +193,6 @@ def replication_ranking(
 
 def _without_seed(point: Mapping[str, Any]) -> Hashable:
     return tuple(sorted((name, repr(label)) for name, label in point.items() if name != "seed"))
-
-
-def _ranked(finished: Sequence[TrialView], places: Mapping[int, tuple[int, str]], raced: bool) -> RankedPoint:
-    fresh = [trial for trial in finished if trial.is_replicate] if raced else []
-    counted = fresh or finished
-    counted = [trial for trial in counted if trial.files == counted[-1].files]
-    fate = places.get(finished[0].number, (0, ""))[1]
-    return RankedPoint(finished, counted, FATES.get(fate, fate))
 
 
 @dataclass(frozen=True)

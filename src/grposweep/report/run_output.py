@@ -61,7 +61,7 @@ class LiveDisplay:
 
     def say(self, line: str) -> None:
         """Print one lasting line above the display."""
-        self._console.print(line, markup=False)
+        self._console.print(line)
 
 
 def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
@@ -121,9 +121,7 @@ class RunEnd:
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
     exhausted: bool = False  # no valid point is left
-    reasons: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of failures that were printed, with the first trial of each
+    reasons: Mapping[str, int] = field(default_factory=dict)  # of printed failures, with the first trial of each
 
 
 def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
@@ -148,26 +146,24 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(effects_table(view, view.comparison))
     elif view.searched:
         console.print(leaderboard(view))
-    for line in _winner(view):
-        console.print(line, highlight=False, soft_wrap=True)
-    for line in tie_sentences(view):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in (*_winner(view), *tie_sentences(view)):
+        console.print(line, soft_wrap=True)
     for line in winner_warning(view.best):
-        console.print(line, style="yellow", highlight=False, markup=False)
+        console.print(line, style="yellow")
     if line := model_line(view, view.best):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True)
     _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
         first = "" if failed[0].reason in end.reasons else f": {failed[0].reason}"  # printed above
-        console.print(f"{len(failed)} failed, first trial {failed[0].number}{first}", style="yellow", markup=False)
-        console.print(HOW_TO_RETRY, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{len(failed)} failed, first trial {failed[0].number}{first}", style="yellow")
+        console.print(HOW_TO_RETRY, soft_wrap=True)
     for text in filter(None, (early_stopping_note(view), continue_note(view))):
-        console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"spent: {view.spent_text}", highlight=False)
+        console.print(text, soft_wrap=True)
+    console.print(f"spent: {view.spent_text}")
     for text, style in _run_end(view, end):
-        console.print(text, style=style, highlight=False, markup=False)
-    console.print(f"results in {view.path}", soft_wrap=True, highlight=False)
+        console.print(text, style=style)
+    console.print(f"results in {view.path}", soft_wrap=True)
 
 
 def _print_importance(console: Console, view: SweepView) -> None:
@@ -175,11 +171,11 @@ def _print_importance(console: Console, view: SweepView) -> None:
     found = view.importance
     if found.shares:
         text = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items())
-        console.print(f"what decided: {text}", highlight=False)
+        console.print(f"what decided: {text}")
     elif any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
         console.print(contrasts_table(found, view.metric))
     for text in parameter_sentences(view):
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 def _winner(view: SweepView) -> Iterator[str]:
@@ -274,11 +270,9 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
     budget = view.progress.budget_gpu_hours
     if end.overspent and left and budget is not None:
         rest, wanted = budget - view.gpu_hours, end.next_gpu_hours
-        state = (
-            "is spent"
-            if wanted is None
-            else f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
-        )
+        state = "is spent"
+        if wanted is not None:
+            state = f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
         again = "to continue, run the same command with a higher budget"
         yield f"search.budget_gpu_hours={budget:g} {state} with {count(left, 'trial')} to go; {again}", "yellow"
     if end.left_out:

@@ -69,11 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
         self.send_response(status)
-        for name, value in {
-            **HEADERS,
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(body)),
-        }.items():
+        headers = {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

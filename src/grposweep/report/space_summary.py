@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, build_table
+from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
 from grposweep.search.validity import DISK, SpaceValidity
 
@@ -28,43 +29,28 @@ LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously
 SHOWN_WARNINGS = 5
 
 
-@dataclass(frozen=True)
-class InvalidRow:
-    """A rule with invalid points: how many, an example, its message, and the fixes there."""
-
-    code: str
-    count: int
-    example: str
-    message: str
-    fixes: Sequence[str] = field(default_factory=tuple)
-
-
 def print_invalid(console: Console, validity: SpaceValidity) -> None:
-    """Print the invalid points by rule."""
-    console.print(invalid_table(invalid_rows(validity), validity.invalid, validity.total))
+    """Print the invalid points by rule, each with its first one and the verified fixes there."""
+    rows = [_invalid_points(validity, code, number) for code, number in validity.by_rule().items()]
+    console.print(invalid_table(rows, validity.invalid, validity.total))
 
 
-def invalid_rows(validity: SpaceValidity) -> list[InvalidRow]:
-    """Return the rules that make points invalid, each with its first example and the verified fixes of that example."""
-    return [_invalid_row(validity, code, number) for code, number in validity.by_rule().items()]
-
-
-def _invalid_row(validity: SpaceValidity, code: str, number: int) -> InvalidRow:
+def _invalid_points(validity: SpaceValidity, code: str, number: int) -> InvalidPoints:
     verdict = validity.first(code)
     problem, fixes = next((p, fixes) for p, fixes in verdict.fixes() if p.code == code)
-    example = short(validity.validator.space.finite_part(verdict.point)) if verdict.point else ""
-    return InvalidRow(code, number, example, problem.message, [str(fix) for fix in fixes] or [problem.broken.instead])
+    point, changes = validity.validator.space.finite_part(verdict.point), [str(fix) for fix in fixes]
+    return InvalidPoints(code, number, point, problem.message, changes or [problem.broken.instead])
 
 
-def invalid_table(rows: Iterable[InvalidRow], invalid: int, total: int) -> Table:
+def invalid_table(rows: Iterable[InvalidPoints], invalid: int, total: int) -> Table:
     """Return the invalid points by rule as a table."""
     wide = {"ratio": 1, **FOLD}
     columns = (("rule", {"no_wrap": True}), ("why (at one point)", wide), ("valid changes", wide))
     table = build_table(*columns, show_lines=True, title=f"{invalid} of {total} points invalid: they are not started")
     for row in rows:
         why = Text(row.message)
-        if row.example:
-            why.append(f"\n({row.example})", style="dim")
+        if row.point:
+            why.append(f"\n({short(row.point)})", style="dim")
         table.add_row(f"{row.code}\n{count(row.count, 'point')}", why, Text("\nor ".join(row.fixes)))
     return table
 
@@ -103,16 +89,16 @@ def print_space_summary(
 
     Raises UserError if the disk is too small for a new sweep.
     """
-    console.print(_size(summary, base), highlight=False)
+    console.print(_size(summary, base))
     if length := _length(summary.settings):
-        console.print(f"each trial: {length}", highlight=False)
+        console.print(f"each trial: {length}")
     if fewer := _held_out(base, prepared):
-        console.print(fewer, highlight=False, markup=False, soft_wrap=True)
+        console.print(fewer, soft_wrap=True)
     if summary.budget:
-        console.print(summary.budget, highlight=False)
+        console.print(summary.budget)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
-        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow", markup=False)
+        console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow")
     if base.rules.ignore:
         console.print(f"rules switched off: {', '.join(base.rules.ignore)}", style="yellow")
     if not summary.left:
@@ -126,14 +112,11 @@ def print_space_summary(
     report = disk_report(needed, folder, paused)
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
         raise UserError(f"{report}. To start anyway, set rules.ignore=[{DISK}].")
-    console.print(report, highlight=False)
+    console.print(report)
     if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
-        console.print(
-            f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})",
-            highlight=False,
-        )
+        console.print(f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})")
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:

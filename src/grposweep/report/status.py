@@ -37,15 +37,7 @@ MOST = 8  # running trials on one screen; half as many in any other state
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = (
-        _fork(view),
-        _progress(view),
-        _best(view),
-        _effects(view),
-        _cost(view),
-        _running(view),
-        *_others(view),
-    )
+    parts = _fork(view), _progress(view), _best(view), _effects(view), _cost(view), _running(view), *_others(view)
     return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
 
 
@@ -91,22 +83,13 @@ def status_json(view: SweepView) -> dict[str, Any]:
 
 
 def _best_json(best: RankedPoint) -> dict[str, Any]:
-    interval = {"half_interval_95": best.half, "interval_over": best.source or None}
-    doubt = warning(best.first) or None
-    return {
-        **_identity(best.first),
-        "objective": best.value,
-        **interval,
-        "seeds": len(best.values),
-        "fresh": best.is_fresh,
-        "warning": doubt,
-        **_gain_json(best),
-    }
-
-
-def _gain_json(best: RankedPoint) -> dict[str, Any]:
     gain = best.gain
-    return {"start": gain and gain.start, "gain": gain and gain.difference, "gain_half_interval_95": gain and gain.half}
+    return {
+        **_identity(best.first), "objective": best.value, "half_interval_95": best.half,
+        "interval_over": best.source or None, "seeds": len(best.values), "fresh": best.is_fresh,
+        "warning": warning(best.first) or None, "start": gain and gain.start, "gain": gain and gain.difference,
+        "gain_half_interval_95": gain and gain.half,
+    }  # fmt: skip
 
 
 def _effects_json(view: SweepView) -> list[dict[str, Any]]:
@@ -316,10 +299,9 @@ def _seconds_each(trials: Sequence[TrialView]) -> float | None:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected GPU hours: of the whole sweep, of each open trial (by number), and of a trial that has not started."""
+    """Expected GPU hours: of the whole sweep, and of a trial that has not started."""
 
     total: float
-    under_way: dict[int, float]
     each: float
     trials: int  # finished ones, on which the estimate rests
 
@@ -330,11 +312,12 @@ def forecast(view: SweepView) -> Forecast | None:
     if rates is None or not works:
         return None
     each = sum(map(rates.hours, works)) / len(works)
-    open_ = [trial for trial in view.trials if not trial.state.is_over]
-    under_way = {trial.number: max(_hours(rates, trial, each), trial.gpu_hours) for trial in open_}
-    spent = sum(trial.gpu_hours for trial in view.trials if trial.state.is_over)
-    to_come = view.planned - len(view.trials)
-    return Forecast(spent + sum(under_way.values()) + to_come * each, under_way, each, rates.trials)
+    total = (view.planned - len(view.trials)) * each
+    for trial in view.trials:
+        work = None if trial.state.is_over else _work(trial)
+        expected = each if work is None else rates.hours(work)
+        total += trial.gpu_hours if trial.state.is_over else max(expected, trial.gpu_hours)
+    return Forecast(total, each, rates.trials)
 
 
 def measured_rates(view: SweepView) -> Rates | None:
@@ -346,8 +329,3 @@ def measured_rates(view: SweepView) -> Rates | None:
 
 def _work(trial: TrialView) -> Work | None:
     return read_work(trial.plan.get("work"))
-
-
-def _hours(rates: Rates, trial: TrialView, otherwise: float) -> float:
-    work = _work(trial)
-    return otherwise if work is None else rates.hours(work)

@@ -95,8 +95,8 @@ def build_table(*columns: Column, **options: Any) -> Table:
 def leaderboard(view: SweepView, limit: int = 10) -> Table:
     """Return the finished trials, best first, then those without an objective; at most ``limit`` of each."""
     finished = [trial for trial in view.ranked if not trial.is_replicate]
-    places = _places(view)
-    finished.sort(key=lambda trial: places.get(trial.number, len(places)))
+    places = view.replication.places if view.replication else {}  # of the trials that have run on fresh seeds
+    finished.sort(key=lambda trial: places.get(trial.number, (len(places), ""))[0])
     others = view.unfinished
     starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
     title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
@@ -182,11 +182,6 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
     estimate = None if candidate is None else on_fresh_seeds(candidate)
     fate = ranking.places[number][1]
     return fate if estimate is None else f"{estimate} ({estimate.count}) {fate}"
-
-
-def _places(view: SweepView) -> dict[int, int]:
-    """Return the places of the trials that have run on fresh seeds."""
-    return {number: place for number, (place, _) in view.replication.places.items()} if view.replication else {}
 
 
 def effects_table(view: SweepView, comparison: Comparison) -> Table:

@@ -25,12 +25,7 @@ LOG_LINES = 8
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
     """Return the whole screen."""
-    parts = (
-        _facts(view, trial),
-        _curve(view, trial),
-        completions_screen(trial),
-        _problems(view, trial),
-    )
+    parts = _facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial)
     return Group(*chain.from_iterable(parts), *_compared(view, trial))
 
 
@@ -39,7 +34,7 @@ def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
     console.print(trial_screen(view, trial))
     if trial.command:
         console.print("\nrepeat it", style="bold")
-        console.print(trial.command, markup=False, soft_wrap=True)
+        console.print(trial.command, soft_wrap=True)
 
 
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
@@ -103,9 +98,8 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     if trial.reason:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
-        if trial.failure_class in (Failure.HANG, Failure.COMMUNICATION) and (
-            found := hang_sentence(trial.path, trial.ended)
-        ):
+        is_silent = trial.failure_class in (Failure.HANG, Failure.COMMUNICATION)
+        if is_silent and (found := hang_sentence(trial.path, trial.ended)):
             yield Text(f"when it was ended: {found}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])

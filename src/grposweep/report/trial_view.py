@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from grporecipe.diagnose.log import translate
 from grporecipe.files import (
+    count_or_none,
     finite_or_none,
     objects,
     parse_yaml,
@@ -25,7 +26,7 @@ from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
-from grposweep.storage.records import Action, AttemptEvent, Heartbeat
+from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, read_runs, run_cost
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
@@ -131,10 +132,7 @@ class TrialView:
     @cached_property
     def _samples(self) -> int | None:
         """The number of held-out prompts asked for. Searched as text, because a table of thousands of trials may ask each."""
-        try:
-            found = EVAL_PROMPTS.search(read_text(self.path / paths.CONFIG))
-        except (OSError, ValueError):
-            return None
+        found = EVAL_PROMPTS.search(self._text(paths.CONFIG))
         return int(found[1]) if found else None
 
     @property
@@ -148,12 +146,10 @@ class TrialView:
         step, optimism = self.result.best_step, self.result.optimism
         if self.objective is None or step is None:
             return ""
-        how = (
-            "not corrected: its noise is not known"
-            if optimism is None
-            else f"less {optimism:.4f}, the noise in a maximum"
-        )
-        return f"best evaluation, at step {step:,} ({how})"
+        noise = "not corrected: its noise is not known"
+        if optimism is not None:
+            noise = f"less {optimism:.4f}, the noise in a maximum"
+        return f"best evaluation, at step {step:,} ({noise})"
 
     @property
     def start(self) -> float | None:
@@ -211,7 +207,8 @@ class TrialView:
 
     def last_value(self, metric: str) -> float | None:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
-        values = (finite_or_none(line.get(metric)) for line in _last_lines(self.path / paths.METRICS))
+        tail = read_tail(self.path / paths.METRICS, TAIL_BYTES).split(b"\n")
+        values = (finite_or_none(line.get(metric)) for line in objects(reversed(tail)))
         return next((value for value in values if value is not None), None)
 
     @cached_property
@@ -225,10 +222,9 @@ class TrialView:
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration; empty if config.yaml cannot be read."""
         try:
-            found = parse_yaml(read_text(self.path / paths.CONFIG))
-        except (OSError, ValueError):
+            return as_mapping(parse_yaml(self._text(paths.CONFIG)))
+        except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -238,11 +234,15 @@ class TrialView:
     @property
     def command(self) -> str:
         """The shell command that repeats the trial as a single run; empty without command.sh."""
+        # a value's own lines may begin with # too
+        return re.sub(r"\A(?:#.*\n)+", "", self._text(paths.COMMAND, errors="replace")).strip()
+
+    def _text(self, name: str, errors: str = "strict") -> str:
+        """Return the text of one of its files; empty if that cannot be read."""
         try:
-            text = read_text(self.path / paths.COMMAND, errors="replace")
+            return read_text(self.path / name, errors)
         except (OSError, ValueError):
             return ""
-        return re.sub(r"\A(?:#.*\n)+", "", text).strip()  # a value's own lines may begin with # too
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:
@@ -296,14 +296,4 @@ def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
     if value is None or line["step"] < 0:
         return None
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
-    return CurvePoint(line["step"], _whole(line.get("completions")), value, error, when)
-
-
-def _last_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the complete lines at the end of a JSON lines file, last one first."""
-    tail = read_tail(path, TAIL_BYTES)
-    yield from objects(reversed(tail.split(b"\n")))
-
-
-def _whole(value: Any) -> int:
-    return int(finite_or_none(value) or 0)
+    return CurvePoint(line["step"], count_or_none(line.get("completions")) or 0, value, error, when)

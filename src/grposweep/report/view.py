@@ -28,9 +28,8 @@ from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
-from grposweep.storage.records import SweepProgress
+from grposweep.storage.records import SweepProgress, as_mapping
 
-MOST_CALIBRATING = 100  # trials
 TRIAL = re.compile(r"best|\d{1,5}|\d{4,}-[0-9a-f]{6}|[0-9a-f]{6,64}")  # what names a trial of a sweep
 BEST = "best"  # names a sweep's best trial on the command line
 
@@ -285,7 +284,8 @@ class SweepView:
     @cached_property
     def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return each invalid point with a problem of it; a point with several problems comes several times."""
-        return list(_invalid_problems(self.path / paths.INVALID))
+        lines = read_lines(self.path / paths.INVALID, point=dict, problems=list)
+        return [(line["point"], found) for line in lines for found in line["problems"] if isinstance(found, dict)]
 
     @cached_property
     def invalid_count(self) -> int:
@@ -468,13 +468,6 @@ def _controller(lease: Path) -> str:
     return f"process {pid} on {host}"
 
 
-def _invalid_problems(path: Path) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for line in read_lines(path, point=dict, problems=list):
-        for problem in line["problems"]:
-            if isinstance(problem, dict):
-                yield line["point"], problem
-
-
 def _fixes(problem: Mapping[str, Any]) -> list[str]:
     fixes = problem.get("fixes")
     return [
@@ -482,8 +475,3 @@ def _fixes(problem: Mapping[str, Any]) -> list[str]:
         for fix in (fixes if isinstance(fixes, list) else [])
         if isinstance(fix, dict)
     ]
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping as it is, and an empty one instead of anything else."""
-    return value if isinstance(value, dict) else {}

@@ -58,11 +58,16 @@ def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
     generation = replace(experiment.generation, vllm_importance_sampling_correction=None)
     if generation.use_vllm:
         generation.vllm_importance_sampling_correction = False  # would need a forward pass
+<<<<<<< HEAD
     if generation.vllm_shared_gpus:  # a screen has no adapters, and a server of its own
         generation = replace(generation, vllm_gpus=generation.vllm_shared_gpus, vllm_shared_gpus=0)
     lora = replace(
         experiment.model.lora, enabled=experiment.model.lora.enabled and experiment.model.quantization is not None
     )
+=======
+    is_quantized = experiment.model.quantization is not None
+    lora = replace(experiment.model.lora, enabled=experiment.model.lora.enabled and is_quantized)
+>>>>>>> h-b
     return replace(
         experiment,
         lr=1e-6,
@@ -139,8 +144,7 @@ def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console
                     launcher.cancel(job_id)
                 ControlRequest(Action.STOP, reason="interrupted").write(folder)
             beat = Heartbeat.read(folder)
-            if beat is not None:
-                bar.update(task, completed=beat.step, total=beat.total or None)
+            bar.update(task, completed=beat.step, total=beat.total or None)
             time.sleep(POLL_SECONDS)
     trial.note_attempt(attempt, AttemptEventKind.ENDED, code=end.code)
     return end
@@ -214,7 +218,7 @@ def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts
         if found is not None and (prompts is not None or found.is_whole):
             continue
         if run_screen(experiment, SAMPLES, prompts, console, interrupts) is None:
-            console.print("interrupted while screening; run the same command to continue", highlight=False)
+            console.print("interrupted while screening; run the same command to continue")
             return False
     return True
 

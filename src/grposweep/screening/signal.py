@@ -18,9 +18,7 @@ Array = NDArray[np.float64]
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 TAIL = 0.025
 LOG_SIZES = (-3.0, 5.0)  # bounds of the Beta's parameters: beyond them the Beta is a point
-LOG_SPREAD = (
-    2.0  # standard deviation of the normal prior of their logarithms, which prevents an extreme fit to few prompts
-)
+LOG_SPREAD = 2.0  # standard deviation of the normal prior of their logarithms, against extreme fits to few prompts
 STARTS = ((-1.0, -1.0), (1.0, 1.0))  # a Beta with two peaks, and with one
 STEP = 0.05  # of the finite differences for a fit's covariance
 EQUAL = 1e-8  # rewards that differ by less are equal, as in TRL (torch.isclose of the standard deviation and 0)

@@ -129,9 +129,8 @@ class Screen:
         """Return the record by which trials filter prompts; None if the screen is incomplete."""
         if not self.is_whole:
             return None
-        rates = {
-            prompt.prompt: round(float(rate), 6) for prompt, rate in zip(self.prompts, self.rates.means, strict=True)
-        }
+        pairs = zip(self.prompts, self.rates.means, strict=True)
+        rates = {prompt.prompt: round(float(rate), 6) for prompt, rate in pairs}
         train = self.data.hashes.get("train", "")
         return PassRatesRecord(self.key, self.request.samples, train, tuple(rates[i] for i in sorted(rates)))
 
@@ -157,9 +156,8 @@ def _bounds(screen: Screen, group: int, prompts_per_step: float) -> tuple[float,
     enough = max(LEAST_STEPS * prompts_per_step * len(screen.prompts) / screen.data.train_prompts, 1)
     left = {bounds: kept for bounds in BOUNDS if len(kept := screen.kept(bounds)) >= enough}
     shares = {bounds: screen.share(group, kept).mean for bounds, kept in left.items()}
-    return next(
-        (b for b, share in shares.items() if share >= ENOUGH), max(shares, key=shares.__getitem__, default=None)
-    )
+    most = max(shares, key=shares.__getitem__, default=None)
+    return next((bounds for bounds, share in shares.items() if share >= ENOUGH), most)
 
 
 def findings(screen: Screen, limit: int) -> Iterator[Finding]:

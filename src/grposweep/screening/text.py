@@ -35,9 +35,9 @@ def print_screen(
     if line := refill_line(screen.share(group)):
         console.print(line)
     for finding in findings(screen, limit):
-        console.print(f"! {finding.text} {finding.advice}", style="yellow", markup=False)
+        console.print(f"! {finding.text} {finding.advice}", style="yellow")
     for prompt in missed_answers(screen)[1]:
-        console.print(f"  answer {prompt.answer!r}, completion {prompt.example[:120]!r}", markup=False, style="dim")
+        console.print(f"  answer {prompt.answer!r}, completion {prompt.example[:120]!r}", style="dim")
     console.print(_advice(screen, advice, group))
 
 
@@ -77,19 +77,14 @@ def _groups(screen: Screen, group: int, prompts: Mapping[int, float]) -> Table:
     names = ("G", "groups with a signal", "95 % interval", "prompts per step", "with a signal", "completions")
     table = build_table(*((name, {**NUMBER, "no_wrap": False}) for name in names), padding=(0, 1))
     for size in sorted({*prompts, group}):
-        share, steps = screen.share(size), prompts.get(size)
-        live = (
-            ("", "", "")
-            if steps is None
-            else (f"{steps:g}", f"{steps * share.mean:.1f}", f"{steps * share.mean * size:.0f}")
-        )
+        share, steps, live = screen.share(size), prompts.get(size), ("", "", "")
+        if steps is not None:
+            live = (f"{steps:g}", f"{steps * share.mean:.1f}", f"{steps * share.mean * size:.0f}")
         cells = (f"{size}{'*' * (size == group)}", f"{share.mean:.0%}", f"{share.low:.0%} to {share.high:.0%}", *live)
         table.add_row(*cells, style="bold" if size == group else "")
-    lower = (
-        ""
-        if screen.is_binary
-        else f"; rewards have more than two values: above G={screen.request.samples} a lower bound"
-    )
+    lower = ""
+    if not screen.is_binary:
+        lower = f"; rewards have more than two values: above G={screen.request.samples} a lower bound"
     table.caption = f"G is batch.num_generations, * as set; completions are those of groups with a signal{lower}"
     table.caption_justify = "left"
     return table
@@ -125,13 +120,8 @@ def write_kept(screen: Screen, advice: Advice) -> int:
     """Write the prompts that the advised filter keeps to kept.jsonl, with their pass rates. Return their number."""
     kept = screen.kept(advice.bounds)
     lines = (
-        {
-            "prompt": prompt.question,
-            "answer": prompt.answer,
-            "pass_rate": round(float(rate), 4),
-            "prompt_id": prompt.prompt,
-        }
+        {"prompt": prompt.question, "answer": prompt.answer, "pass_rate": round(float(rate), 4), "prompt_id": prompt.prompt}
         for prompt, rate in ((screen.prompts[i], screen.rates.means[i]) for i in kept)
-    )
+    )  # fmt: skip
     write_text(screen.folder / paths.KEPT, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return len(kept)

@@ -20,10 +20,10 @@ from grporecipe.errors import UserError
 from grporecipe.fixes import render_problem
 from grporecipe.rules.registry import Rule, choose
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
-from grposweep.search.validity import ValidationResult, Validator
+from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 
 MOST_POINTS = 50_000_000  # one byte each
-PROBES = 3  # values tried of a continuous parameter: the middle, both ends
+PROBES = (0.5, 0.0, 1.0)  # of a continuous parameter's way from low to high: the middle, both ends
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -49,7 +49,7 @@ class GridAxis:
 
 
 @dataclass
-class GridValidity:
+class GridValidity(SpaceValidity):
     """The validity of every combination of a space's finite parameters; valid if some probe of the continuous ones is."""
 
     validator: Validator
@@ -61,11 +61,6 @@ class GridValidity:
     def total(self) -> int:
         """Return the number of combinations."""
         return int(self._over_probes(self.exists).sum())
-
-    @property
-    def invalid(self) -> int:
-        """Return how many combinations no probe makes valid."""
-        return self.total - self.valid
 
     @property
     def valid(self) -> int:
@@ -90,10 +85,6 @@ class GridValidity:
         if self._probed:
             bad = bad & ~self._over_probes(self._valid_places(), keep=True)
         yield from self._places(bad)
-
-    def first(self, code: str) -> ValidationResult:
-        """Return the first combination that a rule prunes."""
-        return self.validator.validate(next(self.invalid_points(code)))
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each finite parameter and label how many of its combinations are valid, of how many."""
@@ -165,7 +156,7 @@ def _axis(parameter: Parameter) -> GridAxis:
     if isinstance(parameter.domain, Choice):
         labels: tuple[Any, ...] = parameter.domain.labels
     else:
-        labels = tuple(parameter.domain.at(share) for share in (0.5, 0.0, 1.0)[:PROBES])
+        labels = tuple(parameter.domain.at(share) for share in PROBES)
     return GridAxis(parameter, (*labels, ABSENT) if parameter.when else labels)
 
 
@@ -225,12 +216,9 @@ def _broken(
     return flags
 
 
-BASELINE: Point = {}  # no parameter is changed
-
-
 def single_points(space: Space) -> Iterator[Point]:
-    """Yield the baseline, then one value of one parameter at a time, in the order of the space."""
-    yield dict(BASELINE)
+    """Yield the baseline, which changes nothing, then one value of one parameter at a time, in the order of the space."""
+    yield {}
     for parameter in space.parameters:
         if isinstance(parameter.domain, Choice):
             for label in parameter.domain.labels:
@@ -238,8 +226,8 @@ def single_points(space: Space) -> Iterator[Point]:
 
 
 @dataclass(frozen=True)
-class OneFactorGrid:
-    """The results of these points; the same contract as ``GridValidity``, for a short list."""
+class OneFactorGrid(SpaceValidity):
+    """The results of these points, one by one."""
 
     validator: Validator
     results: tuple[ValidationResult, ...]
@@ -254,11 +242,6 @@ class OneFactorGrid:
         """Return how many of them are valid."""
         return sum(result.is_valid for result in self.results)
 
-    @property
-    def invalid(self) -> int:
-        """Return how many are not."""
-        return self.total - self.valid
-
     def valid_points(self) -> Iterator[Point]:
         """Return the valid ones, the baseline first."""
         return (result.point for result in self.results if result.is_valid)
@@ -270,10 +253,6 @@ class OneFactorGrid:
     def by_rule(self) -> dict[str, int]:
         """Return how many points each rule prunes by itself, most first."""
         return dict(Counter(code for result in self.results for code in _codes(result)).most_common())
-
-    def first(self, code: str) -> ValidationResult:
-        """Return the first point that a rule prunes."""
-        return next(result for result in self.results if code in _codes(result))
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each parameter and label whether it is valid (1 of 1) or not (0 of 1)."""

@@ -194,9 +194,8 @@ def _numbers(value: Any) -> Iterator[float]:
     elif isinstance(value, RangeSweep):
         yield from _numbers([value.start, value.stop, value.step])
     elif isinstance(value, list | dict):
-        yield from (
-            number for item in (value.values() if isinstance(value, dict) else value) for number in _numbers(item)
-        )
+        items = value.values() if isinstance(value, dict) else value
+        yield from (number for item in items for number in _numbers(item))
 
 
 def _domain(override: Override) -> Choice | Interval:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from grporecipe.errors import UserError
 from grposweep.registries import SAMPLERS
 from grposweep.schema import AUTO
-from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
 
 if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
     from optuna import Study
@@ -40,21 +40,6 @@ class ValidPoints:
     finite: tuple[Point, ...]
 
 
-@dataclass(frozen=True)
-class SamplerRequest:
-    """One request for a point: everything that the answer depends on, apart from the told history."""
-
-    sampler: str
-    seed: int
-    number: int
-    fixed: Mapping[str, Label]
-
-    @property
-    def random(self) -> Random:
-        """Return the request's own random stream, the same at every request for this trial."""
-        return Random(f"{self.seed}:{self.number}")
-
-
 def choose_sampler(name: str, space: Space) -> str:
     """Resolve ``auto``: a grid if the space is finite, or the adaptive sampler."""
     if name == AUTO:
@@ -67,29 +52,30 @@ def lists_points(name: str) -> bool:
     return name in SAMPLERS and SAMPLERS[name].lists_points
 
 
-def propose(candidates: Iterator[Point], valid: ValidPoints, taken: Collection[object]) -> Point | None:
-    """Return the first valid candidate that is not in ``taken`` (frozen points), or None."""
-    return next((p for p in candidates if not (taken and freeze(p) in taken) and valid.is_valid(p)), None)
-
-
-def candidates(study: "Study", space: Space, request: SamplerRequest, finite: Collection[Point]) -> Iterator[Point]:
+def candidates(
+    study: "Study",
+    space: Space,
+    sampler_name: str,
+    random: Random,
+    fixed: Mapping[str, Label],
+    finite: Collection[Point],
+) -> Iterator[Point]:
     """Yield free draws, then every valid finite combination in random order, filled up by the sampler.
 
-    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore.
+    ``study`` is a scratch copy: each draw leaves a failed trial in it, which samplers ignore. ``fixed`` labels are in each draw.
     """
-    random = request.random
     distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
     common = {p.name: distributions[p.name] for p in space.parameters if not p.when}
     seed = random.randrange(2**31)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # conditional parameters are sampled independently, announced at each ask
-        sampler: BaseSampler = (SAMPLERS[request.sampler].build or build_random)(seed, common)
+        sampler: BaseSampler = (SAMPLERS[sampler_name].build or build_random)(seed, common)
     for _ in range(DRAWS):
-        yield _draw(study, space, distributions, sampler, request.fixed)
-    agreeing = [p for p in finite if all(p[name] == label for name, label in request.fixed.items() if name in p)]
+        yield _draw(study, space, distributions, sampler, fixed)
+    agreeing = [p for p in finite if all(p[name] == label for name, label in fixed.items() if name in p)]
     random.shuffle(agreeing)
     for point in agreeing:
-        yield _draw(study, space, distributions, sampler, {**point, **request.fixed})
+        yield _draw(study, space, distributions, sampler, {**point, **fixed})
 
 
 def build_tpe(seed: int, common: Common) -> "BaseSampler":

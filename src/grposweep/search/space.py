@@ -1,6 +1,6 @@
 """What a sweep searches: parameters with their values, and the points that they span. No Hydra, no Optuna."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -78,18 +78,20 @@ class Space:
 
     def finite_points(self) -> Iterator[Point]:
         """Yield every assignment of the finite parameters in the order of Hydra's own grid (the last one changes fastest)."""
-        yield from self._extend({}, 0)
+        yield from self.combinations(lambda p: None if isinstance(p.domain, Interval) else p.domain.labels)
 
-    def _extend(self, point: Point, index: int) -> Iterator[Point]:
+    def combinations(
+        self, labels_of: Callable[[Parameter], Sequence[Label] | None], point: Point | None = None, index: int = 0
+    ) -> Iterator[Point]:
+        """Yield every assignment of these labels to the active parameters; a parameter without labels (None) is left out."""
+        point = point or {}
         if index == len(self.parameters):
             yield dict(point)
             return
         parameter = self.parameters[index]
-        if isinstance(parameter.domain, Interval) or not parameter.is_active(point):
-            yield from self._extend(point, index + 1)
-            return
-        for label in parameter.domain.labels:
-            yield from self._extend(point | {parameter.name: label}, index + 1)
+        labels = labels_of(parameter) if parameter.is_active(point) else None
+        for extended in [point] if labels is None else [{**point, parameter.name: label} for label in labels]:
+            yield from self.combinations(labels_of, extended, index + 1)
 
     def draw(self, random: Random, finite: Sequence[Point] = ()) -> Point:
         """Return a random point; its finite part is one of ``finite`` where these are given."""

@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.files import VERSION, read_json, write_json
+from grporecipe.files import read_json, write_json
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
-from grposweep.search.sampler import SamplerRequest, ValidPoints, candidates, distribution, propose
+from grposweep.search.sampler import ValidPoints, candidates, distribution
 from grposweep.search.sampling import UNKNOWN, Sampling
 from grposweep.search.space import Direction, Label, Point, Space, freeze
 from grposweep.storage import paths
@@ -113,19 +114,14 @@ class SweepStudy:
         """Return the race of the leaders on fresh seeds, or None if there is none."""
         if self.replication is None:
             return None
-        ended = [trial for trial in self.started if trial.state.is_finished()]
-        values = [t.value if t.state == TrialState.COMPLETE else None for t in ended]
-        results = [None if value is None else self.sign * value for value in values]
-        outcomes = [
-            EndedTrial(
-                t.number,
-                value,
-                t.user_attrs,
-                UNKNOWN if value is None else self.sampling_of(t.number, str(t.user_attrs.get("experiment"))),
-            )
-            for t, value in zip(ended, results, strict=True)
-        ]
-        return self.replication.ranking(outcomes)
+        return self.replication.ranking([self._ended(t) for t in self.started if t.state.is_finished()])
+
+    def _ended(self, trial: FrozenTrial) -> EndedTrial:
+        """Return an ended trial as the race counts it."""
+        if trial.state != TrialState.COMPLETE or trial.value is None:
+            return EndedTrial(trial.number, None, trial.user_attrs)
+        sampling = self.sampling_of(trial.number, str(trial.user_attrs.get("experiment")))
+        return EndedTrial(trial.number, self.sign * trial.value, trial.user_attrs, sampling)
 
     @property
     def best(self) -> FrozenTrial | None:
@@ -153,7 +149,7 @@ class SweepStudy:
 
     def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
         """Store drawn points for the next controller."""
-        write_json(self._drawn, {"v": VERSION, "target": target, "points": list(points)})
+        write_json(self._drawn, {"target": target, "points": list(points)})
 
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point, and return its number. Raises ValueError for a point outside the space."""
@@ -198,10 +194,11 @@ class SweepStudy:
 
         ``predicted`` are values of trials that have none, by number.
         """
-        request = SamplerRequest(sampler, seed, len(self.trials) + ahead, fixed or {})
+        random = Random(f"{seed}:{len(self.trials) + ahead}")  # the same at every request for this trial
         history = self._view.updated(self.trials, predicted)
-        drawn = candidates(history, self.space, request, valid.finite)
-        return propose(drawn, valid, {freeze(trial.params) for trial in self.trials} if self.space.is_finite else ())
+        taken = {freeze(trial.params) for trial in self.trials} if self.space.is_finite else ()
+        drawn = candidates(history, self.space, sampler, random, fixed or {}, valid.finite)
+        return next((point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None)
 
     def _trial(self, point: Point, attributes: Mapping[str, Any], **end: Any) -> FrozenTrial:
         parameters = {name: kind for name, kind in self._distributions.items() if name in point}

@@ -117,13 +117,8 @@ class RuleInputs:
         )
 
     def _touches(self, parameter: str, key: str, seen: set[str]) -> bool:
-        if (
-            parameter == "debug"
-            or key == "*"
-            or parameter == key
-            or key.startswith(f"{parameter}.")
-            or parameter.startswith(f"{key}.")
-        ):
+        is_inside = f"{key}.".startswith(f"{parameter}.") or f"{parameter}.".startswith(f"{key}.")
+        if is_inside or parameter == "debug" or key == "*":
             return True
         seen.add(key)
         inside = [refs for known, refs in self._references.items() if known == key or known.startswith(f"{key}.")]
@@ -163,9 +158,8 @@ class Validator:
 
     def learn(self, prepared: Mapping[str, Any]) -> None:
         """Use these counts from now on."""
-        self._last: ValidationResult | None = (
-            None  # requested several times in a row; composing its experiment takes 20 ms
-        )
+        # requested several times in a row; composing its experiment takes 20 ms
+        self._last: ValidationResult | None = None
         self.fields = RuleInputs(self.space, self.points, prepared)
 
     def validate(self, point: Point, seed: int | None = None) -> "ValidationResult":
@@ -191,9 +185,8 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
     """
     # A file of prompts has no default, so the base is whole only with one of those that are searched.
-    path = {
-        p.name: p.domain.values[0] for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)
-    }
+    files = [p.domain for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)]
+    path = {"task.path": files[0].values[0]} if files else {}
     base = points.experiment(path) if path else points.base
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     families = {known[:2] for known in REGISTRY}
@@ -231,30 +224,34 @@ def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
 class SpaceValidity(Protocol):
     """The validity of all points that a sweep may try: counted (GridValidity), or one by one (OneFactorGrid)."""
 
-    @property
-    def validator(self) -> Validator: ...
+    validator: Validator
+
     @property
     def total(self) -> int: ...
     @property
     def valid(self) -> int: ...
-    @property
-    def invalid(self) -> int: ...
     def valid_points(self) -> Iterator[Point]: ...
     def invalid_points(self, code: str | None = None) -> Iterator[Point]: ...
     def by_rule(self) -> dict[str, int]: ...
-    def first(self, code: str) -> "ValidationResult": ...
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
 
+    @property
+    def invalid(self) -> int:
+        """Return how many points are invalid."""
+        return self.total - self.valid
 
-def distinct_experiments(validity: SpaceValidity, *sections: str) -> list[Experiment]:
-    """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-    validator = validity.validator
-    names = [item.name for item in validator.space.parameters if item.name.split(".")[0] in sections]
-    points = {
-        freeze({name: point[name] for name in names if name in point}): point
-        for point in islice(validity.valid_points(), None if names else 1)
-    }
-    return [validator.validate(point).experiment for point in points.values()]
+    def first(self, code: str) -> "ValidationResult":
+        """Return the first point that a rule makes invalid."""
+        return self.validator.validate(next(self.invalid_points(code)))
+
+    def distinct(self, *sections: str) -> list[Experiment]:
+        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+        names = [item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections]
+        points = {
+            freeze({name: point[name] for name in names if name in point}): point
+            for point in islice(self.valid_points(), None if names else 1)
+        }
+        return [self.validator.validate(point).experiment for point in points.values()]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from grporecipe.files import VERSION, append_line, finite_or_none, read_lines, text_or, write_text
 from grposweep.storage import paths
-from grposweep.storage.records import read_fields
+from grposweep.storage.records import as_mapping, read_fields
 
 EVALUATION_BYTES = 32 * 1024  # of one evaluation
 TRIAL_BYTES = 1024 * 1024  # of a trial; the first, the last and the best evaluation are always kept
@@ -46,11 +46,10 @@ class KeptCompletion:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the completion of a line that has an integer ``step``."""
-        parts = line.get("rewards")
         known: dict[str, Any] = {"attempt": 0, "value": None, "prompt_id": 0, "prompt": "", "completion": ""}
         known |= {**read_fields(cls, line), "step": line["step"]}
         known |= {name: finite_or_none(line.get(name)) for name in ("value", "reward")}
-        rewards = {str(k): finite_or_none(v) for k, v in parts.items()} if isinstance(parts, dict) else {}
+        rewards = {str(k): finite_or_none(v) for k, v in as_mapping(line.get("rewards")).items()}
         return cls(**known, rewards=rewards)
 
     def line(self) -> str:
@@ -155,7 +154,7 @@ class PromptRewards:
     @classmethod
     def parse(cls, record: object) -> Self:
         """Return the rewards of a JSON object; empty for anything else."""
-        content: Mapping[str, Any] = record if isinstance(record, dict) else {}
+        content = as_mapping(record)
         listed = content.get("means")
         means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
         known = [value for value in means if value is not None]

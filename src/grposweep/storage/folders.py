@@ -22,6 +22,7 @@ from grposweep.storage.records import (
     Heartbeat,
     OpenAttempt,
     TrialRecord,
+    as_mapping,
     read_attempts,
     read_metrics,
 )
@@ -120,18 +121,9 @@ class TrialFolder:
         is_over = result.is_final or self.control.ends_trial
         if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
             return  # no attempt, or one without a result yet
-        failure = self.failure
-        self.note_attempt(
-            begun.number,
-            AttemptEventKind.ENDED,
-            code=result.exit_code,
-            killed=False,
-            unseen=True,
-            failure=failure.name,
-            step=failure.step,
-            again=failure.again,
-            nodes=failure.nodes,
-        )
+        failure, ended = self.failure, AttemptEventKind.ENDED
+        decided = {"failure": failure.name, "step": failure.step, "again": failure.again, "nodes": failure.nodes}
+        self.note_attempt(begun.number, ended, code=result.exit_code, killed=False, unseen=True, **decided)
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """Return the metric at each evaluation, by optimizer step."""
@@ -167,16 +159,16 @@ class TrialFolder:
 
     def delete_model(self) -> None:
         """Delete the trained model."""
-        delete_folder(self.path / paths.MODEL, self._sweep)
+        delete_folder(self.path / paths.MODEL, self.sweep.path)
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of a trial that will not continue."""
-        delete_folder(self.path / paths.CHECKPOINTS, self._sweep)
+        delete_folder(self.path / paths.CHECKPOINTS, self.sweep.path)
 
     @property
-    def _sweep(self) -> Path:
-        """The sweep's folder, which trials/ is in."""
-        return self.path.parent.parent
+    def sweep(self) -> "SweepFolder":
+        """Its sweep, whose folder trials/ is in."""
+        return SweepFolder(self.path.parent.parent)
 
 
 @dataclass(frozen=True)
@@ -189,11 +181,6 @@ class SweepFolder:
     def lease(self) -> Path:
         """The controller's lease."""
         return self.path / paths.LEASE
-
-    @property
-    def journal(self) -> Path:
-        """The Optuna journal."""
-        return self.path / paths.JOURNAL
 
     def settings(self) -> dict[str, Any] | None:
         """Return the content of ``sweep.yaml``; None for a folder that holds no sweep.
@@ -223,12 +210,8 @@ class SweepFolder:
 
     def prepared(self) -> dict[str, Any]:
         """Return the counts of preparation by model and task; empty before preparation."""
-        entries = (read_json(self.path / paths.PREPARED) or {}).get("entries")
-        return (
-            {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
-            if isinstance(entries, dict)
-            else {}
-        )
+        entries = as_mapping((read_json(self.path / paths.PREPARED) or {}).get("entries"))
+        return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
 
     def trial(self, number: int, experiment: str) -> TrialFolder:
         """Return the folder of a trial, which need not exist."""
@@ -318,9 +301,8 @@ def find_sweeps(folder: Path) -> Iterator[SweepFolder]:
 
 def last_change(sweep: Path) -> float:
     """Return when a sweep began or its study last changed: clock time in seconds, from the dates of files."""
-    return max(
-        (path.stat().st_mtime for name in (paths.SWEEP, paths.JOURNAL) if (path := sweep / name).exists()), default=0
-    )
+    files = (sweep / paths.SWEEP, sweep / paths.JOURNAL)
+    return max((path.stat().st_mtime for path in files if path.exists()), default=0)
 
 
 def is_sweep(path: Path) -> bool:
@@ -343,9 +325,6 @@ def _instead(outputs: Path, named: str = "") -> str:
         return f"Did you mean {near[0]}?"
     if names:
         return f"Name one of {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}, or a path."
-    elsewhere = [path for folder in remembered() if named and is_sweep(path := folder / named)]
-    return (
-        f"Name it by its path: {elsewhere[0]}"
-        if elsewhere
-        else "Name a sweep's folder by its path, or see 'grposweep list'."
-    )
+    if elsewhere := [path for folder in remembered() if named and is_sweep(path := folder / named)]:
+        return f"Name it by its path: {elsewhere[0]}"
+    return "Name a sweep's folder by its path, or see 'grposweep list'."

@@ -15,6 +15,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import read_json, text_or, whole_or_none, write_json
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint
+from grposweep.storage.records import as_mapping
 
 BLOCK = 1 << 20  # bytes read at once
 
@@ -37,7 +38,7 @@ class ForkState:
     @classmethod
     def parse(cls, content: Any) -> Self | None:
         """Parse the record in a file, or in a sweep's provenance (``fork_of``); None if it is damaged."""
-        data = content if isinstance(content, dict) else {}
+        data = as_mapping(content)
         step, seed = whole_or_none(data.get("step")), whole_or_none(data.get("seed"))
         if step is None or seed is None:
             return None

@@ -39,12 +39,10 @@ _OWN_PLACE = re.compile(r"\b__file__\b|\b__path__\b|\bimportlib\.resources\b|\bp
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file or folder: its hash, whether the sweep has a copy, and its size and date at that time."""
+    """One file or folder: its hash, and whether the sweep has a copy."""
 
     digest: str
     copied: bool = False
-    size: int = 0
-    mtime_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,8 @@ class Inputs:
 
     def write(self, sweep: Path) -> None:
         """Replace ``inputs.json``."""
-        write_json(
-            sweep / paths.INPUTS, {"copies": self.copies, "files": {n: asdict(f) for n, f in self.files.items()}}
-        )
+        files = {name: asdict(file) for name, file in self.files.items()}
+        write_json(sweep / paths.INPUTS, {"copies": self.copies, "files": files})
 
     @property
     def digests(self) -> dict[str, str]:
@@ -129,11 +126,11 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if model.is_dir() else []
         code += code_files(task_code(task), trainer)
-    files = {_name(path): _described(path, copied=_is_small(path)) for path in dict.fromkeys(data)}
-    files |= {_name(path): _described(path, copied=False) for path in dict.fromkeys(read_in_place)}
+    files = {_name(path): InputFile(digest_of(path)[:16], _is_small(path)) for path in dict.fromkeys(data)}
+    files |= {_name(path): InputFile(digest_of(path)[:16]) for path in dict.fromkeys(read_in_place)}
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}
     movable = not any(_OWN_PLACE.search(text) for text in texts.values())
-    files |= {_name(path): _described(path, copied=movable and _is_small(path)) for path in texts}
+    files |= {_name(path): InputFile(digest_of(path)[:16], movable and _is_small(path)) for path in texts}
     return Inputs(dict(sorted(files.items())))
 
 
@@ -225,11 +222,6 @@ def _is_unknown(top: str) -> bool:
         return find_spec(top) is None
     except (ImportError, ValueError):
         return True
-
-
-def _described(path: Path, copied: bool) -> InputFile:
-    stat = path.stat()
-    return InputFile(digest_of(path)[:16], copied, stat.st_size, stat.st_mtime_ns)
 
 
 def digest_of(path: Path) -> str:

@@ -24,6 +24,7 @@ from grposweep.process import OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
+from grposweep.storage.records import as_mapping
 
 # Fields of a metrics line that may differ between two runs of one trial. All others are bit-identical on a CPU.
 TIMES = (
@@ -105,27 +106,22 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Describe how code, packages and the user's files differ between two provenances; None if they do not."""
     parts = []
     if before.get("git_sha") != now.get("git_sha"):
         parts.append(f"code {str(before.get('git_sha'))[:7]} -> {str(now.get('git_sha'))[:7]}")
     elif before.get("git_diff") != now.get("git_diff"):
         parts.append("uncommitted changes to the code")
-    old, new = (_table(record, "packages") for record in (before, now))
+    old, new = (as_mapping(record.get("packages")) for record in (before, now))
     parts += [f"{name} {old.get(name)} -> {new.get(name)}" for name in _unlike(old, new)]
-    old, new = (_table(record, "files") for record in (before, now))
+    old, new = (as_mapping(record.get("files")) for record in (before, now))
     # A file in only one of them usually means another working directory, not a change.
     parts += [f"{path} has changed" for path in _unlike(old, new) if path in old and path in new]
     return ", ".join(parts) or None
 
 
-def _table(record: dict[str, Any], name: str) -> dict[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _unlike(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [name for name in sorted({*old, *new}, key=str) if old.get(name) != new.get(name)]
 
 

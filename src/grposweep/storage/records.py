@@ -42,6 +42,11 @@ def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object as it is, and an empty one instead of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 class AttemptEventKind(StrEnum):
     """What happened to an attempt."""
 
@@ -164,24 +169,16 @@ PLACE = ("v", "attempt", "step", "completions", "kind", "time")  # fields of a l
 
 @dataclass(frozen=True)
 class MetricRow:
-    """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names.
-
-    ``step``: optimizer steps. ``completions``: training completions generated so far. ``time``: clock time in seconds.
-    """
+    """One line of metrics.jsonl; ``line`` holds all of it, metrics under the trainer's names."""
 
     kind: str  # train or eval
-    step: int
-    completions: float | None
-    attempt: int
-    time: float | None
+    step: int  # optimizer steps
     line: Mapping[str, Any]
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the row of a line that has an integer ``step``."""
-        attempt = whole_or_none(line.get("attempt")) or 0
-        completions, time = as_number(line.get("completions")), as_number(line.get("time"))
-        return cls(text_or(line.get("kind")), line["step"], completions, attempt, time, line)
+        return cls(text_or(line.get("kind")), line["step"], line)
 
     def number(self, name: str) -> float | None:
         """Return a metric; None if it was not logged, or was NaN (null in the file)."""
@@ -273,8 +270,7 @@ class SweepProgress:
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
-    ``notice``: why nothing is started. ``effort``: the share of the cost of finishing every trial that may be spent.
-    ``rests``: it is spent, and paused trials stay as they are.
+    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are.
     """
 
     target: int | None = None
@@ -287,18 +283,16 @@ class SweepProgress:
     leaders: int | None = None
     waiting: Mapping[str, str] = field(default_factory=dict)
     notice: str = ""
-    effort: float = 1.0
     rests: bool = False
 
     @classmethod
     def read(cls, sweep: Path) -> Self:
         """Read what was written last; an empty record if the file is missing or damaged."""
         content = read_json(sweep / paths.PROGRESS) or {}
-        waiting = content["waiting"] if isinstance(content.get("waiting"), dict) else {}
-        counts = {
-            name: value for name, value in read_fields(cls, content).items() if not isinstance(value, int) or value >= 0
-        }
-        return cls(**counts, waiting={str(number): str(why) for number, why in waiting.items()})
+        waiting = {str(number): str(why) for number, why in as_mapping(content.get("waiting")).items()}
+        known = read_fields(cls, content)
+        counts = {name: value for name, value in known.items() if not isinstance(value, int) or value >= 0}
+        return cls(**counts, waiting=waiting)
 
     def write(self, sweep: Path) -> None:
         """Replace outlook.json in a sweep's folder."""

@@ -179,10 +179,9 @@ class TrialResult:
     @property
     def exit_code(self) -> ExitCode:
         """Return the exit code of an attempt that left this result."""
-        stopped = (TrialStatus.STOPPED, TrialStatus.PRUNED)
-        return {TrialStatus.FINISHED: ExitCode.FINISHED, **dict.fromkeys(stopped, ExitCode.STOPPED)}.get(
-            self.status or TrialStatus.FAILED, ExitCode.FAILED
-        )
+        if self.status in (TrialStatus.STOPPED, TrialStatus.PRUNED):
+            return ExitCode.STOPPED
+        return ExitCode.FINISHED if self.status is TrialStatus.FINISHED else ExitCode.FAILED
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ def write_trial(
     work = find_work(verdict.setting)
     more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else asdict(work)}
     write_json(folder.path / paths.PLAN, {**build_plan(verdict.setting).as_dict(), **more})
-    write_text(
-        folder.path / paths.OVERRIDES, "".join(f"- {json.dumps(redact(o))}\n" for o in [*overrides, *point_overrides])
-    )
+    lines = [f"- {json.dumps(redact(override))}\n" for override in [*overrides, *point_overrides]]
+    write_text(folder.path / paths.OVERRIDES, "".join(lines))
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}
     write_json(folder.path / paths.PROVENANCE, {**provenance, "seeds": seeds, COPY: asdict(record)})
     # What names or controls the sweep is left out, and a study's own values stay.

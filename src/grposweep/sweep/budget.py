@@ -190,11 +190,11 @@ class GpuHourBudget:
 
     def promised(self) -> float:
         """Return the device seconds that running trials are still expected to take."""
-        costs = (
-            (self.budget.expectation.of(running.point), self._cost_so_far(running)[1])
-            for running in self.running.values()
-        )
-        return sum(max(cost.device_seconds - so_far, 0.0) for cost, so_far in costs if cost is not None)
+        promised = 0.0
+        for running in self.running.values():
+            if (cost := self.budget.expectation.of(running.point)) is not None:
+                promised += max(cost.device_seconds - self._cost_so_far(running)[1], 0.0)
+        return promised
 
     def promise(self, planned: int) -> str:
         """Describe how many of the planned trials fit the budget."""

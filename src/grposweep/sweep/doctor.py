@@ -13,21 +13,22 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import (
     age_seconds,
     is_draft,
-    parse_json,
+    objects,
     read_bytes,
+    read_json,
     read_lines,
     read_text,
     set_aside,
     text_sha256,
     write_text,
 )
-from grporecipe.terminal import say
+from grporecipe.terminal import count, say
 from grposweep.launchers import RunningJobs
 from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, OpenAttempt, TrialRecord
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, TrialRecord
 from grposweep.storage.results import TrialStatus
 from grposweep.sweep.resume import folders_by_number
 
@@ -52,11 +53,8 @@ def scrap_path(path: Path) -> Path:
 
 def check_json(path: Path, name: str, remedy: str) -> Finding | None:
     """Check a file that should hold one JSON object; a damaged one is set aside. A missing one is no problem."""
-    try:
-        if not os.path.lexists(path) or isinstance(parse_json(read_bytes(path)), dict):
-            return None
-    except (FileNotFoundError, ValueError):
-        pass
+    if not os.path.lexists(path) or read_json(path) is not None:
+        return None
     return Finding(f"{name} is damaged", f"set it aside as {scrap_path(path).name}; {remedy}", partial(set_aside, path))
 
 
@@ -76,19 +74,10 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
+    return next(objects([line]), None) is not None
 
 
 OLD_SECONDS = 60.0  # a running writer's draft exists for milliseconds
-
-
-def check_lease(folder: SweepFolder) -> Iterator[Finding]:
-    """Check for the lease of a dead controller; taking the lease over repairs it."""
-    if folder.lease.exists():
-        yield Finding("lease.json was left by a controller that died", "take it over and give it back", lambda: None)
 
 
 def check_leftovers(folder: SweepFolder) -> Iterator[Finding]:
@@ -164,17 +153,11 @@ def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
         ended |= {attempt} if event == AttemptEventKind.ENDED else set()
 
 
-def end_attempt(trial: TrialFolder, begun: OpenAttempt) -> Finding:
-    """Check for an open attempt although nothing runs."""
-    note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
-    return Finding(f"attempt {begun.number} of {trial.path.name} is open, and nothing runs", "note that it ended", note)
-
-
 def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
     """Check that metrics.jsonl is readable and has no step twice."""
     yield from _check_torn(trial, paths.METRICS)
     counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
-    if twice := sorted({str(step) for (_, step), count in counts.items() if count > 1}):
+    if twice := sorted({str(step) for (_, step), lines in counts.items() if lines > 1}):
         what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
         yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / paths.METRICS))
 
@@ -243,7 +226,9 @@ class CheckRun:
         if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
             yield found
         if self.quiet:
-            yield from check_lease(folder) if lease else ()
+            if lease and folder.lease.exists():  # taking it over repairs it
+                what, remedy = "lease.json was left by a controller that died", "take it over and give it back"
+                yield Finding(what, remedy, lambda: None)
             yield from check_leftovers(folder)
             yield from check_doubles(folder)
         jobs = RunningJobs(folder.path)
@@ -263,7 +248,9 @@ def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
     yield from check_attempts(trial)
     yield from check_metrics(trial)
     if begun is not None:
-        yield end_attempt(trial, begun)
+        what = f"attempt {begun.number} of {trial.path.name} is open, and nothing runs"
+        note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")
+        yield Finding(what, "note that it ended", note)
 
 
 REPAIR_PASSES = 3  # one repair may show what another problem hid
@@ -312,8 +299,6 @@ def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:
     if not left:
         return f"{folder.path.name} is sound: {counts}"
     repairable = sum(finding.repair is not None for finding in left)
-    hint = (
-        "; --repair repairs it" if repairable == 1 else f"; --repair repairs {repairable} of them" if repairable else ""
-    )
-    problems = "1 problem" if len(left) == 1 else f"{len(left)} problems"
-    return f"{folder.path.name} has {problems}{'' if repair else hint} ({counts})"
+    which = "it" if repairable == 1 else f"{repairable} of them"
+    hint = f"; --repair repairs {which}" if repairable and not repair else ""
+    return f"{folder.path.name} has {count(len(left), 'problem')}{hint} ({counts})"

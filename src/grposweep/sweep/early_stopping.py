@@ -124,10 +124,8 @@ class CurveReader:
         if step == 0:
             self.start = self.sign * value
             return
-        means = {
-            **{ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()},
-            BROKEN: broken(self._stretch),
-        }
+        means = {ours: mean(self._stretch, theirs) for ours, theirs in SIGNALS.items()}
+        means[BROKEN] = broken(self._stretch)
         if TEMPLATES[1] in line:  # of the evaluation itself
             means[TEMPLATES[0]] = as_number(line[TEMPLATES[1]])
         for name, signal in means.items():
@@ -215,9 +213,8 @@ class EarlyStoppingMonitor:
         if decision is not None:
             action, reason, guard = decision
             running.request = running.folder.request(action, reason, guard)
-            logger.info(
-                "%s asked at step %d: %s", action, reader.steps[-1], reason, extra=about(number, running.attempt)
-            )
+            where = about(number, running.attempt)
+            logger.info("%s asked at step %d: %s", action, reader.steps[-1], reason, extra=where)
         self._judged[number] = reader.steps[-1]
 
     def pause(self, number: int) -> None:

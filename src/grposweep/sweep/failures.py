@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -228,18 +227,13 @@ METRICS = 5  # last lines of metrics.jsonl
 class Evidence:
     """The evidence about an attempt's end."""
 
-    code: int = 0
-    """Its exit code; negative: the signal that ended it."""
-    state: str = ""
-    """What the launcher knows beyond the exit code (an `EndState`)."""
-    error: str = ""
-    """``kind: message`` of the failure in result.json."""
-    progress: bool | None = None
-    """Whether the heartbeat still moved shortly before the end; None: unknown."""
+    code: int = 0  # its exit code; negative: the signal that ended it
+    state: str = ""  # what the launcher knows beyond the exit code (an `EndState`)
+    error: str = ""  # ``kind: message`` of the failure in result.json
+    progress: bool | None = None  # whether the heartbeat still moved shortly before the end; None: unknown
+    # The last lines of every rank's log, the job's and, if readable, the kernel's; and those of metrics.jsonl.
     logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The last lines of every rank's log, the job's and, if readable, the kernel's."""
     metrics: Sequence[Mapping[str, Any]] = ()
-    """The last lines of metrics.jsonl."""
 
 
 def log_sizes(folder: Path) -> dict[str, int]:
@@ -271,10 +265,8 @@ def _tail(path: Path, start: int) -> list[str]:
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)
         text = file.read().decode("utf-8", errors="replace")
-    lines = chain.from_iterable(
-        line.split("\r") for line in text.split("\n")
-    )  # progress bars return to the line's start
-    return list(lines)[1 if begin > start else 0 :]
+    lines = re.split("[\r\n]", text)  # progress bars return to the line's start
+    return lines[1 if begin > start else 0 :]
 
 
 # Causes that outrank what ended the job afterwards: a rank that ran out of memory leaves the others waiting until
@@ -345,8 +337,8 @@ class Policy:
     retries: int | None
     again: Step
     then: Step = Step.FAIL
+    # Whether the same words in several trials mean that the next trial will fail as well: not where the point decides.
     spreads: bool = False
-    """Whether the same words in several trials mean that the next trial will fail as well: not where the point decides."""
 
 
 POLICIES = {

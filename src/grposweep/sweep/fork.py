@@ -81,11 +81,6 @@ class Parent:
     trial: TrialFolder
     experiment: Experiment  # as its last attempt ran it
 
-    @property
-    def sweep(self) -> SweepFolder:
-        """Its sweep."""
-        return SweepFolder(self.trial.path.parent.parent)
-
 
 def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
     """Train children of a trial from its checkpoint at an optimizer step; return the exit code.
@@ -96,9 +91,8 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
     go_to(recorded.get("working_directory"))
     parent = Parent(trial, apply_oom_fix(trial.path, load_experiment(trial.path / paths.CONFIG)))
     checkpoint, logs = _find_state(parent, step)
-    state = ForkState(
-        str(parent.sweep.path), trial.path.name, step, parent.experiment.seed, checkpoint_hash(checkpoint.path)
-    )
+    sweep, digest = trial.sweep.path, checkpoint_hash(checkpoint.path)
+    state = ForkState(str(sweep), trial.path.name, step, parent.experiment.seed, digest)
     tokens = split_tokens(overrides)
     options = [token for token in tokens if _key(token).split(".")[0] in OPTIONS]
     changes = {_key(token): token.partition("=")[2] for token in tokens if token not in options}
@@ -113,11 +107,9 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         name = base.name or name_of("fork", trial, space, base)
         base = replace(base, name=name)
         points = recorded_points(base, session)
-        for line in not_as_recorded(parent.sweep, trial, base, recorded, is_changed=True):
+        for line in not_as_recorded(trial, base, recorded, is_changed=True):
             say(line)
-        say(
-            f"fork of {parent.sweep.path.name} trial {trial.number} at step {step}: a control, and children with one change each"
-        )
+        say(f"fork of {sweep.name} trial {trial.number} at step {step}: a control, and children with one change each")
         origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
         words = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
 
@@ -147,9 +139,9 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
         )
     kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
     found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
-    for folder in find_sweeps(parent.sweep.path.parent):
+    for folder in find_sweeps(trial.sweep.path.parent):
         state = ForkState.read(folder.path)
-        if state is not None and state.is_of(parent.sweep.path, trial.path.name):
+        if state is not None and state.is_of(trial.sweep.path, trial.path.name):
             found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
     total = trial.result.total_steps or max(found, default=0) + 1
     steps = sorted(at for at in found if at < total)
@@ -170,7 +162,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
 
 def _alone(parent: Parent, state: ForkState) -> Experiment:
     """Return the parent's experiment as the control of a sweep of its own."""
-    alone = as_own_sweep(parent.experiment, parent.sweep)
+    alone = as_own_sweep(parent.experiment, parent.trial)
     alone.search.sampler, alone.search.seeds = ONE_FACTOR, SEEDS
     code = alone.cluster.code or code_copy(parent.trial)
     cluster, trainer = replace(alone.cluster, controller="here", code=code), replace(alone.trainer, fork=state.digest)

@@ -55,7 +55,7 @@ class _Terminal(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._console.print(self.format(record), style="dim", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(self.format(record), style="dim", soft_wrap=True)
 
 
 @contextmanager

@@ -48,11 +48,8 @@ def halve_batch(s: Setting, ignore: Collection[str] = ()) -> Changes | None:
     if s.steps_per_generation is not None:
         changes["steps_per_generation"] = s.steps_per_generation * factor
     healed = s.replace({**changes, "auto": s.auto - planning.TRAIN_SIZES})
-    return (
-        None
-        if {p.code for p in errors(check(healed, ignore))} - {p.code for p in errors(check(s, ignore))}
-        else changes
-    )
+    before, after = ({problem.code for problem in errors(check(each, ignore))} for each in (s, healed))
+    return changes if after <= before else None
 
 
 def record_oom(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResult) -> None:

@@ -24,30 +24,16 @@ from grposweep.sweep.log import about
 from grposweep.sweep.oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
-CONTINUING = (Step.RETRY, Step.ELSEWHERE, Step.HEAL)
+UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)  # steps after which a trial continues, now or later
 
 
-@dataclass(frozen=True)
-class RetryDecision:
-    """A failed attempt's class, what to do with its trial, and the failure as result.json holds it.
-
-    The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
-    """
-
-    failure: Failure
-    step: Step
-    report: FailureReport
-
-    @property
-    def continues(self) -> bool:
-        """Return whether the trial stays unfinished."""
-        return self.step in (*CONTINUING, Step.STOP)
-
-
-def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None) -> RetryDecision:
+def decide_retry(
+    folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None
+) -> tuple[Failure, FailureReport]:
     """Classify a failed attempt and choose: retry, heal or fail; ``moved``: whether its heartbeat did before the end.
 
     With ``again`` the launcher took the attempt away. This is not a failure of the trial; the launcher counts it.
+    The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
     """
     events = folder.attempts()
     intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
@@ -63,9 +49,7 @@ def decide_retry(folder: TrialFolder, verdict: ValidationResult, end: End, moved
         if step is Step.HEAL and not _apply_heal(folder, verdict, failure, intent.attempt if intent else 0):
             step = Step.FAIL
     report = replace(_report(folder, end), name=failure.value, step=step.value)
-    return RetryDecision(
-        failure, step, replace(report, again=end.again or report.again, nodes=end.nodes or report.nodes)
-    )
+    return failure, replace(report, again=end.again or report.again, nodes=end.nodes or report.nodes)
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:
@@ -139,7 +123,7 @@ class OutcomeRecorder:
             write_pruned(running.folder, running.request)
             self._note_end(running, end)
             logger.info("stopped early: %s", running.request.reason, extra=where)
-            self._close(running.folder, None)
+            self._close(running.folder)
         elif stopped or running.killed:
             self._note_end(running, end)
             logger.info("%s", "stopped at a rollout boundary" if stopped else "ended by this controller", extra=where)
@@ -147,7 +131,7 @@ class OutcomeRecorder:
             self._note_end(running, end)
             logger.info("finished: %s %.6g", self.search.metric, value, extra=where)
             record_peak(self.folder, running.folder, self.validator.validate(running.point, running.seed))
-            self._close(running.folder, None)
+            self._close(running.folder)
         else:
             self._record_failure(running, end)
 
@@ -156,7 +140,7 @@ class OutcomeRecorder:
         write_pruned(folder, request)
         folder.close_attempt()
         logger.info("stopped early: %s", request.reason, extra=about(folder.number))
-        self._close(folder, None)
+        self._close(folder)
 
     def report_to_study(self, folder: TrialFolder) -> None:
         """Tell the study how a trial ended, and delete what a loser kept."""
@@ -178,42 +162,42 @@ class OutcomeRecorder:
 
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
         verdict, folder = self.validator.validate(running.point, running.seed), running.folder
-        decision = decide_retry(folder, verdict, end, moved=not running.hangs)
-        if not decision.continues and decision.failure is Failure.GPU_MEMORY:
+        failure, report = decide_retry(folder, verdict, end, moved=not running.hangs)
+        continues = report.step in UNFINISHED
+        if not continues and failure is Failure.GPU_MEMORY:
             record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
-        status = TrialStatus.RETRIED if decision.continues else TrialStatus.FAILED
+        status = TrialStatus.RETRIED if continues else TrialStatus.FAILED
         before = folder.result
         step = before.step if before.step is not None else folder.heartbeat().step or 0
         number = running.attempt if before.attempt is None else before.attempt  # a restarted job has used several
-        TrialResult(status, number, step=step, failure=decision.report).write(folder.path)
-        if decision.step is Step.STOP:
-            self._halt(f"trial {folder.number}: {decision.failure.label}")
-        elif decision.continues:
-            how = "in smaller micro-batches" if decision.step is Step.HEAL else "from its last checkpoint"
-            self.news.append(f"trial {folder.number}: {decision.failure.label}; it continues {how}")
-        self._note_end(running, end, decision)
+        TrialResult(status, number, step=step, failure=report).write(folder.path)
+        if report.step == Step.STOP:
+            self._halt(f"trial {folder.number}: {failure.label}")
+        elif continues:
+            how = "in smaller micro-batches" if report.step == Step.HEAL else "from its last checkpoint"
+            self.news.append(f"trial {folder.number}: {failure.label}; it continues {how}")
+        self._note_end(running, end, report)
         text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
-        logger.warning(text, decision.failure.label, decision.report.message, decision.step, extra=where)
-        if not decision.continues:
-            self._close(folder, decision)
+        logger.warning(text, failure.label, report.message, report.step, extra=where)
+        if not continues:
+            self._close(folder, failure, report.message, report.kind)
 
-    def _note_end(self, running: RunningAttempt, end: End, decision: RetryDecision | None = None) -> None:
+    def _note_end(self, running: RunningAttempt, end: End, report: FailureReport | None = None) -> None:
         content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
-        if decision is not None:
-            content |= {"failure": decision.failure.value, "step": decision.step.value, "nodes": end.nodes}
+        if report is not None:
+            content |= {"failure": report.name, "step": report.step, "nodes": end.nodes}
         seconds = round(time.monotonic() - running.since, 3)
         running.folder.note_attempt(
             running.attempt, AttemptEventKind.ENDED, code=end.code, killed=running.killed, seconds=seconds, **content
         )
 
-    def _close(self, folder: TrialFolder, decision: RetryDecision | None) -> None:
-        """End a failed trial finally. The same failure in several trials in a row also stops the sweep."""
+    def _close(self, folder: TrialFolder, failure: Failure | None = None, message: str = "", kind: str = "") -> None:
+        """End a trial finally. The same failure in several trials in a row also stops the sweep."""
         self.report_to_study(folder)
-        message = decision.report.message if decision is not None else ""
-        self.endings.append(None if decision is None else (decision.failure, same_words(decision.failure, message)))
+        self.endings.append(None if failure is None else (failure, same_words(failure, message)))
         if is_epidemic(self.endings):
             self._halt(f"the last trials all failed alike ({message})")
-        elif decision is not None and decision.report.kind == UnknownMetricError.kind and self.study.best is None:
+        elif kind == UnknownMetricError.kind and self.study.best is None:
             self._halt(
                 f"trial {folder.number} does not report search.metric={self.search.metric}, and no other trial has (with another "
                 "metric the sweep needs another name)"

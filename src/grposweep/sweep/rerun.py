@@ -21,12 +21,11 @@ from grposweep.config.to_setting import read_setting
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import LAUNCHERS, is_external
-from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, newest_sweep
+from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import TrialInputs, find_inputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
@@ -37,40 +36,31 @@ ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
 CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change no training
 
 
-def find_trial(named: str, sweep: str | None, outputs: Path) -> TrialFolder:
-    """Find a trial by path, or by number or name in a sweep (None: the newest that is not a rerun)."""
-    if (Path(named) / paths.CONFIG).is_file():
-        return TrialFolder(Path(named).resolve())
-    folder = newest_sweep(outputs, reruns=False) if sweep is None else find_sweep(sweep, outputs)
-    return TrialFolder(read_sweep(folder).trial(named).path)
-
-
 def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     """Run a trial again; returns the exit code. Raises UserError before anything starts."""
-    sweep = SweepFolder(trial.path.parent.parent)
-    recorded = recorded_by(trial)
+    sweep, recorded = trial.sweep.path, recorded_by(trial)
     go_to(recorded.get("working_directory"))
-    experiment = _experiment(sweep, trial, overrides, own_conf(recorded))
-    for line in not_as_recorded(sweep, trial, experiment, recorded, is_changed=bool(overrides)):
+    experiment = _experiment(trial, overrides, own_conf(recorded))
+    for line in not_as_recorded(trial, experiment, recorded, is_changed=bool(overrides)):
         say(line)
     redacted = [redact(override) for override in overrides]
-    parent = {"sweep": str(sweep.path), "trial": trial.path.name, "overrides": redacted}
+    parent = {"sweep": str(sweep), "trial": trial.path.name, "overrides": redacted}
     origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
     if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
         say(f"{experiment.name} has repeated it already, and nothing is trained. Add force=true to train it again.")
-    state = ForkState.read(sweep.path)
+    state = ForkState.read(sweep)
 
     def keep(folder: Path) -> None:
         if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial: from the same checkpoint
-            state.keep(state.checkpoint(sweep.path).path, sweep.path / paths.FORK, folder)
+            state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
     ended = run_sweep(Space(), points, [*overrides_of(trial), *overrides], "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
-        unlike = overrides if _identity(sweep, before) != _identity(sweep, experiment) else []
+        unlike = overrides if _identity(trial, before) != _identity(trial, experiment) else []
         chosen = [override for override in overrides if override_name(override) in CHOICE_OF_VALUE]
         say(_compared(trial, repeat, unlike, chosen))
     return ended
@@ -93,10 +83,8 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
         )
     record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256
-    if known not in (
-        "",
-        text_sha256(config.read_text(encoding="utf-8", errors="replace")),
-    ):  # cut off, it may still be YAML
+    # cut off, it may still be YAML
+    if known not in ("", text_sha256(config.read_text(encoding="utf-8", errors="replace"))):
         raise UserError(
             f"{config} is not what the trial began with: it was cut off or edited. Restore it. Changes are made "
             f"by overrides: grposweep rerun {shlex.quote(str(trial.path))} key=value."
@@ -120,10 +108,9 @@ def own_conf(recorded: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
+def _experiment(trial: TrialFolder, overrides: list[str], conf: Path | None) -> Experiment:
     """The trial's experiment as a sweep of one point, changed by the overrides, under a name that says what it is."""
-    before = load_experiment(trial.path / paths.CONFIG)
-    alone = as_own_sweep(before, sweep)
+    alone = as_own_sweep(load_experiment(trial.path / paths.CONFIG), trial)
     if overrides:
         with open_session(conf) as session:
             alone = apply_values(alone, parse_values(overrides, session.loader), session)
@@ -134,11 +121,11 @@ def _experiment(sweep: SweepFolder, trial: TrialFolder, overrides: list[str], co
     return replace(alone, name=alone.name or name, cluster=replace(alone.cluster, controller="here", code=code))
 
 
-def as_own_sweep(before: Experiment, sweep: SweepFolder) -> Experiment:
+def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
     """Return the experiment of a trial as a sweep of its own next to the trial's, with the files as they were recorded."""
     same = {name: getattr(before.search, name) for name in ("metric", "direction", "last", "at", "seed")}
     search = Search(**same, changed_files=RECORDED)
-    return replace(before, name=None, force=False, verbose=False, outputs=str(sweep.path.parent), search=search)
+    return replace(before, name=None, force=False, verbose=False, outputs=str(trial.sweep.path.parent), search=search)
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
@@ -146,7 +133,7 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     identity = sweep_identity(space.describe(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
-    return f"{trial.path.parent.parent.name}-{trial.number:04d}-{kind}-{identity[:6]}"
+    return f"{trial.sweep.path.name}-{trial.number:04d}-{kind}-{identity[:6]}"
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
@@ -172,7 +159,7 @@ def code_copy(trial: TrialFolder) -> str | None:
 
 
 def not_as_recorded(
-    sweep: SweepFolder, trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
+    trial: TrialFolder, experiment: Experiment, recorded: Mapping[str, Any], is_changed: bool
 ) -> list[str]:
     """List what differs from when the trial ran: code, packages, files that its program reads."""
     now, code = collect_provenance(find_inputs([experiment])), experiment.cluster.code
@@ -188,13 +175,14 @@ def not_as_recorded(
     known = {**now, **theirs} if code else dict(recorded)
     if recorded and (found := difference(known, now)):
         lines.append(f"not as recorded: {found}")
-    if is_external(experiment.trainer.kind) and not is_changed and _identity(sweep, experiment)[:6] != trial.head:
+    if is_external(experiment.trainer.kind) and not is_changed and _identity(trial, experiment)[:6] != trial.head:
         lines.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
     return lines
 
 
-def _identity(sweep: SweepFolder, experiment: Experiment) -> str:
-    return experiment_id(experiment, read_setting(experiment, sweep.prepared().get(prepared_key(experiment))))
+def _identity(trial: TrialFolder, experiment: Experiment) -> str:
+    prepared = trial.sweep.prepared().get(prepared_key(experiment))
+    return experiment_id(experiment, read_setting(experiment, prepared))
 
 
 def _compared(trial: TrialFolder, rerun: SweepFolder, unlike: Sequence[str], chosen: Sequence[str]) -> str:

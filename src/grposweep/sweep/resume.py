@@ -31,7 +31,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.provenance import difference
-from grposweep.storage.records import COPY, AttemptEventKind
+from grposweep.storage.records import COPY, AttemptEventKind, as_mapping
 from grposweep.storage.results import TrialStatus
 
 SHOWN = 3  # keys in which two sweeps differ
@@ -132,8 +132,7 @@ def _recognise(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
             "must not be mixed with others. Set another name=..., or none for a folder of its own."
         )
-    before = settings.get("provenance")
-    changed = difference(before if isinstance(before, dict) else {}, provenance)
+    changed = difference(as_mapping(settings.get("provenance")), provenance)
     return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
 
 
@@ -178,14 +177,9 @@ def _plain(value: object) -> str:
     """Return a recorded value as it is typed."""
     if isinstance(value, list):
         return f"[{','.join(map(_plain, value))}]"
-    words: dict[object, str] = {None: "null", True: "true", False: "false"}
-    return (
-        words[value]
-        if value is None or isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_question(key: str, old: object, new: object) -> bool:
@@ -268,9 +262,8 @@ def renew_inputs(trial: TrialFolder, provenance: Mapping[str, Any]) -> None:
     write_json(trial.path / paths.PROVENANCE, {**provenance, **{key: before.get(key) for key in ("seeds", COPY)}})
 
 
-def _files(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    named = provenance.get("files")
-    return dict(named) if isinstance(named, dict) else {}
+def _files(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+    return as_mapping(provenance.get("files"))
 
 
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
@@ -332,10 +325,8 @@ def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
 
 def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Point, list[str]]]:
     """The invalid points of a grid in their order, with their problems."""
-    search = (folder.settings() or {}).get("search")
-    if not lists_points(
-        choose_sampler(search.get("sampler", "auto") if isinstance(search, dict) else "auto", study.space)
-    ):
+    search = as_mapping((folder.settings() or {}).get("search"))
+    if not lists_points(choose_sampler(search.get("sampler", "auto"), study.space)):
         return
     for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
         found = (problem for problem in line["problems"] if isinstance(problem, dict))

@@ -158,7 +158,6 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         leaders=search.leaders,
         waiting={str(number): why for number, why in waits.items() if why},
         notice=controller.trouble,
-        effort=controller.early_stopping.effort,
         rests=controller.rests,
     )
 
@@ -223,7 +222,7 @@ def run_sweep(
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)
-        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        say = partial(console.print, soft_wrap=True)
         launcher = build_launcher(share_gpus(judged, console), folder.path, say)
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
@@ -251,9 +250,8 @@ def _judge(console: Console, space: Space, points: Points, overrides: list[str])
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(console, space, points)
     refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
-    if (
-        base.name is None or not (Path(base.outputs) / base.name).exists()
-    ):  # a sweep with results has its files and metric
+    # a sweep with results has its files and metric
+    if base.name is None or not (Path(base.outputs) / base.name).exists():
         refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
         check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
     return judged
@@ -285,9 +283,7 @@ def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCou
     digest = choose_pass_rates(experiments)
     if digest is None:
         return []
-    console.print(
-        f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}", highlight=False
-    )
+    console.print(f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}")
     return [f"task.screen={digest}"]
 
 
@@ -306,7 +302,7 @@ def _run_controller(
         return _write_only(controller, console, command)
     if launcher.hands_over:
         stack.close()  # the job takes the lease
-        console.print(launcher.submit_controller(command), highlight=False, soft_wrap=True)
+        console.print(launcher.submit_controller(command), soft_wrap=True)
         return ExitCode.FINISHED
     ended_before, invalid, reader = controller.ended, judged.validity.invalid, SweepReader(folder)
     try:
@@ -318,13 +314,13 @@ def _run_controller(
         raise
     for mirror in mirrors:
         if not mirror.close():
-            console.print(f"{mirror.problem}, at the next run of this command", style="yellow", markup=False)
+            console.print(f"{mirror.problem}, at the next run of this command", style="yellow")
     failed = controller.study.best is None or controller.stopped_itself
     code = ExitCode.INTERRUPTED if interrupts.count else ExitCode.FAILED if failed else ExitCode.FINISHED
     end = "interrupted" if interrupts.count else name_status(controller)
     logger.info("the controller ends: %s, exit code %d", end, code)
     if interrupts.count and launcher.outlives and controller.running:
-        console.print(_detach_message(controller), highlight=False, soft_wrap=True)
+        console.print(_detach_message(controller), soft_wrap=True)
         return ExitCode.INTERRUPTED
     view = reader.read(_progress(controller, invalid))
     write_effects(view)
@@ -334,7 +330,7 @@ def _run_controller(
         if controller.ended > ended_before:
             _run_on_end(controller, console)
     if interrupts.count:
-        console.print("interrupted; run the same command to continue", highlight=False)
+        console.print("interrupted; run the same command to continue")
         return ExitCode.INTERRUPTED
     return code
 
@@ -360,7 +356,7 @@ def _run_on_end(controller: Controller, console: Console) -> None:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         problem = f": {error}"
     if problem:
-        console.print(f"search.on_end failed{problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"search.on_end failed{problem}", style="yellow", soft_wrap=True)
 
 
 def _space_summary(controller: Controller) -> SpaceSummary:
@@ -400,7 +396,7 @@ def _mirrors(controller: Controller, search: Search) -> list[Mirror]:
     Raises UserError if that cannot be used.
     """
     direction = cast(Direction, search.direction)
-    mirrors: list[Mirror] = [JournalMirror(controller.folder.journal, direction)]
+    mirrors: list[Mirror] = [JournalMirror(controller.folder.path / paths.JOURNAL, direction)]
     if search.storage is not None:
         mirrors.append(RdbMirror(search.storage, controller.folder.path.name, direction))
     return mirrors
@@ -411,8 +407,8 @@ def _write_only(controller: Controller, console: Console, command: Sequence[str]
     controller.lease.check()
     controller.fill()
     if controller.launcher.hands_over:
-        console.print(controller.launcher.submit_controller(command), soft_wrap=True, highlight=False, markup=False)
-    console.print(_detach_message(controller), soft_wrap=True, highlight=False)
+        console.print(controller.launcher.submit_controller(command), soft_wrap=True)
+    console.print(_detach_message(controller), soft_wrap=True)
     return ExitCode.FINISHED
 
 

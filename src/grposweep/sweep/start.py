@@ -35,7 +35,7 @@ from grposweep.search.sampler import check_prior, choose_sampler, continuous, li
 from grposweep.search.sampling import Sampling, read_sampling
 from grposweep.search.space import Direction, Point, Space, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
-from grposweep.search.validity import SpaceValidity, ValidationResult, Validator, distinct_experiments
+from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
@@ -86,7 +86,7 @@ class ValidatedSpace:
 
     def distinct(self, *sections: str) -> list[Experiment]:
         """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        return distinct_experiments(self.validity, *sections)
+        return self.validity.distinct(*sections)
 
 
 def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
@@ -228,18 +228,16 @@ def prepare_sweep(
     (folder.path / paths.PREPARE_PROGRESS).unlink(missing_ok=True)
     preparer = launcher.preparation(next(iter(missing.values())).cluster)
     preparer.start(folder.path, log)
-    console.print(f"preparing model and data ({preparer.where})", highlight=False)
+    console.print(f"preparing model and data ({preparer.where})")
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         while (code := preparer.poll()) is None:
             if interrupts.count:
                 preparer.end()
-                console.print("interrupted while preparing; the same command begins it again", highlight=False)
+                console.print("interrupted while preparing; the same command begins it again")
                 return False
-            found = read_json(folder.path / paths.PREPARE_PROGRESS) or {}
-            bar.update(
-                task, description=found.get("what", ""), completed=found.get("done", 0), total=found.get("total")
-            )
+            now = {"what": "", "done": 0, "total": None, **(read_json(folder.path / paths.PREPARE_PROGRESS) or {})}
+            bar.update(task, description=now["what"], completed=now["done"], total=now["total"])
     if code:
         raise UserError(_message(folder, code))
     return True
@@ -267,7 +265,7 @@ def build_controller(
     """Build the controller of a sweep: build its study, add earlier results, and print what was found."""
     base, validator = judged.base, judged.validator
     for line in reopen_failed(folder, validator, provenance) if not launcher.is_dry else []:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
         logger.info("%s", line)
     direction = cast(Direction, base.search.direction)  # `check_space` has seen it
     study = open_study(folder, judged.space, direction, base.search.metric)
@@ -284,7 +282,7 @@ def build_controller(
     study.learn([(seen.point, seen.value) for seen in warm.observations])
     study.replication = build_replication(base.search.sampler, base.seed, base.search.seeds, base.search.leaders)
     if warm.first:
-        console.print(words_of_warm_start(warm), highlight=False)
+        console.print(words_of_warm_start(warm))
     valid = list(judged.validity.valid_points())
     finite = tuple(study.space.finite_part(point) for point in valid)
     first = [*judged.enqueued, *warm.first]
@@ -344,11 +342,9 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     if not validity.invalid:
         return
     print_invalid(console, validity)
-    never = [
-        f"{d}={label}" for d, labels in validity.valid_by_label().items() for label, n in labels.items() if not n[0]
-    ]
-    if never:
-        console.print(f"never valid with the other parameters in this space: {', '.join(never)}", highlight=False)
+    by_label = validity.valid_by_label().items()
+    if never := [f"{name}={label}" for name, labels in by_label for label, (valid, _) in labels.items() if not valid]:
+        console.print(f"never valid with the other parameters in this space: {', '.join(never)}")
     verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
     lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
     lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
@@ -377,9 +373,8 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
             "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or the like, "
             "cluster.gpu_memory_gib=80, or a number of trials."
         )
-    settings = (
-        judged.validator.validate(point).setting for point in islice(judged.validity.valid_points(), ESTIMATED_POINTS)
-    )
+    points = islice(judged.validity.valid_points(), ESTIMATED_POINTS)
+    settings = (judged.validator.validate(point).setting for point in points)
     needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
     if not needs:
         raise UserError(
@@ -388,7 +383,6 @@ def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
         )
     share = max(min(int(limit / max(needs)), os.cpu_count() or 1), 1)
     console.print(
-        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} of {limit:g} GiB",
-        highlight=False,
+        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} of {limit:g} GiB"
     )
     return replace(base, cluster=replace(base.cluster, trials_per_gpu=share))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from grporecipe.check import errors
 from grporecipe.errors import UserError
 from grporecipe.fixes import render_problem
+from grporecipe.frameworks.parsing.yaml_text import flatten
 from grposweep.config.identity import experiment_id
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
@@ -32,7 +33,7 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
     points: list[Point] = []
     for entry in wanted:
         point: Point = {}
-        for name, value in _flat(entry).items():
+        for name, value in flatten(entry).items():
             if name not in parameters:
                 known = ", ".join(parameters) or "none"
                 raise UserError(
@@ -42,14 +43,6 @@ def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: 
         _check(point, space, validator)
         points.append(point)
     return points
-
-
-def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted keys for ``{kl: {beta: 0.1}}`` and ``{kl.beta: 0.1}``."""
-    flat: dict[str, Any] = {}
-    for name, value in entry.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _label(parameter: Parameter, value: Any) -> Label:
@@ -109,9 +102,7 @@ class TrialQueue:
     valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
-    known_oom: Callable[[ValidationResult], int | None] = lambda _verdict: (
-        None
-    )  # the trial that ran out of memory with less
+    known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
@@ -171,12 +162,12 @@ class TrialQueue:
             if any(i == index and all(p.get(n, v) == v for n, v in wanted.items()) for i, p in used):
                 continue
             if freeze(wanted) not in self._known and (point := self._ask(wanted)) is not None:
-                return self._proposal(point, enqueued=index)
+                return self._proposal(point, {"enqueued": index})
         point = self._ask({})
-        return None if point is None else self._proposal(point)
+        return None if point is None else self._proposal(point, {})
 
-    def _proposal(self, point: Point, **noted: Any) -> QueuedTrial:
-        verdict = self.validator.validate(point)
+    def _proposal(self, point: Point, noted: Mapping[str, Any]) -> QueuedTrial:
+        verdict = self.validator.validate(point, noted.get("seed"))
         return QueuedTrial(verdict, {"experiment": experiment_id(verdict.experiment, verdict.setting), **noted})
 
     def _next_replicate(self) -> QueuedTrial | None:
@@ -189,9 +180,7 @@ class TrialQueue:
         if wanted is None:
             return None
         number, seed = wanted
-        verdict = self.validator.validate(dict(self.study.trials[number].params), seed)
-        identity = experiment_id(verdict.experiment, verdict.setting)
-        return QueuedTrial(verdict, {"experiment": identity, "role": CONFIRM, "of": number, "seed": seed})
+        return self._proposal(dict(self.study.trials[number].params), {"role": CONFIRM, "of": number, "seed": seed})
 
     def _ask(self, fixed: Mapping[str, Label]) -> Point | None:
         """Return the next point of the grid, or what the sampler proposes."""

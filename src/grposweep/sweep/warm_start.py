@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,6 +25,7 @@ from grposweep.search.validity import Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.inputs import Inputs, TrialInputs, find_inputs
+from grposweep.storage.records import as_mapping
 
 logger = logging.getLogger(__name__)
 FIRST = 3  # points of an earlier sweep that are tried again: the best ones
@@ -64,25 +66,20 @@ def check_sources(base: Experiment, space: Space) -> list[dict[str, Any]]:
 
 def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any]:
     settings = source.settings() or {}
-    theirs = settings["search"] if isinstance(settings.get("search"), dict) else {}
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
-    theirs = {"at": "last", **theirs}
+    theirs = {"at": "last", **as_mapping(settings.get("search"))}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
         found, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
         raise UserError(
             f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
             "be compared with ours. Set the same objective, or leave that sweep out."
         )
-    baseline = settings.get("baseline")
-    task = baseline.get("task") if isinstance(baseline, dict) else None
+    task = as_mapping(settings.get("baseline")).get("task")
     searched = {parameter.name.split(".")[0] for parameter in space.parameters}
     # Keys that are new since that sweep had their defaults; how often a prompt is answered only moves the noise.
     task = {**asdict(Task()), **task} if isinstance(task, dict) and "task" not in searched else asdict(base.task)
-    differing = [
-        name for name, value in asdict(base.task).items() if task[name] != value and name != "eval_generations"
-    ]
-    if differing:
-        keys = ", ".join(f"task.{name}" for name in differing)
+    unlike = [name for name, value in asdict(base.task).items() if task[name] != value]
+    if keys := ", ".join(f"task.{name}" for name in unlike if name != "eval_generations"):
         raise UserError(
             f"search.warm_start: {source.path.name} was on another task ({keys} differ), and its values cannot be compared with "
             "ours. Leave that sweep out."
@@ -121,11 +118,9 @@ def _read(path: Path) -> WarmStart | None:
     if not _are_objects(first) or not _are_objects(observations):
         return None
     kinds = {"point": dict, "value": int | float, "sweep": str, "trial": int}
-    if any(
-        set(record) != set(kinds) or not all(isinstance(record[name], kind) for name, kind in kinds.items())
-        for record in observations
-    ):
-        return None
+    for record in observations:
+        if record.keys() != kinds.keys() or not all(isinstance(record[name], kind) for name, kind in kinds.items()):
+            return None
     return WarmStart(first, [Observation(**record) for record in observations])
 
 
@@ -150,9 +145,8 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
         source = find_sweep(name, Path(base.outputs))
         found = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
         ranked = sorted(found, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
-        placed = [
-            (folder, value, *place) for folder, value in ranked if (place := _place(folder, validator)) is not None
-        ]
+        places = ((folder, value, _place(folder, validator)) for folder, value in ranked)
+        placed = [(folder, value, *place) for folder, value, place in places if place is not None]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
         first |= {freeze(point): point for point in best}
         observations += [
@@ -180,7 +174,9 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
         return None
     setting = read_setting(past)
     wanted, past_numbers = learning(past, setting), numbers(setting)
-    for _, point in zip(range(MOST_LOOKED_AT), _candidates(validator.space, past, setting), strict=False):
+    # its own value of a parameter, or every option if that has to be tried
+    candidates = validator.space.combinations(lambda parameter: _labels(parameter, past, setting))
+    for point in islice(candidates, MOST_LOOKED_AT):
         if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(point):
             continue
         verdict = validator.validate(point)
@@ -188,20 +184,6 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
         if is_same_point(found, wanted):
             return point, found == wanted
     return None
-
-
-def _candidates(space: Space, past: Experiment, setting: Setting, point: Point | None = None) -> Iterator[Point]:
-    """Points that may be the earlier experiment: its own value of a parameter, or every option if that has to be tried."""
-    point = point or {}
-    parameter = next(
-        (parameter for parameter in space.parameters if parameter.name not in point and parameter.is_active(point)),
-        None,
-    )
-    if parameter is None:
-        yield point
-        return
-    for label in _labels(parameter, past, setting):
-        yield from _candidates(space, past, setting, {**point, parameter.name: label})
 
 
 def _labels(parameter: Parameter, past: Experiment, setting: Setting) -> Sequence[Label]:
