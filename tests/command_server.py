@@ -191,7 +191,8 @@ def _import_all() -> None:
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
-    for name in (*TRAINING, *(TRL if TRAINS in os.environ else [])):
+    # Typer imports the last one, and pydantic with it, when it reads arguments: half of what a short command costs.
+    for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
         importlib.import_module(name)
     keep_options()
     with open_session() as session:
