@@ -40,7 +40,7 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
     [
         (HF, "config", "train.py reads its arguments with HfArgumentParser, which takes no --config"),
         (ARGPARSE.format("", "parse_args"), "config", "train.py declares no --config"),
-        (ARGPARSE.format("", "parse_args"), "flags", "train.py declares no --output_dir"),
+        (ARGPARSE.format("", "parse_args"), "flags", "train.py declares no --output_dir, where"),
         (ARGPARSE.format("p.add_argument('--output_dir')", "parse_args"), "flags", "declares no --learning_rate"),
         (
             ARGPARSE.format("p.add_argument('--output_dir', '--learning-rate')", "parse_args"),
