@@ -151,26 +151,61 @@ def _answer(connection: socket.socket) -> NoReturn:
 
 
 def keep_options() -> None:
-    """Let Hydra read each file of conf/ and each of its own configurations once in this process: a quarter of a composition."""
+    """Let Hydra do once in this process what depends on the files of conf/ and the options chosen, and on no key's value.
+
+    That is most of a composition: reading the files, the list of those that the options include, and merging them.
+    """
     import pickle
 
+    from hydra._internal import defaults_list
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import ConfigRepository
+    from hydra.core.config_store import ConfigStore
     from hydra.core.object_type import ObjectType
 
     from grposweep.process import CONF
 
-    read, kept = ConfigRepository.load_config, dict[tuple[str, str], bytes]()
+    kept = dict[tuple[str, ...], bytes]()
+    read, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
+    find = defaults_list._create_defaults_list
+
+    def once(key: tuple[str, ...], make: Callable[[], Any]) -> Any:
+        if key not in kept:
+            kept[key] = pickle.dumps(make())
+        return pickle.loads(kept[key])  # Hydra edits what it gets
+
+    def of_conf(repo: Any) -> bool:
+        files = {source.path for source in repo.get_sources() if source.scheme() == "file"}
+        return files == {str(CONF)} and "recipe" not in ConfigStore.instance().repo  # an external trainer's own options
 
     def load(self: ConfigRepository, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None or (source.path != str(CONF) and not config_path.startswith("hydra/")):
             return read(self, config_path)
-        key = (source.path, config_path)
-        if key not in kept:
-            kept[key] = pickle.dumps(read(self, config_path))
-        return pickle.loads(kept[key])  # Hydra edits what it gets
+        return once((source.path, config_path), lambda: read(self, config_path))
+
+    def find_once(repo: Any, config_name: Any, overrides: Any, prepend_hydra: bool, skip_missing: bool) -> Any:
+        if not of_conf(repo):
+            return find(repo, config_name, overrides, prepend_hydra, skip_missing)
+        chosen = (overrides.override_choices, overrides.append_group_defaults, overrides.deletions)
+        keys = overrides.config_overrides
+
+        def make() -> Any:
+            found = find(repo, config_name, overrides, prepend_hydra, skip_missing)
+            return found, {**vars(overrides), "config_overrides": []}
+
+        found, state = once(("list", repr((config_name, chosen, prepend_hydra, skip_missing))), make)
+        vars(overrides).update(state, config_overrides=keys)
+        return found
+
+    def merge_once(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
+        if not of_conf(repo):
+            return merge(self, defaults=defaults, repo=repo)
+        return once(("merged", repr(defaults)), lambda: merge(self, defaults=defaults, repo=repo))
 
     ConfigRepository.load_config = load  # type: ignore[method-assign]
+    ConfigLoaderImpl._compose_config_from_defaults_list = merge_once  # type: ignore[method-assign]
+    defaults_list._create_defaults_list = find_once
 
 
 def _import_all() -> None:
@@ -178,6 +213,9 @@ def _import_all() -> None:
     import gc
     import importlib
     import pkgutil
+    from itertools import product
+
+    from hydra.types import RunMode
 
     import grporecipe
     import grposweep
@@ -191,11 +229,13 @@ def _import_all() -> None:
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
-    for name in (*TRAINING, *(TRL if TRAINS in os.environ else [])):
+    # Typer imports the last one, and pydantic with it, when it reads arguments: half of what a short command costs.
+    for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
         importlib.import_module(name)
     keep_options()
     with open_session() as session:
-        session.compose(["trainer=fake", "lr=1e-3"])
+        for trainer, mode in product(("trainer=fake", "trainer=script"), RunMode):
+            session.loader.load_configuration("config", [trainer, "lr=1e-3"], mode)
     gc.freeze()  # the forks' collector leaves these pages shared
     gc.set_threshold(50_000, 20, 50)
 

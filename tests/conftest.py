@@ -28,6 +28,7 @@ ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stac
 MOST_SECONDS = 20.0  # of CPU time in the test's own process; on a busy machine a second is two
 
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
+os.environ.pop("HYDRA_FULL_ERROR", None)  # a command sets it, and reads it as the user's wish
 os.environ.setdefault("GRPOSWEEP_CACHE", str(Path.home() / ".cache/grposweep/tests"))  # not the user's index of sweeps
 
 
@@ -112,21 +113,14 @@ register_schema()  # once for all tests
 keep_options()
 
 
-@pytest.fixture(autouse=True)
-def own_options() -> Iterator[None]:
-    """The options ``recipe``, which trainers that are programs offer to Hydra, are not there for the next test."""
-    yield
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Take back what a command leaves in its process: ``recipe`` options, which external trainers offer to Hydra, and a wish."""
+    os.environ.pop("HYDRA_FULL_ERROR", None)
     groups = ConfigStore.instance().repo
     for name, options in list(groups.items()):
         if isinstance(options, dict) and options.pop("recipe.yaml", None) and not options:
             del groups[name]
-
-
-@pytest.fixture(autouse=True)
-def own_hydra_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``command`` asks Hydra for its errors in the environment, which would be a user's wish in the worker's next test."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    monkeypatch.delenv("HYDRA_FULL_ERROR")
 
 
 Compose = Callable[[list[str]], DictConfig]

@@ -233,9 +233,10 @@ PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8, "staleness": 9} 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str) -> None:
-    """A dry run writes all of its trials, and no rule warns of a point."""
-    ended = run(f"sweeps={name}", "trainer=fake", "cluster=dry_run", "name=s")
+    """A dry run writes all of its trials into a folder with the name of the study, and no rule warns of a point."""
+    ended = run(f"sweeps={name}", "trainer=fake", "cluster=dry_run")
     assert ended.code == 0, ended.err
+    assert re.fullmatch(rf"{name}-[0-9a-f]{{6}}", ended.sweep.name)  # and the head of the hash of its identity
     assert "warning" not in ended.out
     assert "invalid" not in ended.out
     assert len(trials(ended.sweep)) == PUBLISHED[name]
@@ -244,12 +245,6 @@ def test_a_study_with_published_ranges_is_valid_as_it_stands(run: Run, name: str
                   if (config := yaml.safe_load((trial / "config.yaml").read_text()))}  # fmt: skip
         clips = {(loss["loss_type"], loss["epsilon"], loss["epsilon_high"]) for loss in map(yaml.safe_load, losses)}
         assert clips == {("grpo", 3e-4, 4e-4), ("dapo", 0.2, 0.2), ("dapo", 0.2, 0.28), ("cispo", 0.2, 5.0)}
-
-
-def test_a_sweep_of_a_file_has_the_name_of_the_file(run: Run) -> None:
-    """And the head of the hash of its identity."""
-    folder = run("sweeps=kl_grid", "trainer=fake", "cluster=dry_run").sweep
-    assert re.fullmatch(r"kl_grid-[0-9a-f]{6}", folder.name)
 
 
 def test_the_controller_never_imports_torch(here: Path) -> None:

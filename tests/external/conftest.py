@@ -1,14 +1,8 @@
 """A training script that is none: it takes TRL's configuration and leaves a trainer state, without importing torch."""
 
-from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
-
-from grposweep.config.compose import register_schema
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -54,14 +48,3 @@ def script(here: Path) -> tuple[str, ...]:
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s")
-
-
-@pytest.fixture(autouse=True)
-def _own_options() -> Iterator[None]:
-    """A recipe's options are a process's own; here one process has many tests."""
-    Plugins.instance()  # what registers itself once and for all is no option of a recipe
-    register_schema()
-    store = ConfigStore.instance()
-    before = deepcopy(store.repo)
-    yield
-    store.repo = before

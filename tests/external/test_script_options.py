@@ -1,17 +1,38 @@
 """A script's parser is read before the start: what it would refuse in every trial is refused once."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.config.compose import open_session, to_experiment
 from grposweep.config.native_keys import check_read
 from grposweep.schema import Trainer
+from in_process import sweeps_in
 from support import run_in
 
+Answer = Callable[..., str]
 ARGPARSE = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n{}\nargs = p.{}()\n"
 HF = "from transformers import HfArgumentParser\nfrom trl import GRPOConfig\n"
 HF += "HfArgumentParser(GRPOConfig).parse_args_into_dataclasses()\n"
+
+
+@pytest.fixture
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """``refusal("trainer=script", ...)``: why a sweep of two learning rates is refused; nothing if its jobs are written."""
+    sweep = sweeps_in(tmp_path, monkeypatch)
+
+    def answer(*words: str, searched: tuple[str, ...] = ("lr=1e-4,1e-3",)) -> str:
+        try:
+            folder = sweep("trainer=script", "trainer.script=train.py", "cluster=dry_run", "name=s", *words, *searched)
+        except UserError as error:
+            assert not (tmp_path / "outputs").exists()
+            return str(error)
+        assert list(folder.glob("trials/*/command.sh"))
+        return ""
+
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -19,7 +40,7 @@ HF += "HfArgumentParser(GRPOConfig).parse_args_into_dataclasses()\n"
     [
         (HF, "config", "train.py reads its arguments with HfArgumentParser, which takes no --config"),
         (ARGPARSE.format("", "parse_args"), "config", "train.py declares no --config"),
-        (ARGPARSE.format("", "parse_args"), "flags", "train.py declares no --output_dir"),
+        (ARGPARSE.format("", "parse_args"), "flags", "train.py declares no --output_dir, where"),
         (ARGPARSE.format("p.add_argument('--output_dir')", "parse_args"), "flags", "declares no --learning_rate"),
         (
             ARGPARSE.format("p.add_argument('--output_dir', '--learning-rate')", "parse_args"),
@@ -28,15 +49,12 @@ HF += "HfArgumentParser(GRPOConfig).parse_args_into_dataclasses()\n"
         ),
     ],
 )
-def test_a_parser_that_would_refuse_its_arguments_is_named(tmp_path: Path, script: str, takes: str, said: str) -> None:
+def test_a_parser_that_would_refuse_its_arguments_is_named(
+    tmp_path: Path, refusal: Answer, script: str, takes: str, said: str
+) -> None:
     """With the key to set, and nothing is created."""
     (tmp_path / "train.py").write_text(script)
-    ended = run_in(
-        tmp_path, "trainer=script", "trainer.script=train.py", f"trainer.takes={takes}", "-m", "lr=1e-4,1e-3"
-    )
-    assert ended.code == 2
-    assert said in ended.err
-    assert not (tmp_path / "outputs").exists()
+    assert said in refusal(f"trainer.takes={takes}")
 
 
 @pytest.mark.parametrize(
@@ -48,13 +66,12 @@ def test_a_parser_that_would_refuse_its_arguments_is_named(tmp_path: Path, scrip
         ("add_common(p)\nfrom common import add_common, Parser\nParser(Own)", "parse_args", "config"),
     ],
 )
-def test_a_parser_that_may_take_its_arguments_is_not(tmp_path: Path, more: str, parse: str, takes: str) -> None:
-    """Declared, ignored, or from a file that is not read: the script is started, and it is what fails."""
-    (tmp_path / "train.py").write_text(ARGPARSE.format(more, parse) + "raise SystemExit(7)\n")
-    ended = run_in(
-        tmp_path, "trainer=script", "trainer.script=train.py", f"trainer.takes={takes}", "trainer.args.lr=1e-4"
-    )
-    assert "declares no" not in ended.err
+def test_a_parser_that_may_take_its_arguments_is_not(
+    tmp_path: Path, refusal: Answer, more: str, parse: str, takes: str
+) -> None:
+    """Declared, ignored, or from a file that is not read."""
+    (tmp_path / "train.py").write_text(ARGPARSE.format(more, parse))
+    assert "declares no" not in refusal(f"trainer.takes={takes}", searched=("trainer.args.lr=1e-4,1e-3",))
 
 
 @pytest.mark.parametrize(
@@ -111,45 +128,34 @@ def test_a_value_that_the_script_sets_or_never_reads_is_refused(
     assert all(said in problem and "all values would train the same" in problem for problem in problems)
 
 
-def test_a_flag_that_no_class_has_is_refused(tmp_path: Path) -> None:
+def test_a_flag_that_no_class_has_is_refused(tmp_path: Path, refusal: Answer) -> None:
     """HfArgumentParser raises ValueError for it, unless the script takes what remains."""
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\nmax_steps: 2\nrl_gamma: 0.2\nno_flag: null\n")
-    script = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "cluster=dry_run")
     (tmp_path / "train.py").write_text(HF)
-    ended = run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3")
-    assert (ended.code, "the parser of train.py stops at rl_gamma, which" in ended.err) == (2, True)
-    (tmp_path / "train.py").write_text(HF.replace("dataclasses()", "dataclasses(return_remaining_strings=True)"))
-    assert "stops at" not in run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3").err
+    assert "the parser of train.py stops at rl_gamma, which" in refusal("trainer.recipe=recipe.yaml")
+    (tmp_path / "lax.py").write_text(HF.replace("dataclasses()", "dataclasses(return_remaining_strings=True)"))
+    assert "stops at" not in refusal("trainer.recipe=recipe.yaml", "trainer.script=lax.py")
 
 
-def test_keys_of_classes_that_the_script_does_not_parse_are_refused(tmp_path: Path) -> None:
+def test_keys_of_classes_that_the_script_does_not_parse_are_refused(tmp_path: Path, refusal: Answer) -> None:
     """Its parser stops at each: in the recipe, in trainer.args, and where another key's refusal names one."""
     (tmp_path / "train.py").write_text(TRAINS.format("use(mine)"))
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\npenalty: 0.2\ndataset_name: sums\n")
-    script = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml")
-    ended = run_in(tmp_path, *script, "trainer.args.lora_r=8", "-m", "lr=1e-4,1e-3", "task.path=a,b")
-    assert ended.code == 2
-    for said in (
-        "the parser of train.py stops at dataset_name, which no class that it parses has",
-        "neither the classes that the script parses nor its recipe have such a key",
-    ):
-        assert said in ended.err
+    searched = ("lr=1e-4,1e-3", "task.path=a,b")
+    said = refusal("trainer.recipe=recipe.yaml", "trainer.args.lora_r=8", searched=searched)
+    assert "the parser of train.py stops at dataset_name, which no class that it parses has" in said
+    assert "neither the classes that the script parses nor its recipe have such a key" in said
     (tmp_path / "recipe.yaml").write_text("num_generations: 8\n")
-    ended = run_in(tmp_path, *script, "-m", "lr=1e-4,1e-3", "task.path=a,b")
-    assert "Set a key that the script reads: trainer.args.KEY." in ended.err
+    said = refusal("trainer.recipe=recipe.yaml", searched=searched)
+    assert "Set a key that the script reads: trainer.args.KEY." in said
 
 
 def test_a_recipe_for_more_processes_is_refused_until_the_command_chooses(tmp_path: Path) -> None:
-    """The trials would train on one, with other batches."""
+    """The trials would train on one, with other batches. Code 2, as for every refusal."""
     (tmp_path / "run.sh").write_text("accelerate launch --num_processes 8 train.py --num_generations 8 --max_steps 2\n")
     (tmp_path / "train.py").write_text("import trl\nfrom transformers import HfArgumentParser\nHfArgumentParser(Own)\n")
-    sweep = (
-        "trainer=script",
-        "trainer.script=train.py",
-        "trainer.recipe=run.sh",
-        "trainer.takes=flags",
-        "cluster=dry_run",
-    )
+    script = ("trainer=script", "trainer.script=train.py", "trainer.recipe=run.sh", "trainer.takes=flags")
+    sweep = (*script, "cluster=dry_run")
     refused = run_in(tmp_path, *sweep, "-m", "lr=1e-4,1e-3")
     assert (refused.code, "run.sh is for 8 processes, and cluster.processes=1" in refused.err) == (2, True)
     assert "is for 8" not in run_in(tmp_path, *sweep, "cluster.processes=1", "-m", "lr=1e-4,1e-3").err
@@ -166,25 +172,22 @@ def test_a_recipe_for_more_processes_is_refused_until_the_command_chooses(tmp_pa
     ],
 )
 def test_a_script_that_saves_no_state_is_refused(
-    tmp_path: Path, recipe: str, line: str, more: tuple[str, ...], refused: bool
+    tmp_path: Path, refusal: Answer, recipe: str, line: str, more: tuple[str, ...], refused: bool
 ) -> None:
     """Its metrics are read from that state, so all trials would train for no result."""
     (tmp_path / "train.py").write_text(TRAINS.format("use(mine)") + line)
     (tmp_path / "recipe.yaml").write_text(f"num_generations: 8\nmax_steps: 2\n{recipe}\n")
-    words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "search.metric=reward", *more)
-    ended = run_in(tmp_path, *words, "cluster=dry_run", "-m", "lr=1e-4,1e-3")
-    assert ("Set save_strategy: steps in it" in ended.err) == refused, ended.err + ended.out
-    assert (ended.code == 2) == refused, ended.err + ended.out
+    said = refusal("trainer.recipe=recipe.yaml", "search.metric=reward", *more)
+    assert ("Set save_strategy: steps in it" in said, bool(said)) == (refused, refused), said
 
 
-def test_a_recipe_without_a_sign_of_grpo_is_told_a_key_of_it(tmp_path: Path) -> None:
+def test_a_recipe_without_a_sign_of_grpo_is_told_a_key_of_it(tmp_path: Path, refusal: Answer) -> None:
     """``run.py`` has no ``--framework``; with the named key the recipe is read."""
     (tmp_path / "train.py").write_text(TRAINS.format("use(mine)"))
     (tmp_path / "recipe.yaml").write_text("learning_rate: 1.0e-5\nmax_steps: 2\n")
-    words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "cluster=dry_run")
-    ended = run_in(tmp_path, *words)
-    assert (ended.code, "--framework" in ended.err) == (2, False)
-    assert "It is read as a recipe of TRL: set a key of GRPO in it, such as num_generations." in ended.err
+    said = refusal("trainer.recipe=recipe.yaml")
+    assert "--framework" not in said
+    assert "It is read as a recipe of TRL: set a key of GRPO in it, such as num_generations." in said
     with (tmp_path / "recipe.yaml").open("a") as file:
         file.write("num_generations: 8\n")
-    assert run_in(tmp_path, *words).code == 0
+    assert refusal("trainer.recipe=recipe.yaml") == ""

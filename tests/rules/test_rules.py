@@ -14,6 +14,7 @@ from grporecipe.fixes import find_fixes, render_problem
 from grporecipe.rules import registry as registry_module
 from grporecipe.setting import TRL_FRAMEWORK, Runtime, Setting
 from grposweep.config.fields import KEYS
+from support import examples
 
 GOOD = Setting(
     processes=1, num_generations=8, per_device_train_batch_size=32, gradient_accumulation_steps=2,
@@ -289,7 +290,7 @@ class Watched(Setting):
         return object.__getattribute__(self, name)
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=examples(200), deadline=None)
 @given(s=draw_settings(Watched))
 def test_a_rule_reads_no_field_that_it_does_not_declare(s: Setting) -> None:
     """The declared fields decide which verdicts are cached and which fixes are searched."""
@@ -308,7 +309,7 @@ def test_the_watch_sees_what_a_plan_formula_reads() -> None:
     assert {"processes", "train_prompts", "num_generations"} <= s.__dict__["seen"]
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=examples(200), deadline=None)
 @given(s=draw_settings())
 def test_every_rule_answers_in_words_for_every_setting(s: Setting) -> None:
     """No setting, however wrong, makes a rule or its message fail; blame is on declared fields."""

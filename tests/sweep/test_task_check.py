@@ -1,27 +1,36 @@
 """Mistakes in the user's data and rewards: all in one message, before anything is created or torch is imported."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from grporecipe.errors import UserError
+from in_process import sweeps_in
 from support import run_in
 
 SEARCH = ("-m", "lr=1e-4,1e-3")
+Start = Callable[..., str]
 REWARD = "def close(completions, **_):\n    return [0.0] * len(completions)\n"
 
 
-def start(here: Path, *arguments: str) -> str:
-    """The message of a sweep that is refused and leaves nothing behind."""
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Start:
+    """``start("task=jsonl", ...)``: the message of a sweep that is refused and leaves nothing behind."""
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(90)]
-    (here / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (here / "rewards.py").write_text(REWARD)
-    ended = run_in(here, *arguments, *SEARCH)
-    assert ended.code == 2
-    assert not (here / "outputs").exists()
-    assert "preparing" not in ended.out
-    return ended.err
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "rewards.py").write_text(REWARD)
+    sweep = sweeps_in(tmp_path, monkeypatch)
+
+    def message(*arguments: str) -> str:
+        with pytest.raises(UserError) as refused:
+            sweep(*arguments, "name=s", "lr=1e-4,1e-3")
+        assert not (tmp_path / "outputs").exists()
+        assert "preparing" not in capsys.readouterr().out
+        return str(refused.value)
+
+    return message
 
 
 @pytest.mark.parametrize(
@@ -43,19 +52,19 @@ def start(here: Path, *arguments: str) -> str:
     ],
 )
 def test_a_mistake_is_named_before_anything_is_created(
-    tmp_path: Path, arguments: Sequence[str], said: Sequence[str]
+    start: Start, arguments: Sequence[str], said: Sequence[str]
 ) -> None:
     """With what to set instead, and all of them at once."""
-    message = start(tmp_path, "task=jsonl", "task.path=sums.jsonl", *arguments)
+    message = start("task=jsonl", "task.path=sums.jsonl", *arguments)
     assert all(part in message for part in said), message
 
 
-def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(tmp_path: Path) -> None:
+def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(start: Start, tmp_path: Path) -> None:
     """No download is needed for a first try."""
     (tmp_path / "words.jsonl").write_text(
         '{"prompt": "Tom has 3 apples", "answer": "3"}\n{"prompt": "1+1=", "answer": "2"}\n'
     )
-    said = start(tmp_path, "task=jsonl", "task.path=words.jsonl", "task.eval_prompts=1")
+    said = start("task=jsonl", "task.path=words.jsonl", "task.eval_prompts=1")
     assert "'Tom has 3 apples'. Set model=tiny_text" in said
 
 
@@ -69,16 +78,16 @@ def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can
         ),
     ],
 )
-def test_rows_that_no_training_can_read_are_named(tmp_path: Path, data: bytes, said: str) -> None:
+def test_rows_that_no_training_can_read_are_named(start: Start, tmp_path: Path, data: bytes, said: str) -> None:
     """Another encoding, and empty prompts: with the line, and without a traceback."""
     (tmp_path / "odd.jsonl").write_bytes(data)
-    assert said in start(tmp_path, "task=jsonl", "task.path=odd.jsonl", "task.eval_prompts=1")
+    assert said in start("task=jsonl", "task.path=odd.jsonl", "task.eval_prompts=1")
 
 
-def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(tmp_path: Path) -> None:
+def test_a_reward_that_its_file_makes_while_it_runs_is_not_refused(start: Start, tmp_path: Path) -> None:
     """Only running it would tell; here the data are what is wrong."""
     (tmp_path / "made.py").write_text("globals()['close'] = lambda completions, **_: [0.0] * len(completions)\n")
-    said = start(tmp_path, "task=jsonl", "task.path=nope.jsonl", "task.rewards=[made.py:close]")
+    said = start("task=jsonl", "task.path=nope.jsonl", "task.rewards=[made.py:close]")
     assert said.count("task.") == 2  # the path, and what to set
 
 
@@ -101,13 +110,13 @@ def test_files_of_prompts_can_be_searched(tmp_path: Path) -> None:
     assert run_in(tmp_path, *searched, "task.path=a.jsonl,b.jsonl").code == 0
 
 
-def test_wrong_rows_of_both_files_are_named_together(tmp_path: Path) -> None:
+def test_wrong_rows_of_both_files_are_named_together(start: Start, tmp_path: Path) -> None:
     """No JSON, no prompt, no answer, mixed types: with their numbers, before anything starts."""
     (tmp_path / "odd.jsonl").write_text('{"prompt": "1", "answer": "1"}\nno\n[1]\n{"prompt": "2", "answer": 2}\n')
     rows = [{"prompt": " "}, {"prompt": "1", "answer": " "}, {"prompt": "2", "answer": "2", "level": 1}]
     rows += [{"answer": "3", "level": "hard"}, {"answer": "4"}]
     (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = start(tmp_path, "task=jsonl", "task.path=odd.jsonl", "task.eval_split=held.jsonl")
+    said = start("task=jsonl", "task.path=odd.jsonl", "task.eval_split=held.jsonl")
     for part in (
         "line 2 is not JSON", "line 3 is not a JSON object", "rows 4, 5 of held.jsonl have no prompt",
         "row 1 of held.jsonl has no answer",
