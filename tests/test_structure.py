@@ -18,14 +18,14 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 248  # a merge lowers it, the aim is 180
+MOST_FILES = 247  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 2826, "grporecipe/diagnose": 1524, "grporecipe/frameworks": 13825, "grporecipe/linting": 1632,
-    "grporecipe/memory": 1292, "grporecipe/rules": 3117, "grposweep": 1225, "grposweep/cli": 1570,
-    "grposweep/config": 2899, "grposweep/external": 496, "grposweep/launchers": 2004, "grposweep/report": 4803,
-    "grposweep/schema": 758, "grposweep/screening": 844, "grposweep/search": 2533, "grposweep/storage": 2440,
-    "grposweep/sweep": 4733, "grposweep/train": 6197,
+    "grporecipe": 2769, "grporecipe/diagnose": 1504, "grporecipe/frameworks": 13354, "grporecipe/linting": 1559,
+    "grporecipe/memory": 1254, "grporecipe/rules": 3063, "grposweep": 1225, "grposweep/cli": 1520,
+    "grposweep/config": 2899, "grposweep/external": 479, "grposweep/launchers": 2004, "grposweep/report": 4666,
+    "grposweep/schema": 758, "grposweep/screening": 828, "grposweep/search": 2493, "grposweep/storage": 2400,
+    "grposweep/sweep": 4619, "grposweep/train": 6211,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -58,16 +58,10 @@ def screening_experiment(experiment: Experiment, samples: int) -> Experiment:
     generation = replace(experiment.generation, vllm_importance_sampling_correction=None)
     if generation.use_vllm:
         generation.vllm_importance_sampling_correction = False  # would need a forward pass
-<<<<<<< HEAD
     if generation.vllm_shared_gpus:  # a screen has no adapters, and a server of its own
         generation = replace(generation, vllm_gpus=generation.vllm_shared_gpus, vllm_shared_gpus=0)
-    lora = replace(
-        experiment.model.lora, enabled=experiment.model.lora.enabled and experiment.model.quantization is not None
-    )
-=======
     is_quantized = experiment.model.quantization is not None
     lora = replace(experiment.model.lora, enabled=experiment.model.lora.enabled and is_quantized)
->>>>>>> h-b
     return replace(
         experiment,
         lr=1e-6,
