@@ -96,7 +96,7 @@ def test_each_trial_samples_from_its_own_adapter(start: Start, tmp_path: Path) -
         assert len(steps(trial)) == 12
         assert max(step[DIFFERENCE] for step in steps(trial)) < ROUNDING
         assert max(step["update_size"] for step in steps(trial)) > 0
-        assert not (trial / "adapters").exists()
+        assert not (trial / "adapter_versions").exists()
     assert not left_after(30, str(tmp_path))
 
 

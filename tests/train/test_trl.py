@@ -194,6 +194,20 @@ def test_a_colocated_engine_does_not_change_the_seed(
     assert drawn[0] != drawn[1]
 
 
+def test_the_frozen_weights_under_an_adapter_are_the_file_that_trials_map(make_trial: MakeTrial) -> None:
+    """So the trials of a machine without GPUs have their base weights in memory once."""
+    attempt = load_attempt(make_trial("model.lora.enabled=true"))
+    grpo.calm()
+    model = grpo.load_model(attempt.experiment.model, grpo.locate_model(attempt))
+    data, arguments = grpo.load_data(attempt.experiment.task), grpo.build_config(attempt, model)
+    trainer = grpo.build_trainer(attempt, model, data, arguments, resumed_at=0)
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("model.safetensors")]
+    mapped = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    frozen = [weight for weight in trainer.model.parameters() if not weight.requires_grad]
+    assert len(frozen) > 10
+    assert all(any(first <= weight.data_ptr() < last for first, last in mapped) for weight in frozen)
+
+
 def test_several_gpus_in_one_process_are_refused(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL would say DataParallel; we say what to set."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -62,5 +62,5 @@ STOP = "stop.json"  # passes a stop request to that Callback
 CHANGED = "changed.json"  # keys that a point set in another program's recipe
 LOGS = "logs"  # output of each rank
 CHECKPOINTS = "checkpoints"  # checkpoints to resume from
-ADAPTERS = "adapters"  # versions of the adapter for the shared vLLM server
+ADAPTERS = "adapter_versions"  # versions of the adapter for the shared vLLM server
 MODEL = "model"  # the trained model, where trainer.keep keeps it
