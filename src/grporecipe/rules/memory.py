@@ -19,7 +19,8 @@ FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")
 ENGINE_READS = ("version", "framework", "architecture", "gpu_memory_gib", "weights_dtype", "autocast_dtype", "use_vllm",
                 "vllm_mode", "server_gpus", "shared_server_gpus", "gpu_trials", "vllm_tensor_parallel_size",
-                "vllm_gpu_memory_utilization", "vllm_max_model_length", "max_prompt_length", "prompt_tokens", "max_completion_length")  # fmt: skip
+                "vllm_gpu_memory_utilization", "vllm_max_model_length", "max_prompt_length", "prompt_tokens",
+                "max_completion_length")  # fmt: skip
 Facts = dict[str, object]
 BLAMED = ("per_device_train_batch_size", "max_completion_length", "gpu_memory_gib")
 
