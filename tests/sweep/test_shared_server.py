@@ -14,6 +14,8 @@ from grposweep.search.early_stopping import NoStopping
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.shared_server import SharedServer
+from in_process import sweeps_in
+from support import read, trials
 from toy_launcher import Place, open_controller
 
 SHARED = Generation(use_vllm=True, vllm_mode="server", vllm_shared_gpus=1)
@@ -120,6 +122,21 @@ def test_trials_that_cannot_share_a_server_are_refused(
     """Before anything starts."""
     with pytest.raises(UserError, match=what):
         SharedServer.of(tmp_path, [experiment(), other], {}, place)
+
+
+def test_a_sweep_of_the_fake_trainer_needs_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is for trying a sweep out, and samples nothing."""
+    words = (
+        "trainer=fake",
+        "name=s",
+        "generation=vllm_shared",
+        "model.lora.enabled=true",
+        "lr=1e-4,1e-3",
+        "tracker=none",
+    )
+    sweep = sweeps_in(tmp_path, monkeypatch)(*words, "schedule.budget_completions=512")
+    assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished", "finished"]
+    assert not (sweep / "servers").exists()
 
 
 MISTAKES = {

@@ -13,7 +13,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_model_length
 from grposweep.launchers.base import Job, Launcher, note_cancelled
-from grposweep.registries import is_asynchronous
+from grposweep.registries import is_asynchronous, runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -47,6 +47,7 @@ class SharedServer:
         of the trials. ``launcher.slots`` becomes what it has places for.
         Raises UserError if one server cannot serve them all.
         """
+        experiments = [item for item in experiments if runs_trl(item.trainer.kind)]  # trainer=fake samples nothing
         sharing = [item for item in experiments if item.generation.vllm_shared_gpus]
         if not sharing:
             return None

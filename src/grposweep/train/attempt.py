@@ -15,7 +15,7 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
-from grposweep.registries import is_external, ranks_follow
+from grposweep.registries import is_external, ranks_follow, runs_trl
 from grposweep.schema import Experiment, Task
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
@@ -91,7 +91,7 @@ class Attempt:
         return watchdog.devices(self.experiment) + self._part_of_server()
 
     def _part_of_server(self) -> float:
-        if not self.experiment.generation.vllm_shared_gpus:
+        if not (self.experiment.generation.vllm_shared_gpus and runs_trl(self.experiment.trainer.kind)):
             return 0.0
         served = load_experiment(self.folder.parent.parent / paths.SHARED_SERVER / paths.CONFIG)
         return served.generation.vllm_shared_gpus / (served.search.parallel or 1)
