@@ -86,7 +86,9 @@ def other(key: str, value: Any) -> str:
         "word"
         if is_word
         else "8"
-        if key.endswith(("_length", "_eval", "_generation", "_batch_size", "_iterations", "_tasks", "_maxsize"))
+        if key.endswith(
+            ("_length", "_eval", "_generation", "_batch_size", "_iterations", "_tasks", "_maxsize", "_loras")
+        )
         else "0.5"
     )
 
