@@ -1,7 +1,7 @@
 """Decode with K LoRA adapters in one engine against K engines of one adapter in turn, on vLLM's CPU build.
 
 ``.venvs/vllm-cpu/bin/python benchmarks/shared_engine/decode.py`` samples completions of 256 tokens in float32 from a random
-model of 85 million parameters, eight per adapter. It does so with the LoRA operators of vLLM's CPU build, which copy an
+model of 110 million parameters, eight per adapter. It does so with the LoRA operators of vLLM's CPU build, which copy an
 adapter for each token, and with operators that read each adapter once, as those for GPUs do (``--grouped``). It prints
 seconds, and how many completions of the first adapter are the same tokens alone and in company.
 """

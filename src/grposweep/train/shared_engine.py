@@ -60,7 +60,7 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
                 lost = [number for number, answer in enumerate(found) if isinstance(answer, Exception)]
                 if not lost or is_refused(found[lost[0]]):
                     break
-                self.recover()
+                self.load_newest()
                 for number, answer in zip(lost, pool.map(ask, lost), strict=True):
                     found[number] = answer
         answers = [answer for answer in found if not isinstance(answer, Exception)]
@@ -68,14 +68,10 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
             raise next(answer for answer in found if isinstance(answer, Exception))
         return {name: [row for answer in answers for row in answer[name]] for name in answers[0]}
 
-    def recover(self) -> None:
-        """Wait until the server answers again, and load the newest adapter there if it has lost it."""
-        self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
-        self.load_newest()
-
     def load_newest(self) -> None:
-        """Load the newest version if the server does not have it, also if the server ends meanwhile."""
+        """Wait until the server answers, and load the newest version if it does not have it, also if it ends meanwhile."""
         for left in reversed(range(RECOVERIES)):
+            self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
             try:
                 if self.model not in loaded_adapters(self.attempt, self.base_url):
                     self.load(self.model)
@@ -83,7 +79,6 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
             except requests.RequestException:
                 if not left:
                     raise
-                self.base_url = shared_address(self.attempt.experiment.generation, self.attempt.folder.parent.parent)
 
     def publish(self) -> None:
         """Sample from the version that was saved last. The one before is dropped; its files stay for one more version."""
