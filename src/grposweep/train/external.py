@@ -20,7 +20,8 @@ from grporecipe.errors import ProgramFailed, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
-from grposweep.process import MARK, OWN_PACKAGES, SOURCE, kill_group, signals_blocked, start_guard
+from grposweep.external.environment import foreign_path, package_folder
+from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import EXTERNAL
 from grposweep.storage import paths
@@ -154,7 +155,7 @@ def _start(
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {
         "PYTHONPATH": os.pathsep.join(
-            [str(_package(attempt.folder)), *attempt.inputs.roots(given := _foreign_path()), *given]
+            [str(package_folder(attempt.folder)), *attempt.inputs.roots(given := foreign_path()), *given]
         ),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
@@ -176,22 +177,6 @@ def _start(
                 f"trainer={trial.trainer.kind}: {command[0]} cannot be started in {folder.resolve()} "
                 f"({error.strerror}). Set trainer.python and trainer.workdir."
             ) from error
-
-
-def _package(folder: Path) -> Path:
-    """Return a folder that holds only these packages, because packages of this environment must not leak into another."""
-    path = folder / "package"
-    path.mkdir(exist_ok=True)
-    for package in OWN_PACKAGES:
-        with contextlib.suppress(FileExistsError):
-            (path / package).symlink_to(SOURCE / package)
-    return path
-
-
-def _foreign_path() -> list[str]:
-    """Return the user's PYTHONPATH without the entry of this package."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [part for part in given if part and Path(part).resolve() != SOURCE]
 
 
 @dataclass

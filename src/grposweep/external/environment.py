@@ -1,0 +1,25 @@
+"""The environment of a user's command: these packages without those of this environment, and a module that Python imports first."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from grposweep.process import OWN_PACKAGES, SOURCE
+
+_HOOK = SOURCE / "grposweep" / "train" / "hook" / "sitecustomize.py"
+
+
+def package_folder(folder: Path) -> Path:
+    """Return a folder for PYTHONPATH that holds only these packages and the hook: others must not leak into a program's own."""
+    path = folder / "package"
+    path.mkdir(exist_ok=True)
+    for target in (*(SOURCE / package for package in OWN_PACKAGES), _HOOK):
+        with contextlib.suppress(FileExistsError):
+            (path / target.name).symlink_to(target)
+    return path
+
+
+def foreign_path() -> list[str]:
+    """Return the user's PYTHONPATH without the entry of this package."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [part for part in given if part and Path(part).resolve() != SOURCE]

@@ -1,0 +1,170 @@
+"""What a script's configuration was given, and what its trainer got: the content of ``trained_with.json``.
+
+A record is a JSON object:
+
+- ``trainer``, ``config``: the classes, qualified by their modules; ``versions``: of trl, transformers, torch, peft, vllm.
+- ``line``: the user's line that built the configuration, as ``file:line``.
+- ``world_size``: training processes.
+- ``values``: every field of the configuration as the trainer got it.
+- ``given``: the fields that the script, its options or the point set, as they were set: without what the configuration's own
+  checks derive. These are a recipe.
+- ``assigned``: fields that were assigned after the configuration was built, with the line.
+- ``unknown``: fields whose value depends on data, so only a real run knows them. They are not in ``given``.
+- ``model``: its name or folder, null if the script passes an object without one; ``rewards``: their names.
+- ``train_rows``, ``eval_rows``: rows of the data sets, null if they are unknown; ``evaluates``: whether it has held-out data.
+- ``peft``: whether it trains an adapter.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its class
+    "trl.trainer.grpo_config": "GRPOConfig",
+    "trl.experimental.async_grpo.async_grpo_config": "AsyncGRPOConfig",
+}
+PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
+_LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
+_HERE = str(Path(__file__).parent)
+_OWN = "_grposweep"  # the attribute of a configuration that holds its Given
+
+
+@dataclasses.dataclass
+class Given:
+    """What a configuration was given, and what its own checks made of it."""
+
+    given: dict[str, Any]
+    built: dict[str, Any]
+    line: str
+    assigned: dict[str, str] = dataclasses.field(default_factory=dict)  # field -> the line that assigned it later
+
+
+def watch_config(cls: Any, change: Callable[[Any], None]) -> None:
+    """Have every object of a configuration class changed by ``change`` before its own checks, and note what it was given."""
+    check, assign = cls.__post_init__, cls.__setattr__
+
+    def changed(self: Any) -> None:
+        vars(self).pop(_OWN, None)  # of the object that dataclasses.replace copied
+        change(self)
+        noted = Given(not_default(self), {}, users_line())
+        check(self)
+        noted.built = dict(fields_of(self))
+        vars(self)[_OWN] = noted
+
+    def assigned(self: Any, name: str, value: Any) -> None:
+        if (noted := vars(self).get(_OWN)) is not None and name in noted.built:
+            noted.assigned[name] = users_line()
+        assign(self, name, value)
+
+    cls.__post_init__ = changed
+    cls.__setattr__ = assigned
+
+
+def is_watched(config: Any) -> bool:
+    """Return whether an object is a configuration of GRPO."""
+    return hasattr(config, "__dict__") and _OWN in vars(config)
+
+
+def line_of(config: Any, name: str) -> str:
+    """Return the line that set a field last: a later assignment, or the one that built the configuration."""
+    noted = vars(config)[_OWN]
+    return str(noted.assigned.get(name, noted.line))
+
+
+def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a trainer that gets this configuration and these arguments of its constructor."""
+    noted, values = vars(config)[_OWN], dict(fields_of(config))
+    later = {name: values[name] for name in noted.assigned if values[name] != noted.built[name]}
+    rewards = passed.get("reward_funcs")
+    rewards = rewards if isinstance(rewards, (list, tuple)) else [] if rewards is None else [rewards]
+    train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
+    return {
+        "trainer": _qualified(type(trainer)),
+        "config": _qualified(type(config)),
+        "versions": dict(_versions()),
+        "line": noted.line,
+        "world_size": int(getattr(config, "world_size", 1)),
+        "values": {name: plain(value) for name, value in values.items()},
+        "given": {name: plain(value) for name, value in {**noted.given, **later}.items()},
+        "assigned": {name: noted.assigned[name] for name in later},
+        "unknown": [],
+        "model": _model(passed.get("model")),
+        "rewards": [_reward(reward) for reward in rewards],
+        "train_rows": train,
+        "eval_rows": evaluation,
+        "evaluates": passed.get("eval_dataset") is not None,
+        "peft": passed.get("peft_config") is not None,
+    }
+
+
+def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that a configuration's constructor takes, with their values."""
+    for field in dataclasses.fields(config):
+        if field.init:
+            yield field.name, getattr(config, field.name, None)
+
+
+def not_default(config: Any) -> dict[str, Any]:
+    """Return the fields of a configuration whose values differ from the defaults of its class."""
+    defaults = {}
+    for field in dataclasses.fields(config):
+        made = field.default_factory
+        defaults[field.name] = field.default if made is dataclasses.MISSING else made()
+    return {name: value for name, value in fields_of(config) if value != defaults[name]}
+
+
+def plain(value: Any) -> Any:
+    """Return a value for JSON: of an enumeration its word, of an object that JSON does not have the name of its class."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return getattr(value, "value", value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return getattr(value, "value", f"<{type(value).__name__}>")
+
+
+def users_line() -> str:
+    """Return the line of the user's files that is running, relative to the working directory; empty if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_HERE) and not any(part in name for part in _LIBRARIES):
+            return f"{os.path.relpath(name)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
+
+
+def _rows(data: Any) -> int | None:
+    try:
+        return len(data)
+    except (TypeError, AttributeError):  # None, or a stream
+        return None
+
+
+def _model(model: Any) -> str | None:
+    found = model if isinstance(model, (str, Path)) else getattr(model, "name_or_path", None)
+    return str(found) if found else None
+
+
+def _reward(reward: Any) -> str:
+    if isinstance(reward, str):
+        return reward
+    named = getattr(getattr(reward, "config", None), "_name_or_path", None)
+    return str(named or getattr(reward, "__name__", type(reward).__name__))
