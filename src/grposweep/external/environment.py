@@ -1,4 +1,4 @@
-"""The environment of a user's command: these packages without those of this environment, and a module that Python imports first."""
+"""The environment of a user's command: these packages without those of this environment, and what Python imports first."""
 
 import contextlib
 import os
