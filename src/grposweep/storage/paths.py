@@ -59,6 +59,7 @@ RUNS = "runs.jsonl"  # start, end and devices of each run
 OOM_FIX = "healed.json"  # smaller micro-batches for further attempts
 CALLBACK = "callback.json"  # what the Callback inside another program reports
 STOP = "stop.json"  # passes a stop request to that Callback
+TRAINED_WITH = "trained_with.json"  # what the trainer of the user's own command got: every field, world size, rewards
 CHANGED = "changed.json"  # keys that a point set in another program's recipe
 LOGS = "logs"  # output of each rank
 CHECKPOINTS = "checkpoints"  # checkpoints to resume from

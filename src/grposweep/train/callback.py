@@ -5,16 +5,16 @@ environment, so it needs nothing but transformers, and no more of us than these 
 """
 
 import os
-from math import ceil
+from math import ceil, isclose
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import read_json, write_json
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
+from grposweep.train.hook.record import arguments_of, built_value, describe, is_watched, line_of, plain
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
 
@@ -48,15 +48,18 @@ class Callback(BoundaryCallback):
         folder = os.environ.get("GRPOSWEEP_TRIAL")
         self.folder = Path(folder) if folder else None
         self.attempt = int(os.environ.get("GRPOSWEEP_ATTEMPT", 0))
+        self.trainer: Any = None  # the one that it is given to, in the trial of a command
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
     ) -> None:
         if self.folder is None:
             return
-        if refused := trouble(self.folder, args):
+        if is_watched(args) and state.is_world_process_zero:
+            write_json(self.folder / paths.TRAINED_WITH, describe(args, self.trainer, arguments_of(self.trainer)))
+        if refused := trouble(self.folder, args) or own_optimizer(self.folder, args, known.get("optimizer")):
             CallbackState(self.attempt, refused=refused).write(self.folder)
-            raise UserError(refused)
+            raise SystemExit(f"error: {refused}")
         self.pace = read_pace(args, known.get("train_dataloader"))
         self.metrics = MetricsFile(self.folder, self.attempt)
         self.heartbeat = HeartbeatFile(self.folder, state.max_steps, writer="callback")
@@ -125,13 +128,20 @@ def read_pace(args: TrainingArguments, dataloader: Any) -> RolloutSchedule:
 
 
 def trouble(folder: Path, args: TrainingArguments) -> str | None:
-    """Name the numbers in which the script's training differs from the trial's recipe, so that nothing would be swept."""
+    """Name the numbers in which the script's training differs from the trial's, so that nothing would be swept."""
     trial = read_json(folder / paths.CHANGED) or {}
     wanted = {**trial.get("keys", {}), "world_size": trial.get("processes", args.world_size)}
     for name, value in wanted.items():
         if name == "warmup_ratio":  # transformers 5 has it in warmup_steps, and ms-swift moves it there
             continue
         actual = getattr(args, name, value)
+        if name != "world_size" and is_watched(args):
+            if actual != built_value(args, name):
+                return (
+                    f"{name}={value} is this trial's, but {line_of(args, name)} sets {name}={plain(actual)} after the "
+                    f"configuration is built. Take that line out, or leave {name} out of the sweep."
+                )
+            continue
         actual = getattr(actual, "value", actual)  # an enumeration's word
         if actual != value and not (name == "steps_per_generation" and value is None):
             return (
@@ -139,6 +149,21 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
                 "the recipe or the command line. Pass the parsed arguments on to the trainer as they are."
             )
     return None
+
+
+def own_optimizer(folder: Path, args: TrainingArguments, optimizer: Any) -> str | None:
+    """Say if a trial's learning rate is that of no group of the optimizer, which the script then makes itself."""
+    keys = (read_json(folder / paths.CHANGED) or {}).get("keys", {})
+    if not is_watched(args) or "learning_rate" not in keys:
+        return None
+    # set by torch's schedulers; DeepSpeed's own do not, and then nothing is known
+    rates = {group["initial_lr"] for group in getattr(optimizer, "param_groups", ()) if "initial_lr" in group}
+    if not rates or any(isclose(float(rate), args.learning_rate, rel_tol=1e-6) for rate in rates):
+        return None
+    return (
+        f"learning_rate={args.learning_rate} is this trial's, but the script passes an optimizer with learning rate "
+        f"{', '.join(f'{float(rate):g}' for rate in sorted(rates))} to its trainer. Make the optimizer with args.learning_rate."
+    )
 
 
 def broadcast_any(flag: bool, ranks: int, device: Any) -> bool:

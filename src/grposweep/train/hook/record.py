@@ -30,6 +30,7 @@ CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its cla
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 _HERE = str(Path(__file__).parent)
+_SECRETS = ("hub_token", "push_to_hub_token")
 _OWN = "_grposweep"  # the attribute of a configuration that holds its Given
 
 
@@ -75,6 +76,18 @@ def line_of(config: Any, name: str) -> str:
     return str(noted.assigned.get(name, noted.line))
 
 
+def built_value(config: Any, name: str) -> Any:
+    """Return a field as it was right after the configuration's own checks."""
+    return vars(config)[_OWN].built.get(name)
+
+
+def arguments_of(trainer: Any) -> dict[str, Any]:
+    """Return the arguments of a trainer's constructor that a record names, from the trainer that was built."""
+    names = ("model", "reward_funcs", "train_dataset", "eval_dataset")
+    found = {name: getattr(trainer, name, None) for name in names}
+    return {**found, "peft_config": getattr(found["model"], "peft_config", None)}
+
+
 def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a trainer that gets this configuration and these arguments of its constructor."""
     noted, values = vars(config)[_OWN], dict(fields_of(config))
@@ -102,9 +115,9 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
 
 
 def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that a configuration's constructor takes, with their values."""
+    """Yield the fields that a configuration's constructor takes, with their values, without secrets."""
     for field in dataclasses.fields(config):
-        if field.init:
+        if field.init and field.name not in _SECRETS:
             yield field.name, getattr(config, field.name, None)
 
 

@@ -25,7 +25,7 @@ if os.environ.get("GRPOSWEEP_ASK"):
     from grposweep.train.hook import probe
 
     probe.install(os.environ["GRPOSWEEP_ASK"])
-elif os.environ.get("GRPOSWEEP_TRIAL"):
+elif os.environ.get("GRPOSWEEP_ENTERS"):
     from grposweep.train.hook import trial
 
-    trial.install(os.environ["GRPOSWEEP_TRIAL"])
+    trial.install(os.environ["GRPOSWEEP_ENTERS"])

@@ -1,0 +1,86 @@
+"""In a trial of the user's own command: its values enter where the configuration is built, our Callback where the trainer is.
+
+The command itself stays as it is. Nothing is imported here before the program imports it. Each rank does the same.
+Sources: transformers 5.23 trainer.py (``Trainer.__init__``, ``train``); trl 1.16 trainer/grpo_config.py.
+"""
+
+import inspect
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from grporecipe.files import read_json
+from grposweep.storage import paths
+from grposweep.storage.records import CallbackState
+from grposweep.train.hook.imports import after_import
+from grposweep.train.hook.record import CONFIGS, is_watched, watch_config
+
+RESUME = "GRPOSWEEP_RESUME"  # the variable that names the checkpoint to resume from
+
+
+def install(folder: str) -> None:
+    """Prepare this Python for the trial in a folder."""
+    trial = Path(folder)
+    values = {**(read_json(trial / paths.CHANGED) or {}).get("keys", {}), "output_dir": str(trial / paths.MODEL)}
+    enter = partial(_enter, trial, values)
+    after_import(
+        {
+            **{module: partial(_watch, name=name, enter=enter) for module, name in CONFIGS.items()},
+            "transformers.trainer": _follow_trainers,
+        }
+    )
+
+
+def _watch(module: ModuleType, name: str, enter: Any) -> None:
+    watch_config(getattr(module, name), enter)
+
+
+def _enter(trial: Path, values: dict[str, Any], config: Any) -> None:
+    """Set the point's values on a configuration, before its own checks. End the trial if it has no such field."""
+    if lacking := [name for name in values if not hasattr(config, name)]:
+        _refuse(
+            trial,
+            f"{', '.join(lacking)}: the configuration of this program, {type(config).__name__} of the TRL that it imports, has "
+            "no such field. Leave it out, or install a TRL that has it.",
+        )
+    for name, value in values.items():
+        setattr(config, name, value)
+
+
+def _refuse(trial: Path, message: str) -> NoReturn:
+    """End this process with a message for the sweep. No ``except Exception`` of the program can keep it running."""
+    if os.environ.get("RANK", "0") == "0":
+        CallbackState(int(os.environ.get("GRPOSWEEP_ATTEMPT", 0)), refused=message).write(trial)
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _follow_trainers(module: ModuleType) -> None:
+    """Give every trainer with a configuration of GRPO our Callback, and the checkpoint that the sweep resumes from."""
+    cls = module.Trainer
+    build, train = cls.__init__, cls.train
+    signature = inspect.signature(build)
+
+    def built(self: Any, *arguments: Any, **named: Any) -> None:
+        bound = signature.bind_partial(self, *arguments, **named)
+        if not is_watched(bound.arguments.get("args")):
+            build(self, *arguments, **named)
+            return
+        from grposweep.train.callback import Callback  # imports transformers, which is imported now
+
+        callbacks = list(bound.arguments.get("callbacks") or [])
+        ours = next((item for item in callbacks if isinstance(item, Callback)), None) or Callback()
+        bound.arguments["callbacks"] = [item for item in callbacks if item is not ours] + [ours]
+        build(*bound.args, **bound.kwargs)
+        ours.trainer = self
+
+    def trained(self: Any, *arguments: Any, **named: Any) -> Any:
+        checkpoint = os.environ.get(RESUME)
+        if checkpoint and is_watched(self.args):
+            named, arguments = {**named, "resume_from_checkpoint": checkpoint}, ()
+        return train(self, *arguments, **named)
+
+    cls.__init__, cls.train = built, trained
