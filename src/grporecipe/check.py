@@ -49,6 +49,8 @@ def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str
     number of processes, what depends on it is judged for 1 to 64 of them.
     """
     chosen = choose(tuple(ignore), tuple(select), setting.framework)
+    if setting.unknown:
+        chosen = tuple(rule for rule in chosen if not rule.reads & setting.unknown)
     is_stated = setting.processes is not None
     asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]  # it is judged below
     stated = [Problem(rule, setting, found) for rule in asked if (found := rule.find(setting))]

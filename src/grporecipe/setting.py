@@ -119,6 +119,7 @@ class Setting:
     framework: FrameworkTraits = TRL_FRAMEWORK
     version: Version = TRL  # of TRL, or of the framework
     given: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()  # fields that only a run knows; no rule that reads one is judged
     # topology
     processes: int | None = None
     tensor_parallel_size: int = 1

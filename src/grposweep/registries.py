@@ -137,8 +137,8 @@ def is_asynchronous(kind: str) -> bool:
 
 # trainer.kind: the programs that train instead
 EXTERNAL = {
-    "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), needs_script=True),
-    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), needs_script=True),
+    "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), asks=True),
+    "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), asks=True),
     "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build_ms_swift")),
     "easyr1": ExternalTrainer(
         "easyr1", Lazy("grposweep.external.ray:build_easyr1"), output="trainer.save_checkpoint_path", ray_cpus=3

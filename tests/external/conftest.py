@@ -1,33 +1,38 @@
-"""A training script that is none: it takes TRL's configuration and leaves a trainer state, without importing torch."""
+"""A training script that is none: it builds the configuration and the trainer of a stub of TRL, without importing torch."""
 
 from pathlib import Path
 
 import pytest
 
-SCRIPT = """
-import json, os, signal, sys, time
-from pathlib import Path
+from support import PROJECT
+
+STUB = PROJECT / "tests" / "stub_trl"
+SCRIPT = f"""
+import json, os, signal, sys
+sys.path.insert(0, {str(STUB)!r})
 import yaml
+from trl import GRPOConfig, GRPOTrainer
 
 words = sys.argv[1:]
-if words[0] == "--config":
-    recipe = yaml.safe_load(Path(words[1]).read_text())
-else:
-    recipe = dict(zip((word[2:] for word in words[::2]), words[1::2]))
-output, steps, lr = Path(recipe["output_dir"]), int(recipe["max_steps"]), float(recipe["learning_rate"])
-Path("seen.json").write_text(json.dumps({"arguments": words, "environment": dict(os.environ)}))
-history = []
+recipe = yaml.safe_load(open(words[words.index("--config") + 1])) if "--config" in words else {{}}
+given = dict(zip((word[2:] for word in words[::2]), words[1::2]))
+recipe = {{**recipe, **{{name: yaml.safe_load(value) for name, value in given.items() if name != "config"}}}}
+own = {{name: recipe.pop(name) for name in ("penalty", "note") if name in recipe}}
+
+
+def right(completions, **columns):
+    return [1.0 for _ in completions]
+
+
+args = GRPOConfig(**recipe)
+trainer = GRPOTrainer("model", right, args, train_dataset=list(range(1000)), eval_dataset=list(range(16)))
+json.dump({{"arguments": words, "environment": dict(os.environ), **own}}, open("seen.json", "w"))
 if "RECEIVES" in os.environ:
     os.kill(os.getpid(), getattr(signal, os.environ["RECEIVES"]))
-for step in range(1, steps + 1):
-    time.sleep(float(os.environ.get("STEP_SECONDS", 0)))
-    if os.environ.get("EXIT_AT") == str(step):
-        sys.exit(7)
-    history += [{"step": step, "loss": 1.0, "reward": lr}, {"step": step, "eval_reward": 1 - lr, "eval_loss": 0.0}]
-    checkpoint = output / f"checkpoint-{step}"
-    checkpoint.mkdir(exist_ok=True)
-    state = {"global_step": step, "max_steps": steps, "log_history": history}
-    (checkpoint / "trainer_state.json").write_text(json.dumps(state))
+if "EXIT_CODE" in os.environ:
+    sys.exit(int(os.environ["EXIT_CODE"]))
+trainer.train()
+trainer.save_model(args.output_dir)
 """
 RECIPE = """# everything that its author wrote stays
 learning_rate: 1.0e-05
@@ -35,6 +40,7 @@ num_generations: 8
 per_device_train_batch_size: 16
 generation_batch_size: 32
 max_steps: 3
+logging_steps: 1
 eval_strategy: steps
 per_device_eval_batch_size: 8
 report_to: none
@@ -44,7 +50,8 @@ weight_decay: 0.1
 
 @pytest.fixture
 def script(here: Path) -> tuple[str, ...]:
-    """The overrides that sweep it."""
+    """The overrides that sweep it. It is asked for real, because the stub takes no time."""
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
-    return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s")
+    asked = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
+    return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", asked, "name=s")

@@ -99,7 +99,7 @@ def test_verls_own_command_line_takes_a_trials_configuration(run: Callable[..., 
     assert "lr: 5.0e-06" in answer.stdout
 
 
-def test_a_stop_waits_for_the_callback_and_the_same_command_continues(
+def test_a_stop_waits_for_a_rollout_boundary_and_the_same_command_continues(
     run: Callable[..., Ended], start: Callable, here: Path
 ) -> None:
     """Ctrl-C in the middle of a real TRL training of a user's script: a checkpoint at a boundary, no step twice or never."""
@@ -111,9 +111,6 @@ def test_a_stop_waits_for_the_callback_and_the_same_command_continues(
 
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind != "sh":
-            text = text.replace("args=args,", "args=args, callbacks=[Callback()],").replace(
-                "from trl import", "from grposweep.train import Callback\nfrom trl import"
-            )
             write_text(here / text.splitlines()[0].removeprefix("# "), text)
     (here / "tiny").symlink_to(tiny_folder())
     own = (

@@ -9,6 +9,7 @@ import pytest
 
 from grporecipe.files import write_json
 from grposweep.external import Trial
+from grposweep.external.environment import RESUME
 from grposweep.external.script import build_script
 from grposweep.schema import Trainer
 from grposweep.train import external
@@ -41,8 +42,7 @@ def test_a_program_is_told_the_newest_whole_checkpoint_of_any_kind(trial: Trial,
         write_checkpoint(trial.output, step, 2, layout)
     chosen = external.choose_checkpoint(node(trial.folder, 0), trial)
     assert chosen == trial.output / "checkpoint-10"
-    command = build_script(replace(trial, checkpoint=chosen)).command
-    assert command[command.index("--resume_from_checkpoint") + 1] == str(chosen)
+    assert build_script(replace(trial, checkpoint=chosen)).environment[RESUME] == str(chosen)
 
 
 def test_a_torn_checkpoint_is_renamed_so_that_the_program_does_not_find_it_by_itself(trial: Trial) -> None:

@@ -61,18 +61,18 @@ def test_parameters_override_the_recipe_and_the_rest_of_it_stays(run: Run, scrip
 
 
 @pytest.mark.slow
-def test_flags_reach_a_script_that_takes_no_file(run: Run, script: Script, here: Path) -> None:
-    """``trainer.takes=flags``, with the script's own further arguments last."""
-    ended = run(*script, "trainer.takes=flags", "trainer.arguments=[--note,mine]", "lr=0.2")
+def test_options_of_a_script_follow_its_own_arguments(run: Run, script: Script, here: Path) -> None:
+    """``trainer.args`` that its configuration does not have are options of the command; the others enter with the values."""
+    ended = run(*script, "trainer.arguments=[--note,mine]", "trainer.args.penalty=0.5", "trainer.args.lora_like=8")
     assert ended.code == 0, ended.err
-    seen = read(here / "seen.json")["arguments"]
-    assert seen[seen.index("--learning_rate") + 1] == "0.2"
-    assert seen[-2:] == ["--note", "mine"]
+    assert read(here / "seen.json")["arguments"][-4:] == ["--note", "mine", "--penalty", "0.5"]
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "trained_with.json")["values"]["lora_like"] == 8
 
 
 def test_a_scripts_exit_code_is_told_as_it_was(run: Run, script: Script) -> None:
     """7, in the result; the sweep's own code says that nothing finished."""
-    ended = run(*script, "+trainer.environment.EXIT_AT='2'")
+    ended = run(*script, "+trainer.environment.EXIT_CODE='7'")
     assert ended.code == 1
     assert results(ended.sweep)[0]["failure"]["kind"] == "exit code 7"
 
@@ -98,9 +98,8 @@ def test_a_script_that_reports_no_objective_is_told_what_it_reports(run: Run, sc
 @pytest.mark.slow
 def test_nothing_is_left_of_a_script_whose_controller_was_killed(start: Callable, script: Script, here: Path) -> None:
     """Not the script, nor what it started in a session of its own."""
-    (here / "train.py").write_text(
-        "import subprocess, sys, time\nsubprocess.Popen(['sleep', '300'], start_new_session=True)\ntime.sleep(300)\n"
-    )
+    sleeps = "import subprocess, time\nsubprocess.Popen(['sleep', '300'], start_new_session=True)\ntime.sleep(300)\n"
+    (here / "train.py").write_text((here / "train.py").read_text().replace("trainer.train()", sleeps))
     process = start(*script)
     folder = here / "outputs" / "s" / "trials"
     wait_for(lambda: folder.exists() and trials(here / "outputs" / "s"), 60)
@@ -145,7 +144,7 @@ for beat in range(120):
 @pytest.mark.slow
 def test_a_program_lives_as_long_as_its_callback_beats(run: Run, script: Script, here: Path) -> None:
     """Twelve seconds of training with six seconds' patience; and one that falls silent after two is ended."""
-    (here / "train.py").write_text(BEATING)
+    (here / "train.py").write_text((here / "train.py").read_text().replace("trainer.train()", BEATING))
     own = (*script[:-1], "cluster.stall_min=0.1", "cluster.warm=false")
     alive = run(*own, "name=alive", "+trainer.environment.BEATS='120'")
     assert results(alive.sweep)[0]["status"] == "finished", alive.out
@@ -180,11 +179,11 @@ def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script
     """What the script imports is edited during the first trial; the sweep is then refused until the user chooses."""
     helper = here / "helper.py"
     helper.write_text("VALUE = 1\n")
-    edits = f"import helper\nopen({str(helper)!r}, 'w').write('VALUE = 2\\n')\n"
-    code = (here / "train.py").read_text().replace('"eval_reward": 1 - lr', '"eval_reward": helper.VALUE')
-    (here / "train.py").write_text(edits + code)
+    edits = f"open({str(helper)!r}, 'w').write('VALUE = 2\\n')\nopen('had', 'a').write(str(helper.VALUE))\ntrainer.train()\n"
+    code = "import helper\n" + (here / "train.py").read_text().replace("trainer.train()\n", edits)
+    (here / "train.py").write_text(code)
     sweep = run(*script, "-m", "lr=0.1,0.2").sweep
-    assert [result["objective"] for result in results(sweep)] == [1, 1]
+    assert (here / "had").read_text() == "11", results(sweep)
     again = run(*script, "-m", "lr=0.1,0.2")
     assert again.code == 2
     assert "helper.py has changed since 2 trials" in again.err

@@ -94,7 +94,7 @@ def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) 
     recipe_of("trainer.launcher=torchrun", "cluster.processes=2", "trainer.arguments=[--note,mine]")
     command = (here / "program.sh").read_text().splitlines()[-1]
     assert "-m torch.distributed.run --nproc_per_node 2 --standalone train.py --config" in command
-    assert command.endswith("--note mine")
+    assert command.endswith("--note mine'")
 
 
 def test_several_machines_meet_at_the_first(here: Path) -> None:

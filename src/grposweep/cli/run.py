@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -22,7 +23,7 @@ from grposweep.config.compose import check_groups, is_conf, message, override_na
 from grposweep.config.points import Compose, Points
 from grposweep.process import CONF
 from grposweep.registries import is_external
-from grposweep.search.parse import ONE_FACTOR, parse_space, split_tokens
+from grposweep.search.parse import ONE_FACTOR, override_text, parse_space, split_tokens
 from grposweep.search.space import Space
 
 MULTIRUN = ("-m", "--multirun")
@@ -48,7 +49,8 @@ def command(main: Callable[[], None]) -> None:
     register_schema()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
-    tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(sys.argv[1:])]
+    own, launched = split_command(sys.argv[1:])
+    tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
     try:
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
@@ -77,6 +79,19 @@ def command(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
+
+
+def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before ``--``, and the overrides that stand for the launch command behind it."""
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    own, words = arguments[:at], arguments[at + 1 :]
+    if not words:
+        raise UserError("-- is the last word: your own launch command belongs behind it, such as -- bash launch.sh")
+    kind = [] if any(override_name(word) == "trainer" for word in own) else ["trainer=script"]
+    # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
+    return own, [*kind, f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}"]
 
 
 def run_single(config: DictConfig) -> int:
@@ -120,7 +135,9 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer
     if is_external(trainer.kind):  # model and task are the program's
-        hint = "-".join(Path(name).stem for name in (trainer.script or trainer.kind, trainer.recipe) if name)
+        words = (trainer.command or "").split()
+        program = next((word for word in words if word.endswith((".py", ".sh"))), trainer.script or trainer.kind)
+        hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
     study = Path(str(choices.get("sweeps") or "")).name
     return run_sweep(space, points, overrides, hint or "sweep", study=study)
 

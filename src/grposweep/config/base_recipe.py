@@ -16,6 +16,7 @@ from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.frameworks.writing import in_completions
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting, Version
+from grposweep.config.asked import asked_recipe, asks
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL
 from grposweep.schema import Trainer
@@ -41,6 +42,8 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
 
     Raises UserError if it cannot be read.
     """
+    if asks(trainer):
+        return asked_recipe(trainer, processes)
     framework = EXTERNAL[trainer.kind].framework
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
@@ -95,6 +98,11 @@ def installed_version(python: str, framework: str) -> Version:
 
 
 def base_of(trainer: Trainer, processes: int) -> Setting:
-    """Return the base's numbers with sizes in completions. No field counts as set by the user, because a point sets all."""
-    setting, _ = in_completions(frameworks.read_recipe(load_base(trainer, processes)).setting)
-    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes})
+    """Return the base's numbers with sizes in completions.
+
+    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown.
+    """
+    parsed = frameworks.read_recipe(load_base(trainer, processes))
+    setting, _ = in_completions(parsed.setting)
+    unknown = parsed.unknown if asks(trainer) else frozenset()
+    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes, "unknown": unknown})

@@ -110,7 +110,6 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
     OmegaConf.register_new_resolver("command", _command, replace=True)
-    OmegaConf.register_new_resolver("takes", _takes, replace=True)
     store = ConfigStore.instance()
     store.store(name="experiment_schema", node=_schema(), provider="grposweep")
     store.store(
@@ -139,17 +138,6 @@ def _budget(model: str, max_steps: int | None, epochs: float | None) -> int | No
 def _command() -> str:
     """Resolve ``${command:}``: how this program was started, for its help."""
     return "python src/run.py" if Path(sys.argv[0]).name == "run.py" else "grposweep run"
-
-
-def _takes(script: str | None, workdir: str | None) -> str:
-    """Resolve ``${takes:script,workdir}``: how a script takes its values, by the parsers in its source; ``config`` if unknown."""
-    from grporecipe.frameworks.parsing.python_launched import read_program  # only a script needs it
-
-    path = Path(workdir or ".") / (script or "")
-    code = read_program(path) if path.is_file() else None
-    if code is None or not code.parsers or "TrlParser" in code.parsers or "config" in code.declares:
-        return "config"
-    return "flags" if "HfArgumentParser" in code.parsers or not code.declares_more else "config"
 
 
 def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:

@@ -128,9 +128,10 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
     files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
     named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
-    words = {
-        name: getattr(trainer, name) for name in ("arguments", "environment", "takes", "launcher", "launch_arguments")
-    }
+    words = {name: getattr(trainer, name) for name in ("arguments", "environment", "launcher", "launch_arguments")} | {
+        "takes": "config"
+    }  # a key of earlier versions, whose hashes name folders
+    words |= {} if trainer.command is None else {"command": trainer.command}
     return {**content, **words, "files": files, "named": named}
 
 

@@ -7,9 +7,9 @@ written; all other keys stay as they are. A trial's folder gets the point's reci
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl.keys import HABITS, async_keys, known, table
 from grporecipe.frameworks.writing import in_completions, render_keys
 from grporecipe.planning import micro_steps_per_generation
-from grporecipe.recipe import KeySpec, LaunchedCode, Recipe
+from grporecipe.recipe import KeySpec, Recipe
 from grporecipe.rules.helpers import show
 from grporecipe.setting import TRL, Setting
-from grposweep.config.base_recipe import base_of, file_stamp, framework_of, load_base
+from grposweep.config.asked import ask_base, asks, own_options
+from grposweep.config.base_recipe import base_of, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
 from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.precision import read_precision
@@ -104,6 +105,8 @@ def check_args(experiment: Experiment) -> Iterator[str]:
     """Name keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
     trainer = experiment.trainer
     check = _check_own_key if is_external(trainer.kind) else _check_arg
+    if trainer.args and asks(trainer):
+        ask_base(trainer, experiment.cluster.processes)
     for name, value in trainer.args.items():
         if problem := check(trainer, name, value):
             yield f"trainer.args.{name}={show(value)}: {problem}"
@@ -187,7 +190,7 @@ THEIRS = {
 SHARDING = ("trainer.sharding", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config")
 OWN_SECTIONS = ("model", "task", "trainer")  # sections of which an external trainer reads only these keys:
 READ = ("task.train_prompts", *(f"trainer.{name}" for name in (
-    "kind", "keep", "recipe", "python", "workdir", "arguments", "environment", "script", "takes", "launcher",
+    "kind", "keep", "command", "recipe", "python", "workdir", "arguments", "environment", "script", "launcher",
     "launch_arguments", "args")))  # fmt: skip
 
 
@@ -204,50 +207,15 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         if reaches(name):
             continue
         theirs = THEIRS.get(name, name.rpartition(".")[2])
-        follows_trl = framework_of(trainer).traits.follows_trl
         if name in SHARDING:
             advice = "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
         elif name == "task.max_completion_length":
             advice = "Set generation.max_completion_length."
-        elif not follows_trl:
+        elif not asks(trainer):
             advice = "Set it in trainer.recipe, or among trainer.arguments."
-        elif _takes(trainer)(theirs) or theirs in declared(trainer):
-            advice = f"Set trainer.args.{theirs}, a key of its recipe."
         else:
-            advice = "Set a key that the script reads: trainer.args.KEY."
+            advice = f"Set the option of your command that has it, such as trainer.args.{theirs}."
         yield f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
-
-
-def check_read(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
-    """Name keys of a command that its script sets itself, or declares and never reads: their values change nothing."""
-    if trainer.script is None or not framework_of(trainer).traits.follows_trl:
-        return
-    path = (Path(trainer.workdir or ".") / trainer.script).resolve()
-    fixed, unread = _read_by(path, file_stamp(path))
-    for name in names:
-        own = name.removeprefix("trainer.args.")
-        native = next((key for key in (*(k for k, home in homes().items() if home == name), own) if key in fixed), "")
-        if native:
-            yield (
-                f"{name}: line {fixed[native]} of {trainer.script} sets {native} itself, so all values would train the same. "
-                f"Take that line out, or leave {name} out."
-            )
-        elif own != name and own in unread:
-            yield (
-                f"{name}: {trainer.script} declares {own} and never reads it, so all values would train the same. Use it in the "
-                f"script, or leave {name} out."
-            )
-
-
-@lru_cache(maxsize=16)
-def _read_by(path: Path, stamp: tuple[int, int]) -> tuple[Mapping[str, int], frozenset[str]]:  # noqa: ARG001 - of the cache
-    """Return the keys that a script sets itself with their lines, and the options that it never reads."""
-    from grporecipe.frameworks.parsing.python_configs import hard_coded, overridden  # only a script needs it
-    from grporecipe.frameworks.parsing.python_launched import never_read
-
-    if not path.is_file() or hard_coded(path) is not None:  # each has a message of its own
-        return {}, frozenset()
-    return overridden(path), never_read(path)
 
 
 # Beginnings of keys, the key that switches them on, and its value then.
@@ -284,69 +252,19 @@ def check_switches(names: Iterable[str], distinct: Callable[[str], Sequence[Expe
         )
 
 
-@lru_cache(maxsize=16)
-def _launched(script: Path) -> LaunchedCode | None:
-    from grporecipe.frameworks.parsing.python_launched import read_launched  # only a script needs it
-
-    return read_launched(script.name, script)
-
-
-def _code_of(trainer: Trainer) -> LaunchedCode | None:
-    return None if trainer.script is None else _launched((Path(trainer.workdir or ".") / trainer.script).resolve())
-
-
-def declared(trainer: Trainer) -> Mapping[str, KeySpec]:
-    """Return the options that a training script declares, and those of its recipe, without running anything."""
-    code = _code_of(trainer)
-    own = {} if code is None else code.declares
-    return {**dict.fromkeys(load_base(replace(trainer, args={})).config, ANY), **own}
-
-
-ANY = KeySpec("any", None)
-# Classes of TRL, by the part of its table that has their keys.
-CLASSES = {
-    "config": {"GRPOConfig"}, "model": {"ModelConfig"}, "script": {"ScriptArguments", "GRPOScriptArguments"},
-    "data": {"DatasetMixtureConfig"},
-}  # fmt: skip
-
-
-def _takes(trainer: Trainer) -> Callable[[str], bool]:
-    """Return whether a training takes a key: one of TRL's classes that its script parses has it, or the script."""
-    code, classes = _code_of(trainer), set[str]().union(*CLASSES.values())
-    own = set[str]() if code is None else {*code.declares}
-    if code is not None and not code.declares_more and code.classes and code.classes <= classes:
-        classes = {*code.classes}
-    keys = table()["keys"]
-    return lambda name: name in own or (name in keys and not CLASSES[keys[name]["in"]].isdisjoint(classes))
-
-
-def not_taken(trainer: Trainer) -> list[str]:
-    """Return the keys of a script's recipe at which its parser stops, whichever release of TRL it has."""
-    code = _code_of(trainer)
-    reads = {"TrlParser", *(["HfArgumentParser"] if trainer.takes == "flags" else [])}
-    if code is None or code.other_keys != "stop" or code.declares_more or reads.isdisjoint(code.parsers):
-        return []
-    takes, base = _takes(trainer), load_base(replace(trainer, args={})).config
-    passed = [name for name, value in base.items() if trainer.takes == "config" or value not in (None, [])]
-    return [name for name in passed if name != "env" and not takes(name)]
-
-
 def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
-    """Describe a key of a script's recipe that grposweep sets, that nothing reads, or whose value does not fit."""
-    if not framework_of(trainer).traits.follows_trl:
+    """Describe a key of a command's configuration that grposweep sets, or whose value has another type.
+
+    The options of the command itself are judged by the command when it is asked.
+    """
+    if not asks(trainer):
         return f"trainer={trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."
-    theirs = {key: spec for key, spec in known(TRL).items() if _takes(trainer)(key)}
-    keys, code = {**theirs, **declared(trainer)}, _code_of(trainer)
-    if name not in keys and code is not None and code.declares_more:
-        return ""  # another file may declare it
-    if name not in keys:
-        near = closest_keys(name, keys)
-        meant = f"Did you mean {' or '.join(f'trainer.args.{key}' for key in near)}?" if near else "Remove it."
-        return f"neither the classes that the script parses nor its recipe have such a key. {meant}"
-    wanted = _mistyped(value, keys[name].type)
+    if name not in known(TRL) or name in own_options(trainer, ask_base(trainer)):
+        return ""
+    wanted = _mistyped(value, known(TRL)[name].type)
     return f"the key takes {wanted}. Set one." if wanted else ""
 
 
@@ -377,7 +295,7 @@ def point_recipe(
     changed = {name: new.get(name) for name in {**old, **new} if old.get(name) != new.get(name)}
     recipe = {name: value for name, value in base.config.items() if name not in changed}
     if not changed.keys().isdisjoint(SIZES) and recipe.pop("generation_batch_size", None) is not None:
-        changed["steps_per_generation"] = micro_steps_per_generation(after)
+        changed |= {"steps_per_generation": micro_steps_per_generation(after), "generation_batch_size": None}
     recipe |= {name: value for name, value in changed.items() if value is not None}
     return {**recipe, key: str(output)}, dict(sorted(changed.items()))
 
@@ -390,14 +308,6 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
         return framework.native_keys(framework, named, base.version)
     written = frameworks.write_recipe(named, framework.name)
     return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
-
-
-def passed_keys(experiment: Experiment) -> set[str]:
-    """Return the keys that a program would be given for this experiment, of those with a value."""
-    base = load_base(experiment.trainer, experiment.cluster.processes)
-    output = EXTERNAL[experiment.trainer.kind].output
-    recipe, _ = point_recipe(base, unchanged(experiment), read_setting(experiment), output, Path())
-    return {name for name, value in recipe.items() if value is not None and value != []}
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
@@ -415,10 +325,11 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
 
-def write_program(folder: Path, experiment: Experiment, setting: Setting) -> None:
+def write_program(folder: Path, experiment: Experiment, setting: Setting, named: Collection[str] = ()) -> None:
     """Write recipe.yaml, changed.json (the keys that the point set, and for which release) and program.sh.
 
     program.sh is to read, or to repeat the trial by hand. It has the command of each node; in a Ray cluster that of the head.
+    ``named`` are the keys and groups that command and point set: the user's command gets them even if they are its own values.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)
@@ -428,19 +339,30 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting) -> Non
     trial = Trial(trainer, folder.resolve(), {}, place)
     recipe, changed = point_recipe(base, unchanged(experiment), setting, external.output, trial.output)
     write_text(trial.file, render_keys(framework_of(trainer), recipe))
-    noted = {
-        "version": text(base.version),
-        "processes": experiment.cluster.processes,
-        "keys": {**changed, **trainer.args},
-    }
+    noted: dict[str, Any] = {"version": text(base.version), "processes": cluster.processes}
+    if asks(trainer):
+        options = own_options(trainer, ask_base(trainer, cluster.processes))
+        stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
+        entered = {name: value for name, value in trainer.args.items() if name not in options}
+        noted |= {"keys": {**stated, **changed, **entered}, "options": options}
+    else:
+        noted["keys"] = {**changed, **trainer.args}
     write_json(folder / paths.CHANGED, noted)
     program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
-    lines = [
+    hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
+    lines = [hook] if program.reports else []
+    lines += [
         f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()
     ]
     start = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
     lines = ["#!/bin/sh", start, *lines, *_ray_lines(program), shlex.join(program.command)]
     write_text(folder / "program.sh", "\n".join(lines) + "\n")
+
+
+def _is_set(name: str, named: Collection[str]) -> bool:
+    """Return whether one of these grposweep keys or groups sets a key of GRPOConfig by itself; sizes follow from each other."""
+    home = homes().get(name, "")
+    return name not in (*SIZES, "generation_batch_size") and (home in named or home.partition(".")[0] in named)
 
 
 def _ray_lines(program: ExternalProgram) -> list[str]:

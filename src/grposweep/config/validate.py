@@ -9,10 +9,9 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
-from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.registries import load_entry
-from grposweep.config.base_recipe import load_base
-from grposweep.config.native_keys import check_args, check_async, check_reach, check_read, not_taken, passed_keys
+from grposweep.config.asked import ask_base, asks
+from grposweep.config.native_keys import check_args, check_async, check_reach
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
 from grposweep.redaction import refuse_secrets
@@ -79,7 +78,6 @@ def find_mistakes(experiment: Experiment, names: Collection[str] = (), trains: b
     problems = [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
     if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
         problems += check_reach(experiment.trainer, names)
-        problems += check_read(experiment.trainer, names)
         problems += collect_messages(check_processes, experiment, names)
         problems += check_place(experiment.cluster, names)
         problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
@@ -469,10 +467,8 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     external = EXTERNAL.get(trainer.kind)
     if external is None:
         return
-    if external.needs_script and trainer.script is None:
-        yield (
-            f"trainer={trainer.kind}: trainer.script is not set, so nothing would train. Set trainer.script=train.py."
-        )
+    if trainer.command is not None and not external.asks:
+        yield f"trainer.command with trainer={trainer.kind}: only trainer=script runs it. Set trainer=script."
     if trainer.launcher == "python" and cluster.processes > 1:
         yield (
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
@@ -486,31 +482,40 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
         if name is not None and not (start / name).is_file():
             yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
-    if FRAMEWORKS[external.framework].traits.follows_trl and trainer.script is not None:
-        yield from check_script(trainer.script, folder / trainer.script)
-        yield from check_options(experiment, folder / trainer.script)
-        yield from check_saved(trainer, folder / trainer.script)
+            return
+    if external.asks and folder.is_dir():
+        yield from check_command(experiment)
 
 
-# What in a script may save a state without checkpoints, or report without one.
-_REPORTS = re.compile(r"grposweep|[Cc]allback|save_state|save_strategy")
+PARTS = ("script", "recipe", "launch_arguments", "arguments")  # of a command that grposweep puts together
 
 
-def check_saved(trainer: Trainer, path: Path) -> Iterator[str]:
-    """Say if a script certainly saves no trainer_state.json, from which its metrics are read.
+def check_command(experiment: Experiment) -> Iterator[str]:
+    """Ask the user's command for its trainer. Say what in it contradicts the sweep.
 
-    Source: transformers 5.23 trainer.py, _save_checkpoint and save_state.
+    Raises UserError if the command builds no GRPO trainer.
     """
-    if not path.is_file() or trainer.recipe is None or not Path(trainer.recipe).is_file():
-        return  # each has a message of its own
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    is_whole = "GRPOTrainer(" in text and not _REPORTS.search(text)
-    saves = load_base(trainer).config.get("save_strategy") not in ("no", False)  # YAML reads a bare no as false
-    if is_whole and not saves and "--save_strategy" not in trainer.arguments:
+    trainer, cluster, metric = experiment.trainer, experiment.cluster, experiment.search.metric
+    unread = [f"trainer.{name}" for name in PARTS if trainer.command is not None and getattr(trainer, name)]
+    if unread:
+        yield f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave {' and '.join(unread)} out."
+        return
+    record = ask_base(trainer, cluster.processes).record
+    if record["world_size"] != cluster.processes:
         yield (
-            f"trainer.recipe={trainer.recipe} has save_strategy: no. Metrics are read from the trainer_state.json of "
-            "checkpoints, so no trial would have a result. Set save_strategy: steps in it, or give the script grposweep's "
-            "Callback."
+            f"the command starts {record['world_size']} processes, and cluster.processes={cluster.processes}. Set "
+            f"cluster.processes={record['world_size']} (on Slurm cluster.nodes and cluster.gpus_per_node)."
+        )
+    evaluates = experiment.schedule.evaluations > 0 or record["values"].get("eval_strategy", "no") != "no"
+    if metric.startswith("eval_") and not record["evaluates"]:
+        yield (
+            f"search.metric={metric}: {record['line']} passes no eval_dataset to its trainer, so there is no such metric. Pass "
+            f"one, or set search.metric={metric.removeprefix('eval_')} for the rewards of training."
+        )
+    elif metric.startswith("eval_") and not evaluates:
+        yield (
+            f"search.metric={metric}: the program's eval_strategy is no, so nothing would be evaluated. Set "
+            "schedule.evaluations=4."
         )
 
 
@@ -521,7 +526,7 @@ def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[
     """Say if a recipe is for several processes, and trials would have one that the command does not ask for."""
     recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
     is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
-    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen:
+    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer):
         return
     from grporecipe.frameworks.parsing.load import stated_processes  # only a program's recipe needs it
 
@@ -530,69 +535,6 @@ def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[
             f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a trial would train on one, with other "
             f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node), or "
             "cluster.processes=1 if one is meant."
-        )
-
-
-def check_options(experiment: Experiment, path: Path) -> Iterator[str]:
-    """Say if a script's parser would refuse what the sweep passes: ``--config``, or a flag for each key."""
-    trainer = experiment.trainer
-    from grporecipe.frameworks.parsing.python_launched import read_program  # only a script needs it
-
-    code = read_program(path) if path.is_file() else None
-    if lacking := not_taken(trainer):
-        yield (
-            f"trainer.recipe={trainer.recipe}: the parser of {trainer.script} stops at {', '.join(lacking)}, which no class that "
-            "it parses has. Add a class that has them, such as ScriptArguments, or take them out of the recipe."
-        )
-    if code is None or code.other_keys != "stop" or "TrlParser" in code.parsers or not code.parsers:
-        return
-    names = _flags(code.declares) or "no options"
-    is_whole = not code.declares_more and "HfArgumentParser" not in code.parsers
-    if trainer.takes == "config" and "config" not in code.declares:
-        if "HfArgumentParser" in code.parsers:
-            yield (
-                f"trainer.takes=config: {trainer.script} reads its arguments with HfArgumentParser, which takes no --config. "
-                "Set trainer.takes=flags."
-            )
-        elif is_whole:
-            yield (
-                f"trainer.takes=config: {trainer.script} declares no --config, which would bring a trial's values (it has "
-                f"{names}). Set trainer.takes=flags, and search its own options: trainer.args.NAME=..."
-            )
-    if trainer.takes == "flags" and is_whole and "output_dir" not in code.declares:
-        yield (
-            f"trainer.takes=flags: {trainer.script} declares no --output_dir, where a trial's model and log go (it has {names}). "
-            "Add it to the script."
-        )
-    elif trainer.takes == "flags" and is_whole and "HfArgumentParser" not in code.parsers:
-        yield from _refused_flags(experiment, path)
-
-
-def _refused_flags(experiment: Experiment, path: Path) -> Iterator[str]:
-    """Name keys whose flag argparse would not know, as it is written or as the beginning of another."""
-    written = re.findall(r"""["']--([\w-]+)["']""", path.read_text(encoding="utf-8-sig"))
-    lacking = sorted(key for key in passed_keys(experiment) if not any(option.startswith(key) for option in written))
-    if lacking:
-        yield (
-            f"trainer.takes=flags: {experiment.trainer.script} declares no {_flags(lacking)}, and its parser stops at unknown "
-            f"options (it has {_flags(written)}). Add what is missing to the script, or take it out of the recipe and the search."
-        )
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name}" for name in names)
-
-
-def check_script(name: str, path: Path) -> Iterator[str]:
-    """Say if a script builds its GRPOConfig from constants, so that no trial could change it."""
-    from grporecipe.frameworks.parsing.python_configs import hard_coded  # only a script needs it
-
-    line = hard_coded(path)
-    if line is not None:
-        yield (
-            f"trainer.script={name}: line {line} makes GRPOConfig(...) of constants and the script reads no arguments, so all "
-            "trials would train the same. Make it with TrlParser((GRPOConfig,)).parse_args_and_config(), as in "
-            "docs/guides/own_script.md."
         )
 
 

@@ -129,13 +129,15 @@ class ExternalProgram:
     """A command that runs in ``trainer.workdir``, its environment, and how to read its log.
 
     ``log`` is read every second, unless the program uses grposweep's Callback, which writes metrics itself. With ``ray`` it
-    runs once, on the first node, and the job starts that cluster around it.
+    runs once, on the first node, and the job starts that cluster around it. ``reports``: its trainer gets our Callback by itself;
+    a program whose trainer never reports has not got its trial's values.
     """
 
     command: tuple[str, ...]
     log: Log
     environment: Mapping[str, str] = field(default_factory=dict)
     ray: RayCluster | None = None
+    reports: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,14 @@ class ExternalTrainer:
     """Builds the program of one ``trainer.kind``, which reads recipes of ``framework``.
 
     ``output`` is the recipe's key for the program's output folder.
-    ``needs_script``: it runs ``trainer.script``. ``ray_cpus``: the CPUs per GPU that it reserves in a Ray cluster; with fewer it
-    would wait forever (0: it does not use Ray).
+    ``asks``: it is a command of the user's, which is asked for what its trainer gets. ``ray_cpus``: the CPUs per GPU that it
+    reserves in a Ray cluster; with fewer it would wait forever (0: it does not use Ray).
     """
 
     framework: str
     build: Callable[[Trial], ExternalProgram]
     output: str = "output_dir"
-    needs_script: bool = False
+    asks: bool = False
     ray_cpus: int = 0
 
 

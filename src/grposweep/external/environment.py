@@ -2,10 +2,15 @@
 
 import contextlib
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from grposweep.process import OWN_PACKAGES, SOURCE
 
+ENTERS = "GRPOSWEEP_ENTERS"  # the variable that names the trial whose values enter
+RESUME = "GRPOSWEEP_RESUME"  # the variable that names the checkpoint to resume from
+SHELL = ("bash", "-c") if shutil.which("bash") else ("sh", "-c")
 _HOOK = SOURCE / "grposweep" / "train" / "hook" / "sitecustomize.py"
 
 
@@ -19,7 +24,7 @@ def package_folder(folder: Path) -> Path:
     return path
 
 
-def foreign_path() -> list[str]:
-    """Return the user's PYTHONPATH without the entry of this package."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+def foreign_path(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the user's PYTHONPATH without the entry of this package; that of ``environment`` if it has one."""
+    given = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")).split(os.pathsep)
     return [part for part in given if part and Path(part).resolve() != SOURCE]

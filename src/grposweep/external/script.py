@@ -1,26 +1,72 @@
-"""Run the user's own training script unchanged, with TRL's configuration, under accelerate or torchrun.
+"""Run the user's own launch command as it is: a trial's values enter where it builds its configuration.
 
+``trainer.command`` is a whole command line. ``trainer.script`` with a YAML or a shell script in ``trainer.recipe`` is a short form
+of one. ``{NAME}`` in a command is replaced by the option ``trainer.args.NAME``, ``{NAME:0.1}`` has a default, and an option
+without a placeholder is appended as ``--NAME value``.
 Sources: accelerate commands/launch.py, torch distributed/run.py; transformers hf_argparser.py (``--flag true``, lists as
 several values, mappings as JSON); trl scripts/utils.py TrlParser (``--config``, the command line wins).
 """
 
 import json
+import os
+import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import read_json
 from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
+from grposweep.external.environment import ENTERS, RESUME, SHELL
 from grposweep.schema import AUTO, Trainer
+from grposweep.storage import paths
+
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)(?::([^{}]*))?\}")  # not ${NAME}, which is the shell's
+NO_COMMAND = (
+    "trainer={kind}: neither trainer.command nor trainer.script is set, so nothing would train. End the command line with your "
+    "own launch command: -- bash launch.sh"
+)
 
 
 def build_script(trial: Trial) -> ExternalProgram:
-    """Build the command: the script behind its launcher, with the recipe as a file or each key as a flag."""
-    trainer = trial.trainer
-    assert trainer.script is not None  # check_program() has verified it
-    taken = ["--config", str(trial.file)] if trainer.takes == "config" else flags(trial.recipe)
-    again = ["--resume_from_checkpoint", str(trial.checkpoint)] if trial.checkpoint else []
-    command = [*launch(trainer, trial.place), trainer.script, *taken, *again, *trainer.arguments]
-    return ExternalProgram(tuple(command), TrainerStateTail(trial.output))
+    """Build the user's command with the options of this trial."""
+    options = (read_json(trial.folder / paths.CHANGED) or {}).get("options", {})
+    environment = {ENTERS: str(trial.folder)} | ({RESUME: str(trial.checkpoint)} if trial.checkpoint else {})
+    command = (*SHELL, command_line(trial.trainer, options, trial.place))
+    return ExternalProgram(command, TrainerStateTail(trial.output), environment, reports=True)
+
+
+def command_line(trainer: Trainer, options: Mapping[str, Any], place: NodeContext) -> str:
+    """Return the command with the values of its own options.
+
+    Raises UserError for a placeholder without a value, and if there is no command.
+    """
+    command = trainer.command if trainer.command is not None else shlex.join(_short_form(trainer, place))
+    placed = dict(_PLACEHOLDER.findall(command))
+    for name in placed:
+        if name not in options and f"{{{name}:" not in command:
+            raise UserError(
+                f"trainer.command has {{{name}}}, and trainer.args.{name} is not set. Write its value in your own command "
+                f"behind it, as in {{{name}:0.1}}."
+            )
+    text = _PLACEHOLDER.sub(lambda found: shlex.quote(str(options.get(found[1], found[2]))), command)
+    return " ".join([text, *map(shlex.quote, flags(options, placed))])
+
+
+def placeholders(trainer: Trainer) -> frozenset[str]:
+    """Return the options that the command has a place for."""
+    return frozenset(name for name, _ in _PLACEHOLDER.findall(trainer.command or ""))
+
+
+def _short_form(trainer: Trainer, place: NodeContext) -> list[str]:
+    """Return the command of ``trainer.script`` and ``trainer.recipe``: the recipe's, if it is a shell script."""
+    recipe = None if trainer.recipe is None else os.path.abspath(trainer.recipe)  # noqa: PTH100 - links stay
+    if recipe is not None and recipe.endswith((".sh", ".bash")):
+        return ["bash", recipe, *trainer.arguments]
+    if trainer.script is None:
+        raise UserError(NO_COMMAND.format(kind=trainer.kind))
+    given = [] if recipe is None else ["--config", recipe]
+    return [*launch(trainer, place), trainer.script, *given, *trainer.arguments]
 
 
 def launch(trainer: Trainer, place: NodeContext) -> list[str]:
@@ -56,11 +102,11 @@ def check_launcher(trainer: Trainer, processes: int) -> None:
         )
 
 
-def flags(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the recipe as flags for HfArgumentParser. Null keys get no flag, because null is their usual default."""
+def flags(options: Mapping[str, Any], placed: Mapping[str, Any]) -> list[str]:
+    """Return options as flags, without those that have a place. Null gets no flag, because it is their usual default."""
     found: list[str] = []
-    for name, value in recipe.items():
-        if value is not None and value != []:
+    for name, value in options.items():
+        if name not in placed and value is not None and value != []:
             found += [f"--{name}", *_words(value)]
     return found
 

@@ -44,8 +44,8 @@ class Trainer:
     fork: str | None = key(None, newer=True)
     """Hash of the checkpoint that a trial starts from; 'grposweep fork' sets it (null: the start of a training)."""
     args: dict[str, Any] = key({}, newer=True)
-    """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For a
-    script further keys of its recipe, or options that it declares itself."""
+    """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For the
+    user's own command also its options: ``{NAME}`` in it, or appended as ``--NAME value``."""
     max_staleness: int = key(4, async_trl="max_staleness", newer=True, range="not negative")
     """``async_trl``: weight syncs that a completion may be old; older ones are dropped."""
     weight_sync_steps: int = key(1, async_trl="weight_sync_steps", newer=True, range="count")
@@ -71,11 +71,11 @@ class Trainer:
     """Last arguments of its command line."""
     environment: dict[str, str] = key({})
     """Variables added to its environment."""
+    command: str | None = key(None, newer=True)
+    """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A trial's values enter where it
+    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it."""
     script: str | None = None
-    """Training script of ``trainer=script``."""
-    takes: str = key("config", choices=("config", "flags"))
-    """How the script gets its recipe: ``config`` (``--config FILE``, as TrlParser reads it) or ``flags`` (HfArgumentParser).
-    ``trainer=script`` chooses by the parser in the script."""
+    """Training script of ``trainer=script``, a short form of a command: with ``--config`` and ``recipe``."""
     launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
     """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for several processes, python
     for one."""

@@ -84,6 +84,10 @@ class RuleInputs:
         for field, parameter in self._direct.items():
             if parameter in point:
                 fields[field] = point[parameter]
+        if self._base.unknown:  # what the point sets is known
+            fields["unknown"] = self._base.unknown - {
+                name for name, of in self._parameters.items() if of & point.keys()
+            }
         return resolve_auto(self._base.replace(fields))
 
     @cached_property

@@ -113,8 +113,11 @@ def original_path(name: str) -> str:
     return _name(Path(_COPY.sub("", name)))
 
 
-def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
-    """Find the files that these experiments depend on, with their present hashes."""
+def find_inputs(experiments: Iterable[Experiment], asked: Callable[[Trainer], list[Path]] = lambda _: []) -> Inputs:
+    """Find the files that these experiments depend on, with their present hashes.
+
+    ``asked`` returns the files that a user's command read and imported when it was asked for its trainer.
+    """
     data: list[Path] = []
     read_in_place: list[Path] = []
     code: list[Path] = []
@@ -126,6 +129,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if model.is_dir() else []
         code += code_files(task_code(task), trainer)
+        read_in_place += asked(trainer)
     files = {_name(path): InputFile(digest_of(path)[:16], _is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): InputFile(digest_of(path)[:16]) for path in dict.fromkeys(read_in_place)}
     texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys(code)}

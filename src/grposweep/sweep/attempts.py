@@ -13,7 +13,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
 from grporecipe.memory.estimate import memory_gib
 from grporecipe.planning import build_plan
-from grposweep.config.compose import render_experiment
+from grposweep.config.compose import override_name, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program
 from grposweep.cost import find_work
@@ -69,7 +69,8 @@ def write_trial(
     text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
-        write_program(folder.path, verdict.experiment, verdict.setting)
+        named = {override_name(override) for override in (*overrides, *values)}
+        write_program(folder.path, verdict.experiment, verdict.setting, named)
     write_text(folder.path / paths.CONFIG, config)
     return folder
 

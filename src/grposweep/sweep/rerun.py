@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import parse_yaml, read_json, read_lines, read_text, text_sha256
 from grporecipe.terminal import say
+from grposweep.config.asked import find_inputs
 from grposweep.config.compose import escape, is_conf, load_experiment, open_session, override_name, register_schema
 from grposweep.config.identity import experiment_id, prepared_key, sweep_identity
 from grposweep.config.points import Points, apply_values
@@ -27,7 +28,7 @@ from grposweep.search.space import Space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState
-from grposweep.storage.inputs import TrialInputs, find_inputs
+from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
+from grposweep.config.asked import find_inputs
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
@@ -42,7 +43,6 @@ from grposweep.search.space import Direction, Space
 from grposweep.search.validity import check_space
 from grposweep.storage import paths
 from grposweep.storage.folders import remember
-from grposweep.storage.inputs import find_inputs
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress

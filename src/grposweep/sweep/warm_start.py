@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from grporecipe.errors import UserError
 from grporecipe.files import read_json, set_aside, write_json
 from grporecipe.setting import Setting
+from grposweep.config.asked import find_inputs
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import is_same_point, learning, numbers, sizes
 from grposweep.config.to_setting import read_setting
@@ -24,7 +25,7 @@ from grposweep.search.space import Interval, Label, Parameter, Point, Space, fre
 from grposweep.search.validity import Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
-from grposweep.storage.inputs import Inputs, TrialInputs, find_inputs
+from grposweep.storage.inputs import Inputs, TrialInputs
 from grposweep.storage.records import as_mapping
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,8 @@ from grposweep.storage.records import CallbackState
 from grposweep.train.hook.record import arguments_of, built_value, describe, is_watched, line_of, plain
 from grposweep.train.records import ControlFile, HeartbeatFile, MetricsFile, RolloutSchedule
 
+ROLLOUT_SIZES = ("steps_per_generation", "generation_batch_size")  # unset, each follows from the other
+
 
 class BoundaryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """The shared part of all callbacks: give signs of life, and stop all ranks at the same rollout boundary."""
@@ -143,7 +145,7 @@ def trouble(folder: Path, args: TrainingArguments) -> str | None:
                 )
             continue
         actual = getattr(actual, "value", actual)  # an enumeration's word
-        if actual != value and not (name == "steps_per_generation" and value is None):
+        if actual != value and not (value is None and name in ROLLOUT_SIZES):
             return (
                 f"{name}={value} is this trial's, but the script trains with {name}={actual}: it does not take that from "
                 "the recipe or the command line. Pass the parsed arguments on to the trainer as they are."

@@ -45,6 +45,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)\b")
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<")
 LONGEST_ERROR = 300  # characters
+NEVER_REPORTED = (
+    "trainer.command: the program never reported its trainer, so it did not get this trial's values. Its Python was started "
+    "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass PYTHONPATH and the variables that "
+    "begin with GRPOSWEEP_ on to it."
+)
 LAST_LINES = 25  # of its output, kept in result.json
 # What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
 NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
@@ -64,7 +69,7 @@ def train(attempt: Attempt) -> Outcome:
         child = _start(attempt, trial, mark, program.command, program.environment)
         watch = ExternalProgramMonitor(attempt, program, child)
         code = watch.follow()
-    return _outcome(attempt, trial, watch, code)
+    return _outcome(attempt, trial, program, watch, code)
 
 
 def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, cluster: RayCluster) -> Outcome:
@@ -84,7 +89,7 @@ def _train_on_ray(attempt: Attempt, trial: Trial, program: ExternalProgram, clus
                 code = watch.follow()
     except StoppedEarly:
         return _stopped(attempt, trial, 0)
-    return _outcome(attempt, trial, watch, code)
+    return _outcome(attempt, trial, program, watch, code)
 
 
 @contextlib.contextmanager
@@ -152,10 +157,11 @@ def _start(
     if log is None:
         print(f"$ {shlex.join(command)}", flush=True)
     dropped = (*NOT_INHERITED, "RAY_ADDRESS") if attempt.ranks > 1 else NOT_INHERITED
+    own = trial.trainer.environment
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     ours = {
         "PYTHONPATH": os.pathsep.join(
-            [str(package_folder(attempt.folder)), *attempt.inputs.roots(given := foreign_path()), *given]
+            [str(package_folder(attempt.folder)), *attempt.inputs.roots(given := foreign_path(own)), *given]
         ),
         "GRPOSWEEP_TRIAL": str(attempt.folder),
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
@@ -168,7 +174,7 @@ def _start(
                 list(command),
                 output.fileno() if output else 1,
                 cwd=folder,
-                env={**kept, **ours, **trial.trainer.environment, **environment},
+                env={**kept, **own, **ours, **environment},
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -189,6 +195,7 @@ class ExternalProgramMonitor:
     step: int = 0
     asked_at: float | None = None  # time.monotonic()
     heard: bool = False
+    unreported: bool = False  # it saved checkpoints, and its trainer has not reported
     beat: int | None = None  # the counter of our Callback's last sign of life
 
     def follow(self) -> int:
@@ -215,6 +222,10 @@ class ExternalProgramMonitor:
             self._listen()
             return
         entries = self.program.log()
+        if entries and self.program.reports:  # it trains, and without its trial's values
+            self.unreported = True
+            self._signal(signal.SIGKILL)
+            return
         if entries and not self.heard and self.attempt.is_main:
             self.heard = True
             self.attempt.metrics.rewind(None)  # a log that resumes from a checkpoint holds its past as well
@@ -250,11 +261,15 @@ class ExternalProgramMonitor:
             os.killpg(self.child.pid, number)
 
 
-def _outcome(attempt: Attempt, trial: Trial, watch: ExternalProgramMonitor, code: int) -> Outcome:
+def _outcome(
+    attempt: Attempt, trial: Trial, program: ExternalProgram, watch: ExternalProgramMonitor, code: int
+) -> Outcome:
     """Return how the attempt ended. A requested stop is not a failure of the program."""
     callback = watch.callback
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
+    if program.reports and callback is None and (watch.unreported or (code == 0 and watch.asked_at is None)):
+        raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and code != 0
     if code != 0 and not (was_asked and not callback):

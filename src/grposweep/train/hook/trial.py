@@ -13,12 +13,11 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from grporecipe.files import read_json
+from grposweep.external.environment import RESUME
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
 from grposweep.train.hook.imports import after_import
 from grposweep.train.hook.record import CONFIGS, is_watched, watch_config
-
-RESUME = "GRPOSWEEP_RESUME"  # the variable that names the checkpoint to resume from
 
 
 def install(folder: str) -> None:

@@ -1,0 +1,94 @@
+"""The base of a sweep over the user's own command: what the command's trainer would get, asked once before anything trains.
+
+Names in ``trainer.args`` that are fields of the trainer's configuration enter where it is built, as all other keys of a point do.
+The others are options of the command.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.recipe import Recipe
+from grposweep.external import NodeContext
+from grposweep.external.ask import Asked, ask
+from grposweep.external.script import command_line, placeholders
+from grposweep.registries import EXTERNAL
+from grposweep.schema import Experiment, Trainer
+from grposweep.storage import inputs
+from grposweep.storage.inputs import Inputs
+
+MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
+_ANSWERS: dict[str, dict[str, Asked]] = {}
+
+
+def asks(trainer: Trainer) -> bool:
+    """Return whether a trainer is a command of the user's, which is asked for its values instead of read."""
+    external = EXTERNAL.get(trainer.kind)
+    return external is not None and external.asks
+
+
+def ask_base(trainer: Trainer, processes: int | None = None) -> Asked:
+    """Return what the command's trainer would get with these options.
+
+    Raises UserError if it does not build one GRPO trainer.
+    """
+    placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
+    plain = _answer(trainer, processes, placed)
+    options = own_options(trainer, plain)
+    return _answer(trainer, processes, options) if options != placed else plain
+
+
+def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
+    """Return those of ``trainer.args`` that are options of the command, not fields of its trainer's configuration."""
+    placed = placeholders(trainer)
+    return {name: value for name, value in trainer.args.items() if name in placed or name not in asked.record["values"]}
+
+
+def _answer(trainer: Trainer, processes: int | None, options: Mapping[str, Any]) -> Asked:
+    known = _ANSWERS.setdefault(repr(replace(trainer, args={})), {})  # all trials have as many processes
+    command = command_line(trainer, options, NodeContext(processes or 1))
+    if command not in known and len(known) >= MOST_ASKED:
+        return _alike(known.values())
+    if command not in known:
+        known[command] = ask(command, Path(trainer.workdir or "."), trainer.environment, processes)
+    return known[command]
+
+
+def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
+    """Find the files that experiments depend on; of a command those that it read and imported when it was asked."""
+    return inputs.find_inputs(experiments, _files)
+
+
+def _files(trainer: Trainer) -> list[Path]:
+    if not asks(trainer):
+        return []
+    asked = ask_base(trainer)
+    return [Path(name) for name in (*asked.files, *asked.modules) if Path(name).exists()]
+
+
+def _alike(answers: Iterable[Asked]) -> Asked:
+    """Return what several answers have alike. The values in which they differ are unknown."""
+    first, *others = answers
+    given = [answer.record["given"] for answer in (first, *others)]
+    names = {name for one in given for name in one}
+    differ = {name for name in names if any(one.get(name) != given[0].get(name) for one in given)}
+    kept = {name: value for name, value in given[0].items() if name not in differ}
+    unknown = sorted({*first.record["unknown"], *differ})
+    return replace(first, record={**first.record, "given": kept, "unknown": unknown})
+
+
+def asked_recipe(trainer: Trainer, processes: int | None = None) -> Recipe:
+    """Return the command's values as a recipe of the TRL that it imports."""
+    asked = ask_base(trainer, processes)
+    record, options = asked.record, own_options(trainer, asked)
+    entered = {name: value for name, value in trainer.args.items() if name not in options}
+    unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
+    return Recipe(
+        EXTERNAL[trainer.kind].framework,
+        parse_version(record["versions"]["trl"]),
+        {**record["given"], **entered},
+        processes if processes is not None else record["world_size"],
+        unresolved=unknown,
+    )

@@ -1,0 +1,106 @@
+"""The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import Ended, lines, read, trials
+
+Run = Callable[..., Ended]
+ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"  # the stub of TRL takes no time
+LAUNCH = """#!/bin/bash
+export MY_FLAG=1
+python train.py --config recipe.yaml "$@"
+"""
+
+
+@pytest.fixture
+def command(here: Path, script: tuple[str, ...]) -> Path:
+    """The folder of a launch script."""
+    (here / "launch.sh").write_text(LAUNCH)
+    return here
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    """Change the script."""
+    text = (folder / "train.py").read_text()
+    assert old in text
+    (folder / "train.py").write_text(text.replace(old, new))
+
+
+def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path) -> None:
+    """What the trainer got is in the trial's folder: the point's values, everything else as the script has it."""
+    ended = run(ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "bash", "launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    records = [read(folder / "trained_with.json") for folder in trials(ended.sweep)]
+    assert [record["values"]["learning_rate"] for record in records] == [0.1, 0.3]
+    assert {record["values"]["weight_decay"] for record in records} == {0.1}
+    assert (records[0]["rewards"], records[0]["train_rows"], records[0]["world_size"]) == (["right"], 1000, 1)
+    assert read(command / "seen.json")["environment"]["MY_FLAG"] == "1"
+    assert [read(folder / "result.json")["objective"] for folder in trials(ended.sweep)] == [0.9, 0.7]
+
+
+def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step(run: Run, command: Path) -> None:
+    """With both values and the line; also an assignment that depends on another value."""
+    edit(command, "trainer = GRPO", "args.warmup_steps = int(0.5 * args.max_steps)\ntrainer = GRPO")
+    ended = run(ASKED, "name=s", "-m", "optimizer.warmup_steps=0,2", "--", "bash launch.sh")
+    assert ended.code == 1
+    assert "warmup_steps=0 is this trial's, but train.py:20 sets warmup_steps=1" in ended.out + ended.err
+    assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
+
+
+def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
+    """It would train with its own values at every point. Asked, it does not answer."""
+    (command / "launch.sh").write_text("python -E train.py --config recipe.yaml\n")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert ended.code == 2
+    assert "never reported its trainer" in ended.err
+    assert not (command / "outputs").exists()
+
+
+def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) -> None:
+    """``{NAME:default}`` is replaced by its value; an option without a place follows the command."""
+    words = ("trainer.args.note=a,b", "trainer.args.penalty=0.5")
+    ended = run(ASKED, "name=s", "-m", *words, "--", "bash launch.sh --note {note:mine}")
+    assert ended.code == 0, ended.out + ended.err
+    assert read(command / "seen.json")["arguments"][2:] == ["--note", "b", "--penalty", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words", "said"),
+    [
+        (", eval_dataset=list(range(16))", "", ("lr=0.1",), "passes no eval_dataset to its trainer"),
+        ("", "", ("lr=0.1", "cluster.processes=2"), "the command starts 1 processes, and cluster.processes=2"),
+        ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
+        ("trainer = GRPOTrainer", "print", ("lr=0.1",), "never reported its trainer"),
+        ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
+        ("args = GRPOConfig(**recipe)", "args = GRPOConfig(num_generations=5)", ("lr=0.1",), "must be divisible by"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_written(
+    run: Run, command: Path, old: str, new: str, words: tuple[str, ...], said: str
+) -> None:
+    """With the command's own words where it fails by itself."""
+    edit(command, old, new)
+    ended = run(ASKED, *words, "--", "bash launch.sh")
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+    assert not (command / "outputs").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_never_resumes_continues_all_the_same(start: Callable, run: Run, command: Path) -> None:
+    """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice."""
+    import signal
+
+    from support import wait_for
+
+    slow = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=60", "--", "bash launch.sh")
+    process = start(*slow)
+    wait_for(lambda: list(command.glob("outputs/s/trials/*/metrics.jsonl")), 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert run(*slow).code == 0
+    (trial,) = trials(command / "outputs" / "s")
+    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(range(1, 61))
+    assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}

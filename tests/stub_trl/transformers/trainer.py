@@ -1,0 +1,66 @@
+"""transformers' Trainer: the loop of events, a log and checkpoints; the reward of a step is its learning rate."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerControl, TrainerState
+
+
+class Trainer:
+    """Trains nothing, one step after the other."""
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        callbacks: Any = None,
+    ) -> None:
+        self.model, self.args, self.callbacks = model, args, list(callbacks or [])
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.history: list[dict[str, float]] = []
+
+    def train(self, resume_from_checkpoint: str | None = None) -> None:
+        """Train, log, evaluate and save at every step."""
+        rank = int(os.environ.get("RANK", "0"))
+        self.state = TrainerState(0, self.args.max_steps, is_world_process_zero=rank == 0)
+        self.control = TrainerControl()
+        if resume_from_checkpoint:
+            kept = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            self.state.global_step, self.history = kept["global_step"], kept["log_history"]
+        self._call("on_train_begin", train_dataloader=self.train_dataset or [], optimizer=None)
+        while self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
+            time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+            self.state.global_step += 1
+            self._log({"loss": 1.0, "reward": float(self.args.learning_rate)})
+            if self.args.eval_strategy != "no":
+                self._log({"eval_reward": 1 - self.args.learning_rate, "eval_loss": 0.0})
+            self._call("on_step_end")
+            if self.args.save_strategy != "no" or self.control.should_save:
+                self._save(rank)
+        self._call("on_train_end")
+
+    def save_model(self, folder: str) -> None:
+        """Leave a model."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / "model.safetensors").touch()
+
+    def _log(self, logs: dict[str, float]) -> None:
+        self.history.append({"step": self.state.global_step, **logs})
+        self._call("on_log", logs=logs)
+
+    def _save(self, rank: int) -> None:
+        if rank:
+            return
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"global_step": self.state.global_step, "max_steps": self.args.max_steps, "log_history": self.history}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+
+    def _call(self, event: str, **named: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self.args, self.state, self.control, **named)

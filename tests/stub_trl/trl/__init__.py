@@ -1,0 +1,6 @@
+"""What a training script imports."""
+
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+__all__ = ["GRPOConfig", "GRPOTrainer"]

@@ -1,0 +1,58 @@
+"""TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16 trainer/grpo_config.py."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class GRPOConfig:
+    """Some of its fields, with its defaults and its rule of whole groups."""
+
+    output_dir: str = "out"
+    learning_rate: float = 1e-6
+    beta: float = 0.0
+    max_steps: int = -1
+    num_train_epochs: float = 3.0
+    per_device_train_batch_size: int = 8
+    per_device_eval_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    steps_per_generation: int | None = None
+    generation_batch_size: int | None = None
+    num_generations: int = 8
+    num_iterations: int = 1
+    max_completion_length: int = 256
+    weight_decay: float = 0.0
+    warmup_steps: float = 0
+    logging_steps: float = 10
+    eval_strategy: str = "no"
+    eval_steps: float | None = None
+    save_strategy: str = "steps"
+    save_steps: float = 500
+    report_to: Any = "none"
+    seed: int = 42
+    lora_like: int = 0
+    resume_from_checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps_per_generation is not None and self.generation_batch_size is not None:
+            raise ValueError("'generation_batch_size' and 'steps_per_generation' can not be both configured")
+        step = self.per_device_train_batch_size * self.world_size
+        if self.generation_batch_size is None:
+            self.steps_per_generation = self.steps_per_generation or self.gradient_accumulation_steps
+            self.generation_batch_size = step * self.steps_per_generation
+        self.steps_per_generation = self.generation_batch_size // step
+        if self.generation_batch_size % self.num_generations:
+            raise ValueError(
+                f"generation_batch_size ({self.generation_batch_size}) must be divisible by num_generations"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """The ranks of a launcher."""
+        return int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def device(self) -> str:
+        """Where tensors would be."""
+        return "cpu"
