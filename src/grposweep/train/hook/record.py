@@ -3,7 +3,7 @@
 A record is a JSON object:
 
 - ``trainer``, ``config``: the classes, qualified by their modules; ``versions``: of trl, transformers, torch, peft, vllm.
-- ``line``: the user's line that built the configuration, as ``file:line``.
+- ``line``, ``trainer_line``: the user's lines that built the configuration and the trainer, as ``file:line``.
 - ``world_size``: training processes.
 - ``values``: every field of the configuration as the trainer got it.
 - ``given``: the fields that the script, its options or the point set, as they were set: without what the configuration's own
@@ -29,8 +29,9 @@ CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its cla
 }
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
-_HERE = str(Path(__file__).parent)
 _SECRETS = ("hub_token", "push_to_hub_token")
+_HERE = str(Path(__file__).parents[3])  # of these packages
+own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
 _OWN = "_grposweep"  # the attribute of a configuration that holds its Given
 
 
@@ -100,6 +101,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "config": _qualified(type(config)),
         "versions": dict(_versions()),
         "line": noted.line,
+        "trainer_line": users_line(),
         "world_size": int(getattr(config, "world_size", 1)),
         "values": {name: plain(value) for name, value in values.items()},
         "given": {name: plain(value) for name, value in {**noted.given, **later}.items()},
@@ -141,13 +143,17 @@ def plain(value: Any) -> Any:
     return getattr(value, "value", f"<{type(value).__name__}>")
 
 
+def is_users(file: str) -> bool:
+    """Return whether a file of Python code is the user's, and no library's."""
+    return file in own_files or not (file.startswith(_HERE) or any(part in file for part in _LIBRARIES))
+
+
 def users_line() -> str:
     """Return the line of the user's files that is running, relative to the working directory; empty if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_HERE) and not any(part in name for part in _LIBRARIES):
-            return f"{os.path.relpath(name)}:{frame.f_lineno}"
+        if is_users(frame.f_code.co_filename):
+            return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 
@@ -173,11 +179,11 @@ def _rows(data: Any) -> int | None:
 
 def _model(model: Any) -> str | None:
     found = model if isinstance(model, (str, Path)) else getattr(model, "name_or_path", None)
-    return str(found) if found else None
+    return str(found) if found and isinstance(found, (str, Path)) else None
 
 
 def _reward(reward: Any) -> str:
     if isinstance(reward, str):
         return reward
     named = getattr(getattr(reward, "config", None), "_name_or_path", None)
-    return str(named or getattr(reward, "__name__", type(reward).__name__))
+    return named if isinstance(named, str) else str(getattr(reward, "__name__", type(reward).__name__))

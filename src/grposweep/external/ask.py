@@ -1,0 +1,185 @@
+"""Ask a user's command what its GRPO trainer would get: run it up to the trainer's construction, and end it there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
+from grporecipe.frameworks.parsing.launch import LaunchParser
+from grposweep.external.environment import foreign_path, package_folder
+from grposweep.process import MARK, kill_group, start_guard
+
+STAND_INS, REAL = "stand-ins", "real"
+SECONDS = {STAND_INS: 60.0, REAL: 600.0}
+QUIET = 2.0  # seconds before a long question is announced
+_SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
+_MANUAL = "Add its callback to the script instead: docs/guides/own_script.md."
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command's trainer would get.
+
+    ``how`` is ``stand-ins`` or ``real``. ``record`` is described in train/hook/record.py; its ``given`` is the base recipe. ``files``
+    are the data files that the program opened, and ``modules`` the user's modules that it imported. ``seconds`` of CPU.
+    ``assumed``: nothing states the number of training processes.
+    """
+
+    how: str
+    record: Mapping[str, Any]
+    files: tuple[str, ...]
+    modules: tuple[str, ...]
+    seconds: float
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the command: its answers, the names of its notes, the end of its output, and whether its time was over."""
+
+    answers: list[dict[str, Any]]
+    notes: frozenset[str]
+    log: str
+    is_late: bool = False
+
+
+def ask(
+    command: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    processes: int | None = None,
+    seconds: Mapping[str, float] = SECONDS,
+) -> Asked:
+    """Run a shell command in a folder up to its GRPO trainer: on stand-ins, and for real if that fails.
+
+    ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
+
+    Raises UserError if the command builds no trainer or several, or if its configuration is refused.
+    """
+    run = _run(STAND_INS, command, folder, environment, processes, seconds[STAND_INS])
+    how = STAND_INS
+    if _has_failed(run) and "on_stand_ins" in run.notes:
+        how = REAL
+        run = _run(REAL, command, folder, environment, processes, seconds[REAL])
+    answers = [answer for answer in run.answers if "failed" not in answer]
+    if not answers:
+        _refuse(command, run, seconds[how])
+    first, *others = answers
+    if "refused" in first:
+        raise UserError(
+            f"{command}: its configuration is refused at {first['line'] or 'its construction'}: {first['refused']} "
+            "Correct the script or its options. Nothing was trained."
+        )
+    if others or first["several"]:
+        lines = [answer["record"]["trainer_line"] for answer in answers if "record" in answer]
+        what = f"a loop at {first['several']}" if first["several"] else f"{len(answers)} programs ({', '.join(lines)})"
+        raise UserError(
+            f"{command}: it builds several GRPO trainers: {what}. A trial is one training. "
+            "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
+        )
+    return Asked(
+        first.get("how", how), first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        "processes_assumed" in run.notes,
+    )  # fmt: skip
+
+
+def _has_failed(run: _Run) -> bool:
+    return not run.answers or any("failed" in answer for answer in run.answers)
+
+
+def _run(
+    mode: str, command: str, folder: Path, environment: Mapping[str, str], processes: int | None, limit: float
+) -> _Run:
+    """Run the command once and end it after its answers."""
+    place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
+    answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
+    answers.mkdir()
+    path = os.pathsep.join([str(package_folder(place)), *foreign_path()])
+    variables = {
+        **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), "GRPOSWEEP_ASK_MODE": mode,
+        "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
+        **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
+    }  # fmt: skip
+    guard = start_guard(mark, place)
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [shutil.which("bash") or "sh", "-c", command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        is_late = _wait(process, command, answers, limit, _trains_again(command, folder))
+        found = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
+        notes = frozenset(each.name for each in answers.iterdir())
+        return _Run(found, notes, log.read_text(encoding="utf-8", errors="replace"), is_late)
+    finally:
+        kill_group(mark)
+        if guard.stdin is not None:
+            guard.stdin.close()
+        guard.wait()
+
+
+def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, goes_on: bool) -> bool:
+    """Wait for the answer, or for the command's end if it may train again. Return whether the time was over."""
+    started, is_said = time.monotonic(), False
+    while process.poll() is None:
+        spent = time.monotonic() - started
+        if spent > limit:
+            return True
+        found = [*answers.glob("*.json")]
+        if found and not goes_on:
+            break
+        if found:
+            (answers / "go_on").touch()
+        if spent > QUIET and not is_said:
+            is_said = True
+            print(f"asking the trainer of {command[:80]} for its values ...", file=sys.stderr, flush=True)
+        time.sleep(0.02)
+    return False
+
+
+def _trains_again(command: str, folder: Path) -> bool:
+    """Return whether a command's text has several launches. If not, nothing after the trainer has to run."""
+    texts = [command]
+    for name in _SCRIPT.findall(command):
+        with suppress(OSError, ValueError):
+            texts.append((folder / name).read_text(encoding="utf-8"))
+    found = 0
+    for text in texts:
+        with suppress(UserError):
+            found += len(LaunchParser(()).find(text))
+    return found > 1
+
+
+def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
+    """Raise UserError for a command that answered nothing."""
+    last = "\n".join(line for line in run.log.strip().splitlines()[-8:])
+    said = f" Its last lines:\n{last}" if last else ""
+    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
+    if run.is_late:
+        raise UserError(
+            f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does less before its trainer, or "
+            f"prepare its data first.{said}"
+        )
+    if "seen" not in run.notes:
+        raise UserError(
+            f"{command}: the program never reported its trainer. No Python of it imports our hook: it may run in a container, with "
+            f"python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+        )
+    if failed:
+        raise UserError(
+            f"{command}: it fails before its GRPO trainer: {failed}. Correct it; nothing was trained.{said}"
+        )
+    raise UserError(
+        f"{command}: it ended without building a GRPO trainer. Give the command that trains. If its trainer is built where our "
+        f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"
+    )

@@ -1,0 +1,264 @@
+"""Asks a user's command what its GRPO trainer would get, and stops it there: this runs in every Python that the command starts.
+
+On stand-ins (`stand_ins`), a launcher is replaced by its script, and the script runs twice with other numbers where only the data
+know them. What must not happen on stand-ins ends the attempt. For real, nothing is replaced. Answers are JSON files in a folder,
+each with one of ``record``, ``refused`` (the configuration's own message) or ``failed``. Whoever asked then ends the command, or
+lets it go on to its next trainer.
+"""
+
+import inspect
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from grposweep.train.hook import programs, record
+from grposweep.train.hook.imports import after_import
+
+ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
+TRAINERS = {
+    "trl.trainer.grpo_trainer": "GRPOTrainer",
+    "trl.experimental.async_grpo.async_grpo_trainer": "AsyncGRPOTrainer",
+    "transformers.trainer": "Trainer",
+}
+# Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the process.
+CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
+                     "shutil.move", "shutil.copyfile", "shutil.copytree"])  # fmt: skip
+STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
+                    "socket.connect", "socket.bind", "socket.getaddrinfo", "os.kill"])  # fmt: skip
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITING = ("hydra.", "logging")  # libraries whose logs and copies of the configuration are harmless
+OWN_BATCHES = (
+    "__init__",
+    "get_train_dataloader",
+    "_get_train_sampler",
+    "_prepare_inputs",
+    "_generate_and_score_completions",
+)
+
+
+class Answers:
+    """Writes the answer of this process, once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.is_given = folder, False
+        self.files: set[str] = set()
+        self.pipe: int | None = None  # in the second run: where its answer goes
+        self.other: int | None = None  # in the first run: where the second run's answer comes from
+
+    def give(self, **answer: Any) -> NoReturn:
+        """Write an answer and wait for the end of the process."""
+        self.is_given = True
+        text = json.dumps({**answer, "seconds": time.process_time()}, default=repr).encode()
+        if self.pipe is not None:
+            while text:
+                text = text[os.write(self.pipe, text) :]
+            os._exit(0)
+        if self.other is not None:
+            both = b"".join(iter(lambda: os.read(self.other or 0, 65536), b""))
+            text = json.dumps(_merge(json.loads(text), json.loads(both or b"{}"))).encode()
+        if os.environ.get("RANK", "0") == "0":
+            made = self.folder / f"{os.getpid()}.part"
+            made.write_bytes(text)
+            made.replace(made.with_suffix(".json"))
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        while not (self.folder / "go_on").exists():
+            time.sleep(0.02)
+        os._exit(0)
+
+    def describe(self, config: Any, trainer: Any, passed: Mapping[str, Any]) -> NoReturn:
+        """Answer with the record of a trainer that is being built."""
+        self.is_given = True  # what follows opens files
+        found = record.describe(config, trainer, passed)
+        paths = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+        modules = sorted({os.path.abspath(path) for path in paths if path and record.is_users(path)})
+        overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
+        found |= {"own_batches": sorted(overrides & {*OWN_BATCHES}), "unsloth": "unsloth" in sys.modules}
+        self.give(
+            record=found, files=sorted(self.files), modules=modules, several=programs.loop_around(sys._getframe(1))
+        )
+
+
+def _is_own(member: Any) -> bool:
+    code = getattr(member, "__code__", None)
+    return code is not None and record.is_users(code.co_filename)
+
+
+def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first run's answer without what differs in the second run, which is unknown."""
+    mine["seconds"] += other.get("seconds", 0)
+    ends = [{"record", "refused", "failed"} & answer.keys() for answer in (mine, other)]
+    if "failed" in mine or ends[0] != ends[1] or mine.get("refused") != other.get("refused"):
+        why = mine.get("failed") or other.get("failed") or "it ends in another way if its data have another size"
+        return {"failed": why, "seconds": mine["seconds"]}
+    if "record" in mine:
+        first, second = mine["record"], other["record"]
+        unknown = set[str]()
+        for part in ("values", "given"):
+            names = first[part].keys() | second[part].keys()
+            unknown |= {name for name in names if first[part].get(name) != second[part].get(name)}
+        for part in ("values", "given"):
+            first[part] = {name: value for name, value in first[part].items() if name not in unknown}
+        for name in first.keys() - {"values", "given"}:
+            first[name] = first[name] if first[name] == second[name] else None
+        first["unknown"] = sorted(unknown)
+    return mine
+
+
+def install(folder: str) -> None:
+    """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
+    answers = Answers(Path(folder))
+    (answers.folder / "seen").touch()
+    if os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
+        program = programs.this_program()
+        if not programs.may_train(program):
+            programs.replace_launcher(program, answers.folder)
+        else:
+            (answers.folder / "on_stand_ins").touch()
+            _run_on_stand_ins(answers, program)
+            return
+        if any(answers.folder.glob("*.json")):
+            os._exit(0)  # a step after a training that did not happen
+    _watch(answers)
+
+
+def _watch(answers: Answers) -> None:
+    """Answer for real: as soon as a trainer gets a configuration of GRPO."""
+    from grposweep.train.hook.stand_ins import note_files, on_a_gpu, read_files
+
+    answers.files = read_files
+    sys.addaudithook(lambda event, words: _note(answers, event, words))
+
+    def trainer(name: str) -> Callable[[Any], None]:
+        def change(module: Any) -> None:
+            cls = getattr(module, name)
+            build, signature = cls.__init__, inspect.signature(cls.__init__)
+
+            def built(self: Any, *values: Any, **named: Any) -> None:
+                for config in filter(record.is_watched, (*values, *named.values())):
+                    answers.describe(config, self, signature.bind_partial(self, *values, **named).arguments)
+                build(self, *values, **named)
+
+            cls.__init__ = built
+
+        return change
+
+    def data(module: Any) -> None:
+        load = module.load_dataset
+
+        def noted(*values: Any, **named: Any) -> Any:
+            note_files((values, named), with_folders=True)
+            return load(*values, **named)
+
+        module.load_dataset = noted
+
+    after_import(
+        {name: _configuration(answers, cls) for name, cls in record.CONFIGS.items()}
+        | {name: trainer(cls) for name, cls in TRAINERS.items()}
+        | {"transformers.training_args": on_a_gpu, "datasets.load": data}
+    )
+
+
+def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
+    """Return what watches the configurations of a module, and answers with the error that one of them raises."""
+
+    def change(module: Any) -> None:
+        cls = getattr(module, name)
+        record.watch_config(cls, lambda _: None)
+        check = cls.__post_init__
+
+        def checked(self: Any) -> None:
+            line = record.users_line()
+            try:
+                check(self)
+            except (ValueError, TypeError, ImportError) as error:
+                answers.give(refused=f"{type(error).__name__}: {error}", line=line)
+
+        cls.__post_init__ = checked
+
+    return change
+
+
+def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
+    """Let this script run on stand-ins, here and in a second process with other numbers."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    sys.dont_write_bytecode = True
+    from grposweep.train.hook import stand_ins
+
+    record.own_files.add(program.file)
+
+    class Trainer(stand_ins.Thing):
+        """Stand-in of every trainer."""
+
+        def __init__(self, *values: Any, **named: Any) -> None:
+            for config in filter(record.is_watched, (*values, *named.values())):
+                answers.describe(config, self, {**dict(zip(ORDER, values, strict=False)), **named})
+
+    stand_ins.stand_in(Trainer, int(os.environ.get("WORLD_SIZE") or 1))
+    for module, cls in record.CONFIGS.items():
+        if module in sys.modules:
+            _configuration(answers, cls)(sys.modules[module])
+        else:
+            after_import({module: _configuration(answers, cls)})
+    answers.files = stand_ins.read_files
+    source, target = os.pipe()
+    if os.fork():
+        os.close(target)
+        answers.other = source
+    else:
+        answers.pipe = target
+        stand_ins.SIZE.reverse()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+    sys.excepthook = _failing(answers, sys.excepthook)
+    sys.addaudithook(lambda event, words: _guard(answers, event, words))
+
+
+def _failing(answers: Answers, show: Callable[..., Any]) -> Callable[..., None]:
+    def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        show(kind, error, trace)
+        answers.give(failed=f"{kind.__name__}: {error}")
+
+    return failed
+
+
+def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
+    """Note a data file that is opened for reading. Return whether a file is opened for writing."""
+    if event != "open" or answers.is_given or not isinstance(words[0], (str, bytes, os.PathLike)):
+        return False
+    if int(words[2] or 0) & WRITES:
+        return True
+    path = os.path.abspath(os.fsdecode(words[0]))
+    if record.is_users(path) and not path.startswith(programs.SYSTEM) and not path.endswith((".py", ".pyc", ".so")):
+        answers.files.add(path)
+    return False
+
+
+def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
+    """End the attempt before anything happens on stand-ins that is not harmless."""
+    is_change = _note(answers, event, words) or event in CHANGES
+    if answers.is_given or not (is_change or event in STARTS):
+        return
+    what = str(words[0])[:200] if words else ""
+    if is_change and _is_harmless(what):
+        return
+    line = record.users_line()
+    answers.give(failed=f"{line}: {event} {what} must not happen on stand-ins")
+
+
+def _is_harmless(path: str) -> bool:
+    """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
+    if os.path.abspath(path).startswith((tempfile.gettempdir() + os.sep, "/dev/")):
+        return True
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(WRITING):
+            return True
+        frame = frame.f_back
+    return False

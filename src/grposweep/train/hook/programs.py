@@ -1,0 +1,185 @@
+"""Tells what this Python process is by its command line: a launcher, a script that may train with GRPO, or another program."""
+
+import ast
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from grposweep.train.hook import record
+
+SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix + os.sep, sys.base_prefix + os.sep)
+TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t]+(?:trl|unsloth)\b", re.MULTILINE)
+IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE
+)
+MOST_FILES, LONGEST = 200, 2**19  # of a script's own code that is searched
+
+
+class Program(NamedTuple):
+    """What Python was asked to run: a file, or a module with the file that it is in. Both are empty for ``-c``."""
+
+    file: str = ""
+    module: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+def this_program() -> Program:
+    """Return this process's program."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word in TAKE_VALUE:
+            next(words, None)
+        elif word == "-m":
+            module = next(words, "")
+            return Program(_file_of(module), module, tuple(words))
+        elif word == "-c":
+            return Program()
+        elif not word.startswith("-"):
+            return Program(os.path.abspath(word), "", tuple(words))
+    return Program()
+
+
+def _file_of(module: str, folder: str = "") -> str:
+    """Return the file of a module that is in the user's folders, without importing it; empty if it is not found."""
+    parts = module.split(".")
+    for start in dict.fromkeys((folder or os.getcwd(), os.getcwd(), *sys.path)):
+        base = os.path.join(start, *parts)
+        for path in (f"{base}.py", os.path.join(base, "__main__.py"), os.path.join(base, "__init__.py")):
+            if os.path.isfile(path):
+                return os.path.abspath(path)
+    return ""
+
+
+def may_train(program: Program) -> bool:
+    """Return whether a script, or its own modules, mention GRPO, TRL or Unsloth. The command ``trl`` is a launcher."""
+    if Path(program.file).name == "trl":
+        return False
+    waiting, seen = [program.file], set[str]()
+    while waiting and len(seen) < MOST_FILES:
+        file = waiting.pop(0)
+        if not file or file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = Path(file).read_text(encoding="utf-8", errors="replace")[:LONGEST]
+        except OSError:
+            continue
+        if TRAINS.search(text):
+            return True
+        waiting += [found for found in _imported(text, file, program) if record.is_users(found)]
+    return False
+
+
+def _imported(text: str, file: str, program: Program) -> Iterator[str]:
+    """Yield the files of the modules that a text imports."""
+    first = os.path.dirname(program.file)
+    for origin, names, module in IMPORTS.findall(text):
+        dots = len(origin) - len(origin.lstrip("."))
+        folder = os.path.dirname(file)
+        for _ in range(dots - 1):
+            folder = os.path.dirname(folder)
+        start = folder if dots else first
+        base = module or origin.lstrip(".")
+        for name in (base, *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip())):
+            if name:
+                yield _file_of(name, start)
+
+
+def replace_launcher(program: Program, folder: Path) -> None:
+    """Replace this process by the script that it would launch, if it is a launcher whose words can be read."""
+    from grporecipe.errors import UserError
+    from grporecipe.frameworks import FRAMEWORKS
+    from grporecipe.frameworks.parsing import launch
+
+    name = Path(program.file).name
+    if name not in launch.LAUNCHERS and name != "trl" and program.module not in launch.MODULES:
+        return
+    words = ("python", "-m", program.module) if program.module else (name,)
+    try:
+        start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(shlex.join((*words, *program.arguments)))[0]
+    except UserError:
+        return
+    count = launch.count_processes(start)[0] or _of_accelerate(launch.accelerate_file(start), start.launch.launcher)
+    (folder / ("processes_stated" if count else "processes_assumed")).touch()
+    ranks = str(count or os.environ.get("GRPOSWEEP_ASK_PROCESSES", "1"))
+    os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
+    script, rest = start.launch.program, [word.text for word in start.after]
+    if start.own is not None:
+        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
+    run = [script] if script.endswith(".py") else ["-m", script]
+    os.execv(sys.executable, [sys.executable, *run, *rest])
+
+
+def _of_accelerate(name: str | None, launcher: str) -> int | None:
+    """Return the processes that accelerate's configuration states: the named one, or the user's own."""
+    from grporecipe.frameworks.parsing.launcher_files import read_accelerate
+
+    if launcher not in ("accelerate", "trl"):
+        return None
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "accelerate"
+    own = next(
+        (str(path) for path in (home / "default_config.yaml", home / "default_config.json") if path.is_file()), None
+    )
+    found = name or own
+    return (
+        read_accelerate(found, lambda path: Path(path) if Path(path).is_file() else None).processes if found else None
+    )
+
+
+def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:
+    """Yield words without these options and their values."""
+    skips = False
+    for word in words:
+        if word.startswith("--"):
+            skips = word[2:].partition("=")[0].replace("-", "_") in names
+        if not skips:
+            yield word
+
+
+def loop_around(frame: FrameType | None) -> str:
+    """Return the line of a loop in the user's code that builds a trainer in each of several rounds; empty if there is none."""
+    while frame is not None:
+        if record.is_users(frame.f_code.co_filename):
+            line = _loop_in(frame)
+            if line:
+                return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
+        frame = frame.f_back
+    return ""
+
+
+def _loop_in(frame: FrameType) -> int:
+    try:
+        tree = ast.parse(Path(frame.f_code.co_filename).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return 0
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.For, ast.While)) or not any(_holds(one, frame.f_lineno) for one in node.body):
+            continue
+        functions = [
+            one for one in ast.walk(node) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        ]
+        ends = any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(node))  # a second try, for example
+        if not ends and not any(_holds(one, frame.f_lineno) for one in functions) and _has_rounds(node, frame):
+            return node.lineno
+    return 0
+
+
+def _holds(node: Any, line: int) -> bool:
+    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
+
+
+def _has_rounds(node: ast.For | ast.While, frame: FrameType) -> bool:
+    """Return whether a loop may have a second round. Only names and literals are evaluated."""
+    simple = (ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Constant, ast.Load)
+    if isinstance(node, ast.While) or not all(isinstance(one, simple) for one in ast.walk(node.iter)):
+        return True
+    try:
+        return len(eval(compile(ast.Expression(node.iter), "", "eval"), frame.f_globals, frame.f_locals)) > 1
+    except Exception:  # the user's own objects may raise anything
+        return True

@@ -1,0 +1,254 @@
+"""Stand-ins for what a training script needs before its trainer: torch, models, data, trainers, and what is not installed.
+
+TRL's and transformers' own configurations, parsers and command lines are real. Numbers that only the data know are `SIZE`, which
+differs between the two runs of a script, so a value that depends on them differs too.
+"""
+
+import dis
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from grposweep.train.hook import record
+
+# Never imported: they take seconds, or would load, download or start something.
+HIDDEN = frozenset(
+    ["torch", "torchvision", "torchaudio", "peft", "datasets", "vllm", "accelerate", "wandb", "deepspeed", "pandas", "scipy",
+     "sklearn", "unsloth", "unsloth_zoo", "flash_attn", "bitsandbytes", "liger_kernel", "triton", "xformers", "tensorflow",
+     "jax", "flax", "mlflow", "swanlab", "tensorboard", "PIL", "matplotlib", "evaluate"]
+)  # fmt: skip
+# Of transformers: classes that need no torch to be imported, but a hub or the model's files to be used.
+LOADING = (
+    "AutoModel",
+    "AutoTok",
+    "AutoProc",
+    "AutoConfig",
+    "AutoFeature",
+    "AutoImage",
+    "BitsAndBytes",
+    "GPTQ",
+    "GenerationConfig",
+)
+REAL_OF_TRL = ("_config", "_compat", "_lazy_module", "import_utils", "_hf_argparser")  # modules, by their ends
+PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts", "trl.scripts.utils")
+MOST_FILES = 1000  # of a folder of data
+SIZE = [100, 1009]  # what a stand-in counts, here and in the other run
+PROCESSES = [1]
+read_files: set[str] = set()  # files that a stand-in was asked to load
+imported: set[str] = set()  # top-level packages with stand-ins
+
+
+class AnyClass(type):
+    """A class whose every attribute is a stand-in."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Thing.named(name)
+
+
+class Thing(metaclass=AnyClass):
+    """A value, or a class of a library, with which anything can be done."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        note_files((values, named))
+
+    @classmethod
+    def named(cls, name: str, **more: Any) -> "Thing":
+        """Return a stand-in for an attribute."""
+        made = object.__new__(Thing)
+        vars(made).update(more, __name__=name)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ("num_processes", "world_size"):
+            return PROCESSES[0]
+        return 0 if name in ("process_index", "local_process_index", "local_rank", "rank") else Thing.named(name)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        name = vars(self).get("__name__", "")
+        note_files((values, named), with_folders=name.startswith("load_"))
+        if name in ("get_world_size", "get_rank", "get_local_rank"):
+            return PROCESSES[0] if name == "get_world_size" else 0
+        loaded = (*values, named.get("pretrained_model_name_or_path"), named.get("model_name"))
+        if name == "from_pretrained" and isinstance(first := next(filter(None, loaded), None), str):
+            return Thing.named(name, name_or_path=first)
+        return Thing.named(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        frame = sys._getframe(1)
+        code, at = frame.f_code.co_code, frame.f_lasti
+        unpacks = dis.opname[code[at]] == "UNPACK_SEQUENCE"  # model, tokenizer = ...: as many as there are names
+        return iter([Thing.named("", **_model_of(self)) for _ in range(code[at + 1] if unpacks else SIZE[0])])
+
+    def __repr__(self) -> str:
+        return f"<unknown {SIZE[0]}>"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _model_of(thing: Thing) -> dict[str, Any]:
+    return {name: value for name, value in vars(thing).items() if name == "name_or_path"}
+
+
+def _set_operators() -> None:
+    for (
+        one
+    ) in "getitem enter add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow neg or and".split():
+        setattr(Thing, f"__{one}__", lambda *_: Thing.named(""))
+    for one in ("len", "int", "index"):
+        setattr(Thing, f"__{one}__", lambda _: SIZE[0])
+    Thing.__float__ = lambda _: float(SIZE[0])  # type: ignore[attr-defined]
+    for one in ("lt", "gt", "le", "ge", "contains", "eq"):  # the other answer in the other run
+        setattr(Thing, f"__{one}__", lambda *_: SIZE[0] > 500)
+    for one, value in {"bool": True, "exit": None, "setitem": None, "delitem": None}.items():
+        setattr(Thing, f"__{one}__", lambda *_, value=value: value)
+
+
+_set_operators()
+
+
+def note_files(values: Any, with_folders: bool = False) -> None:
+    """Note the files, and those of folders, that are named among the arguments of a call."""
+    if isinstance(values, dict):
+        values = list(values.values())
+    if isinstance(values, (list, tuple)):
+        for value in values[:MOST_FILES]:
+            note_files(value, with_folders)
+    elif isinstance(values, (str, Path)) and 0 < len(str(values)) < 4096 and "\0" not in str(values):
+        path = Path(values)
+        if path.is_file():
+            read_files.add(os.path.abspath(path))
+        elif with_folders and path.is_dir():
+            files = (each for each in path.rglob("*") if each.is_file())
+            read_files.update(os.path.abspath(each) for each in islice(files, MOST_FILES))
+
+
+class Module(types.ModuleType):
+    """A module whose every name is a stand-in: a class if it begins with a capital letter, otherwise a function or value."""
+
+    __path__: list[str] = []
+    trainer: type = Thing  # the class behind every trainer
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not name[0].isupper():
+            made: Any = Thing.named(name)
+        else:
+            base = Module.trainer if name.endswith("Trainer") else Thing
+            made = AnyClass(name, (base,), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Find stand-ins: first in line for what is hidden, last in line for what a script imports and is not installed."""
+
+    def __init__(self, is_last: bool) -> None:
+        self.is_last = is_last
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        top = name.partition(".")[0]
+        if self.is_last:
+            if top not in imported and not _from_user():
+                return None
+        elif top in HIDDEN:
+            if top not in imported and not _from_user():
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        elif not _is_hidden_in_trl(name):
+            return None
+        imported.add(name if name.startswith("trl.") else top)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Do nothing: every name of it is made when it is asked for."""
+
+
+def _is_hidden_in_trl(name: str) -> bool:
+    if (
+        not name.startswith("trl.")
+        or name in PACKAGES_OF_TRL
+        or name.startswith("trl.cli")
+        or name.endswith(REAL_OF_TRL)
+    ):
+        return False
+    return not (name.startswith("trl.experimental.") and name.count(".") == 2 and name != "trl.experimental.utils")
+
+
+def _from_user() -> bool:
+    """Return whether the import that is running is in a file of the user's."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None and ("importlib" in frame.f_code.co_filename or "<frozen" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and record.is_users(frame.f_code.co_filename)
+
+
+def stand_in(trainer: type[Thing], processes: int) -> None:
+    """Put the stand-ins in place, and import the configurations for so many training processes."""
+    PROCESSES[0], Module.trainer = processes, trainer
+    find = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
+        return None if name.partition(".")[0] in HIDDEN else find(name, package)
+
+    importlib.util.find_spec = find_spec
+    sys.meta_path.insert(0, Finder(False))
+    import transformers
+    import transformers.training_args as base
+    import trl.trainer.grpo_config  # noqa: F401  # its two runs share the import
+
+    sys.meta_path.append(Finder(True))  # only now: libraries try imports of their own
+    _stand_in_transformers(transformers)
+    on_a_gpu(base)
+    arguments = base.TrainingArguments
+    values: dict[str, Callable[[Any], Any]] = {
+        "world_size": lambda _: processes, "n_gpu": lambda _: 1, "process_index": lambda _: 0, "local_process_index": lambda _: 0,
+        "device": lambda _: types.SimpleNamespace(type="cuda", index=0),
+    }  # fmt: skip
+    for name, value in values.items():
+        setattr(arguments, name, property(value))
+    base.torch, base.requires_backends = Thing(), lambda *_: None  # type: ignore[attr-defined]
+    import huggingface_hub
+
+    huggingface_hub.login = lambda *_, **__: None
+
+
+def on_a_gpu(base: types.ModuleType) -> None:
+    """Have the configuration's own checks judge as on a GPU with bfloat16, which the machine that asks may not have."""
+    for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
+        if hasattr(base, name):
+            setattr(base, name, lambda *_: True)
+
+
+def _stand_in_transformers(transformers: Any) -> None:
+    """Replace what needs torch (placeholders that raise at their use) or a hub."""
+    lazy: Any = type(transformers)
+    get, made = lazy.__getattr__, dict[str, Any]()
+
+    def found(module: Any, name: str) -> Any:
+        value = None if name.startswith(LOADING) else get(module, name)
+        if value is not None and type(value).__name__ != "DummyObject":
+            return value
+        base = Module.trainer if name.endswith("Trainer") else Thing
+        value = made.setdefault(name, AnyClass(name, (base,), {"__module__": "transformers"}))
+        setattr(module, name, value)
+        return value
+
+    lazy.__getattr__ = found
+    for name in [name for name in vars(transformers) if name.startswith(LOADING)]:
+        delattr(transformers, name)
+    transformers.set_seed = lambda *_, **__: None
