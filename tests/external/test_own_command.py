@@ -1,5 +1,6 @@
 """The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from support import Ended, lines, read, trials
 
 Run = Callable[..., Ended]
 ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"  # the stub of TRL takes no time
-LAUNCH = """#!/bin/bash
+LAUNCH = f"""#!/bin/bash
 export MY_FLAG=1
-python train.py --config recipe.yaml "$@"
+{sys.executable} train.py --config recipe.yaml "$@"
 """
 
 
@@ -52,7 +53,7 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
 
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
     """It would train with its own values at every point. Asked, it does not answer."""
-    (command / "launch.sh").write_text("python -E train.py --config recipe.yaml\n")
+    (command / "launch.sh").write_text(LAUNCH.replace("train.py", "-E train.py"))
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert ended.code == 2
     assert "never reported its trainer" in ended.err
@@ -73,7 +74,7 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
         (", eval_dataset=list(range(16))", "", ("lr=0.1",), "passes no eval_dataset to its trainer"),
         ("", "", ("lr=0.1", "cluster.processes=2"), "the command starts 1 processes, and cluster.processes=2"),
         ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
-        ("trainer = GRPOTrainer", "print", ("lr=0.1",), "never reported its trainer"),
+        ("trainer = GRPOTrainer", "trainer = str", ("lr=0.1",), "ended without building a GRPO trainer"),
         ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
         ("args = GRPOConfig(**recipe)", "args = GRPOConfig(num_generations=5)", ("lr=0.1",), "must be divisible by"),
     ],

@@ -61,7 +61,7 @@ def test_an_option_of_the_script_is_swept_over_an_interval(points: Callable[...,
 @pytest.mark.parametrize(
     ("override", "message"),
     [("trainer.args.learning_rate=0.1", "Set lr instead"), ("trainer.args.output_dir=x", "Set outputs instead"),
-     ("trainer.args.logging_nan_inf_filter=1.5", "takes true or false")],
+     ("trainer.args.logging_steps=many", "takes a number")],
 )  # fmt: skip
 def test_a_key_of_the_script_that_cannot_be_set_is_refused(
     points: Callable[..., Points], override: str, message: str

@@ -13,6 +13,7 @@ from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
+from stub_trl.trl.trainer.grpo_config import GRPOConfig
 
 Recipe = Callable[..., dict[str, Any]]
 
@@ -31,17 +32,19 @@ def recipe_of(points: Callable[..., Points], here: Path) -> Recipe:
     """``recipe_of("lr=0.1")``: what stands in the trial's folder."""
 
     def make(*overrides: str) -> dict[str, Any]:
-        experiment = points(*overrides).base
-        write_program(here, experiment, read_setting(experiment))
-        return dict(yaml.safe_load((here / "recipe.yaml").read_text()))
+        experiment, folder = points(*overrides).base, here / "trial"
+        folder.mkdir()
+        write_program(folder, experiment, read_setting(experiment))
+        return dict(yaml.safe_load((folder / "recipe.yaml").read_text()))
 
     return make
 
 
 def test_a_trial_that_changes_nothing_has_the_recipe_of_its_author(recipe_of: Recipe, here: Path) -> None:
-    """Only the folder that it writes to is the trial's."""
+    """Only the folder that it writes to is the trial's. TRL's defaults need no key."""
     original = yaml.safe_load((here / "recipe.yaml").read_text())
-    assert recipe_of() == {**original, "output_dir": str(here / "model")}
+    stated = {name: value for name, value in original.items() if value != getattr(GRPOConfig, name)}
+    assert recipe_of() == {**stated, "output_dir": str(here / "trial" / "model")}
 
 
 def test_a_group_option_replaces_the_recipes_group_and_sizes_are_said_once(recipe_of: Recipe) -> None:
@@ -92,7 +95,7 @@ def test_the_validator_reads_what_no_parameter_can_say(points: Callable[..., Poi
 def test_the_command_stands_in_the_trials_folder(recipe_of: Recipe, here: Path) -> None:
     """To read, or to repeat by hand."""
     recipe_of("trainer.launcher=torchrun", "cluster.processes=2", "trainer.arguments=[--note,mine]")
-    command = (here / "program.sh").read_text().splitlines()[-1]
+    command = (here / "trial" / "program.sh").read_text().splitlines()[-1]
     assert "-m torch.distributed.run --nproc_per_node 2 --standalone train.py --config" in command
     assert command.endswith("--note mine'")
 

@@ -4,13 +4,15 @@ Names in ``trainer.args`` that are fields of the trainer's configuration enter w
 The others are options of the command.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.recipe import Recipe
+from grporecipe.setting import TRL
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.script import command_line, placeholders
@@ -20,7 +22,17 @@ from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
 
 MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
-_ANSWERS: dict[str, dict[str, Asked]] = {}
+_WORD = re.compile(r"[\w./~+-]+")
+
+
+class _Answer(NamedTuple):
+    """What was asked, and times and sizes of the files on which the answer depends."""
+
+    asked: Asked
+    stamps: tuple[tuple[int, int], ...]
+
+
+_ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
 
 
 def asks(trainer: Trainer) -> bool:
@@ -47,13 +59,34 @@ def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
 
 
 def _answer(trainer: Trainer, processes: int | None, options: Mapping[str, Any]) -> Asked:
-    known = _ANSWERS.setdefault(repr(replace(trainer, args={})), {})  # all trials have as many processes
+    folder = Path(trainer.workdir or ".").resolve()
+    known = _ANSWERS.setdefault((folder, repr(replace(trainer, args={}))), {})  # all trials have as many processes
     command = command_line(trainer, options, NodeContext(processes or 1))
+    for asked, answer in [*known.items()]:
+        if answer.stamps != _stamps(asked, folder, answer.asked):
+            del known[asked]
     if command not in known and len(known) >= MOST_ASKED:
-        return _alike(known.values())
+        return _alike(answer.asked for answer in known.values())
     if command not in known:
-        known[command] = ask(command, Path(trainer.workdir or "."), trainer.environment, processes)
-    return known[command]
+        found = ask(command, folder, trainer.environment, processes)
+        known[command] = _Answer(found, _stamps(command, folder, found))
+    return known[command].asked
+
+
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Return time and size of a file; zeros if it is missing, which its reader reports."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def _stamps(command: str, folder: Path, asked: Asked) -> tuple[tuple[int, int], ...]:
+    """Return times and sizes of the files on which an answer depends."""
+    words = (folder / word for word in _WORD.findall(command))
+    paths = (*words, *map(Path, asked.files), *map(Path, asked.modules))
+    return tuple(file_stamp(path) for path in paths)
 
 
 def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
@@ -87,7 +120,7 @@ def asked_recipe(trainer: Trainer, processes: int | None = None) -> Recipe:
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(
         EXTERNAL[trainer.kind].framework,
-        parse_version(record["versions"]["trl"]),
+        parse_version(record["versions"]["trl"]) if "trl" in record["versions"] else TRL,
         {**record["given"], **entered},
         processes if processes is not None else record["world_size"],
         unresolved=unknown,

@@ -16,7 +16,7 @@ from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.frameworks.writing import in_completions
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting, Version
-from grposweep.config.asked import asked_recipe, asks
+from grposweep.config.asked import asked_recipe, asks, file_stamp
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL
 from grposweep.schema import Trainer
@@ -70,15 +70,6 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
         return load_recipe(path, options)
     written = frameworks.write_recipe(frameworks.read_recipe(theirs).setting, options.framework)
     return parse_recipe(Path(written.file_name), written.recipe, options)
-
-
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Return time and size of a file; zeros if it is missing, which its reader reports."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
 
 
 @lru_cache(maxsize=16)

@@ -19,6 +19,7 @@ from grporecipe.frameworks.parsing.launch import LaunchParser
 from grposweep.external.environment import foreign_path, package_folder
 from grposweep.process import MARK, kill_group, start_guard
 
+MODE = "GRPOSWEEP_ASK_MODE"
 STAND_INS, REAL = "stand-ins", "real"
 SECONDS = {STAND_INS: 60.0, REAL: 600.0}
 QUIET = 2.0  # seconds before a long question is announced
@@ -62,15 +63,15 @@ def ask(
 ) -> Asked:
     """Run a shell command in a folder up to its GRPO trainer: on stand-ins, and for real if that fails.
 
-    ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
+    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out. ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
 
     Raises UserError if the command builds no trainer or several, or if its configuration is refused.
     """
-    run = _run(STAND_INS, command, folder, environment, processes, seconds[STAND_INS])
-    how = STAND_INS
-    if _has_failed(run) and "on_stand_ins" in run.notes:
+    how = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS
+    run = _run(how, command, folder, environment, processes, seconds[how])
+    if how == STAND_INS and _has_failed(run) and "on_stand_ins" in run.notes:
         how = REAL
-        run = _run(REAL, command, folder, environment, processes, seconds[REAL])
+        run = _run(how, command, folder, environment, processes, seconds[how])
     answers = [answer for answer in run.answers if "failed" not in answer]
     if not answers:
         _refuse(command, run, seconds[how])
@@ -106,7 +107,7 @@ def _run(
     answers.mkdir()
     path = os.pathsep.join([str(package_folder(place)), *foreign_path()])
     variables = {
-        **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), "GRPOSWEEP_ASK_MODE": mode,
+        **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), MODE: mode,
         "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
         **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
     }  # fmt: skip

@@ -141,7 +141,9 @@ def _watch(answers: Answers) -> None:
 
             def built(self: Any, *values: Any, **named: Any) -> None:
                 for config in filter(record.is_watched, (*values, *named.values())):
-                    answers.describe(config, self, signature.bind_partial(self, *values, **named).arguments)
+                    answers.describe(
+                        config, self, {**signature.bind_partial(self, *values, **named).arguments, **named}
+                    )
                 build(self, *values, **named)
 
             cls.__init__ = built

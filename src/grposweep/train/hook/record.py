@@ -166,8 +166,9 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in PACKAGES:
         try:
             yield name, version(name)
-        except PackageNotFoundError:
-            continue
+        except PackageNotFoundError:  # a copy of its source
+            if stated := getattr(sys.modules.get(name), "__version__", ""):
+                yield name, str(stated)
 
 
 def _rows(data: Any) -> int | None:

@@ -102,9 +102,26 @@ def _model_of(thing: Thing) -> dict[str, Any]:
 
 
 def _set_operators() -> None:
-    for (
-        one
-    ) in "getitem enter add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow neg or and".split():
+    for one in [
+        "getitem",
+        "enter",
+        "add",
+        "radd",
+        "sub",
+        "rsub",
+        "mul",
+        "rmul",
+        "truediv",
+        "rtruediv",
+        "floordiv",
+        "rfloordiv",
+        "mod",
+        "rmod",
+        "pow",
+        "neg",
+        "or",
+        "and",
+    ]:
         setattr(Thing, f"__{one}__", lambda *_: Thing.named(""))
     for one in ("len", "int", "index"):
         setattr(Thing, f"__{one}__", lambda _: SIZE[0])

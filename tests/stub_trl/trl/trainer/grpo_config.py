@@ -32,6 +32,9 @@ class GRPOConfig:
     report_to: Any = "none"
     seed: int = 42
     lora_like: int = 0
+    use_vllm: bool = False
+    vllm_mode: str = "server"
+    vllm_tensor_parallel_size: int = 1
     resume_from_checkpoint: str | None = None
 
     def __post_init__(self) -> None:
