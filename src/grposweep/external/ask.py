@@ -30,9 +30,9 @@ _MANUAL = "Add its callback to the script instead: docs/guides/own_script.md."
 class Asked:
     """What a command's trainer would get.
 
-    ``how`` is ``stand-ins`` or ``real``. ``record`` is described in train/hook/record.py; its ``given`` is the base recipe. ``files``
-    are the data files that the program opened, and ``modules`` the user's modules that it imported. ``seconds`` of CPU.
-    ``assumed``: nothing states the number of training processes.
+    ``how`` is ``stand-ins`` or ``real``, and ``why`` the reason why stand-ins did not do. ``record`` is described in
+    train/hook/record.py; its ``given`` is the base recipe. ``files`` are the data files that the program opened, and ``modules``
+    the user's modules that it imported. ``seconds`` of CPU. ``assumed``: nothing states the number of training processes.
     """
 
     how: str
@@ -41,6 +41,7 @@ class Asked:
     modules: tuple[str, ...]
     seconds: float
     assumed: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ def ask(
     Raises UserError if the command builds no trainer or several, or if its configuration is refused.
     """
     run = _run(STAND_INS, command, folder, environment, processes, seconds[STAND_INS])
-    how = STAND_INS
+    how, why = STAND_INS, ""
     if _has_failed(run) and "on_stand_ins" in run.notes:
-        how = REAL
+        how, why = REAL, _reason(run)
         run = _run(REAL, command, folder, environment, processes, seconds[REAL])
     answers = [answer for answer in run.answers if "failed" not in answer]
     if not answers:
@@ -88,13 +89,19 @@ def ask(
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
         )
     return Asked(
-        first.get("how", how), first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
-        "processes_assumed" in run.notes,
+        how, first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        "processes_assumed" in run.notes, why,
     )  # fmt: skip
 
 
 def _has_failed(run: _Run) -> bool:
     return not run.answers or any("failed" in answer for answer in run.answers)
+
+
+def _reason(run: _Run) -> str:
+    """Return why a run has no answer."""
+    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
+    return failed or ("it took too long" if run.is_late else "it ended before its trainer")
 
 
 def _run(
@@ -172,8 +179,8 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
         )
     if "seen" not in run.notes:
         raise UserError(
-            f"{command}: the program never reported its trainer. No Python of it imports our hook: it may run in a container, with "
-            f"python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+            f"{command}: the program never reported its trainer: no Python of it imports our hook. It may run in a container, "
+            f"with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
     if failed:
         raise UserError(

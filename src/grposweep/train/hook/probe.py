@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from grposweep.train.hook import programs, record
 from grposweep.train.hook.imports import after_import
 
+OURS = ("grposweep", "grporecipe", "hydra_plugins.", "sitecustomize")
 ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
 TRAINERS = {
     "trl.trainer.grpo_trainer": "GRPOTrainer",
@@ -75,8 +76,13 @@ class Answers:
         """Answer with the record of a trainer that is being built."""
         self.is_given = True  # what follows opens files
         found = record.describe(config, trainer, passed)
-        paths = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-        modules = sorted({os.path.abspath(path) for path in paths if path and record.is_users(path)})
+        paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+        own = {
+            str(Path(path).absolute())
+            for name, path in paths.items()
+            if not name.startswith(OURS) and record.is_users(path)
+        }
+        modules = sorted(path for path in own if Path(path).is_file())
         overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
         found |= {"own_batches": sorted(overrides & {*OWN_BATCHES}), "unsloth": "unsloth" in sys.modules}
         self.give(
@@ -114,22 +120,22 @@ def install(folder: str) -> None:
     """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
     answers = Answers(Path(folder))
     (answers.folder / "seen").touch()
-    if os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
-        program = programs.this_program()
-        if not programs.may_train(program):
-            programs.replace_launcher(program, answers.folder)
-        else:
-            (answers.folder / "on_stand_ins").touch()
-            _run_on_stand_ins(answers, program)
-            return
+    program = programs.this_program()
+    is_training = programs.may_train(program)
+    if not is_training:
+        programs.replace_launcher(program, answers.folder)
         if any(answers.folder.glob("*.json")):
             os._exit(0)  # a step after a training that did not happen
-    _watch(answers)
+    if is_training and os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
+        (answers.folder / "on_stand_ins").touch()
+        _run_on_stand_ins(answers, program)
+    else:
+        _watch(answers)
 
 
 def _watch(answers: Answers) -> None:
     """Answer for real: as soon as a trainer gets a configuration of GRPO."""
-    from grposweep.train.hook.stand_ins import note_files, on_a_gpu, read_files
+    from grposweep.train.hook.stand_ins import as_first_rank, note_files, read_files
 
     answers.files = read_files
     sys.addaudithook(lambda event, words: _note(answers, event, words))
@@ -160,7 +166,7 @@ def _watch(answers: Answers) -> None:
     after_import(
         {name: _configuration(answers, cls) for name, cls in record.CONFIGS.items()}
         | {name: trainer(cls) for name, cls in TRAINERS.items()}
-        | {"transformers.training_args": on_a_gpu, "datasets.load": data}
+        | {"transformers.training_args": as_first_rank, "datasets.load": data}
     )
 
 
@@ -199,13 +205,14 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
             for config in filter(record.is_watched, (*values, *named.values())):
                 answers.describe(config, self, {**dict(zip(ORDER, values, strict=False)), **named})
 
-    stand_ins.stand_in(Trainer, int(os.environ.get("WORLD_SIZE") or 1))
+    stand_ins.stand_in(Trainer)
     for module, cls in record.CONFIGS.items():
         if module in sys.modules:
             _configuration(answers, cls)(sys.modules[module])
         else:
             after_import({module: _configuration(answers, cls)})
     answers.files = stand_ins.read_files
+    tempfile.gettempdir()  # its first call writes a file
     source, target = os.pipe()
     if os.fork():
         os.close(target)
@@ -234,7 +241,7 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
         return False
     if int(words[2] or 0) & WRITES:
         return True
-    path = os.path.abspath(os.fsdecode(words[0]))
+    path = str(Path(os.fsdecode(words[0])).absolute())
     if record.is_users(path) and not path.startswith(programs.SYSTEM) and not path.endswith((".py", ".pyc", ".so")):
         answers.files.add(path)
     return False
@@ -254,7 +261,10 @@ def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
 
 def _is_harmless(path: str) -> bool:
     """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
-    if os.path.abspath(path).startswith((tempfile.gettempdir() + os.sep, "/dev/")):
+    place = Path(path).absolute()
+    if place.is_relative_to("/dev") or (
+        place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
+    ):
         return True
     frame: Any = sys._getframe(2)
     while frame is not None:

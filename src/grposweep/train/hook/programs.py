@@ -41,18 +41,17 @@ def this_program() -> Program:
         elif word == "-c":
             return Program()
         elif not word.startswith("-"):
-            return Program(os.path.abspath(word), "", tuple(words))
+            return Program(str(Path(word).absolute()), "", tuple(words))
     return Program()
 
 
 def _file_of(module: str, folder: str = "") -> str:
     """Return the file of a module that is in the user's folders, without importing it; empty if it is not found."""
-    parts = module.split(".")
-    for start in dict.fromkeys((folder or os.getcwd(), os.getcwd(), *sys.path)):
-        base = os.path.join(start, *parts)
-        for path in (f"{base}.py", os.path.join(base, "__main__.py"), os.path.join(base, "__init__.py")):
-            if os.path.isfile(path):
-                return os.path.abspath(path)
+    for start in dict.fromkeys(map(Path, (folder or ".", ".", *sys.path))):
+        base = start.joinpath(*module.split("."))
+        for path in (base.with_name(f"{base.name}.py"), base / "__main__.py", base / "__init__.py"):
+            if path.is_file():
+                return str(path.absolute())
     return ""
 
 
@@ -78,17 +77,13 @@ def may_train(program: Program) -> bool:
 
 def _imported(text: str, file: str, program: Program) -> Iterator[str]:
     """Yield the files of the modules that a text imports."""
-    first = os.path.dirname(program.file)
     for origin, names, module in IMPORTS.findall(text):
         dots = len(origin) - len(origin.lstrip("."))
-        folder = os.path.dirname(file)
-        for _ in range(dots - 1):
-            folder = os.path.dirname(folder)
-        start = folder if dots else first
+        start = Path(file).parents[dots - 1] if dots else Path(program.file).parent
         base = module or origin.lstrip(".")
         for name in (base, *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip())):
             if name:
-                yield _file_of(name, start)
+                yield _file_of(name, str(start))
 
 
 def replace_launcher(program: Program, folder: Path) -> None:
@@ -181,5 +176,5 @@ def _has_rounds(node: ast.For | ast.While, frame: FrameType) -> bool:
         return True
     try:
         return len(eval(compile(ast.Expression(node.iter), "", "eval"), frame.f_globals, frame.f_locals)) > 1
-    except Exception:  # the user's own objects may raise anything
+    except Exception:  # noqa: BLE001 - the user's own objects may raise anything
         return True
