@@ -143,7 +143,7 @@ def loop_around(frame: FrameType | None) -> str:
         if record.is_users(frame.f_code.co_filename):
             line = _loop_in(frame)
             if line:
-                return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
+                return f"{record.shown_path(frame.f_code.co_filename)}:{line}"
         frame = frame.f_back
     return ""
 
