@@ -30,7 +30,7 @@ TRAINERS = {
 CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
                      "shutil.move", "shutil.copyfile", "shutil.copytree"])  # fmt: skip
 STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
-                    "socket.connect", "socket.bind", "socket.getaddrinfo", "os.kill"])  # fmt: skip
+                    "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 WRITING = ("hydra.", "logging")  # libraries whose logs and copies of the configuration are harmless
 OWN_BATCHES = (

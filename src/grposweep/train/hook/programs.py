@@ -1,11 +1,13 @@
 """Tells what this Python process is by its command line: a launcher, a script that may train with GRPO, or another program."""
 
 import ast
+import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t]+(?:trl|unsloth)\b", re.MU
 IMPORTS = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE
 )
+NOTEBOOK = "grposweep.train.hook.notebook"
 MOST_FILES, LONGEST = 200, 2**19  # of a script's own code that is searched
 
 
@@ -36,8 +39,8 @@ def this_program() -> Program:
         if word in TAKE_VALUE:
             next(words, None)
         elif word == "-m":
-            module = next(words, "")
-            return Program(_file_of(module), module, tuple(words))
+            module, rest = next(words, ""), tuple(words)
+            return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
         elif word == "-c":
             return Program()
         elif not word.startswith("-"):
@@ -93,6 +96,8 @@ def replace_launcher(program: Program, folder: Path) -> None:
     from grporecipe.frameworks.parsing import launch
 
     name = Path(program.file).name
+    if (program.module or name).startswith(("jupyter", "papermill")):
+        _replace_kernel(program)
     if name not in launch.LAUNCHERS and name != "trl" and program.module not in launch.MODULES:
         return
     words = ("python", "-m", program.module) if program.module else (name,)
@@ -109,6 +114,37 @@ def replace_launcher(program: Program, folder: Path) -> None:
         rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
     run = [script] if script.endswith(".py") else ["-m", script]
     os.execv(sys.executable, [sys.executable, *run, *rest])
+
+
+def _replace_kernel(program: Program) -> None:
+    """Run a notebook's cells in this process, if it is one that executes a notebook with options that can be read."""
+    words = list(program.arguments)
+    path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
+    is_papermill = "papermill" in (program.module, Path(program.file).name)
+    given = dict(zip(words[1:], words[2:], strict=False)) if is_papermill else {}
+    names = [n for n, word in enumerate(words) if word in ("-p", "--parameters", "-r", "--parameters_raw")]
+    others = {"-f", "--parameters_file", "-y", "--parameters_yaml", "-b", "--parameters_base64", "--cwd"}
+    runs = is_papermill or "execute" in Path(program.file).name or not {"execute", "--execute"}.isdisjoint(words)
+    if path is None or not runs or not others.isdisjoint(words):
+        return
+    pairs = [
+        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}" for n in names if given and n + 2 < len(words)
+    ]
+    path = path.absolute()
+    if not is_papermill:
+        os.chdir(path.parent)
+    os.execv(sys.executable, [sys.executable, "-m", NOTEBOOK, str(path), *pairs])
+
+
+def _value(text: str, option: str) -> Any:
+    """Return a parameter as papermill reads it: a number, a truth value or null if it looks like one, otherwise text."""
+    words = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+    if option in ("-r", "--parameters_raw"):
+        return text
+    for read in (words.__getitem__, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
 
 
 def _of_accelerate(name: str | None, launcher: str) -> int | None:

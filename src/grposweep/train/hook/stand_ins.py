@@ -12,6 +12,8 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,7 +39,7 @@ LOADING = (
     "GenerationConfig",
 )
 REAL_OF_TRL = ("_config", "_compat", "_lazy_module", "import_utils", "_hf_argparser")  # modules, by their ends
-PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts", "trl.scripts.utils")
+PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts")
 OPERATORS = ("getitem", "enter", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv",
              "rfloordiv", "mod", "rmod", "pow", "neg", "or", "and")  # fmt: skip
 MOST_FILES = 1000  # of a folder of data
@@ -124,19 +126,20 @@ def note_files(values: Any, with_folders: bool = False) -> None:
     if isinstance(values, (list, tuple)):
         for value in values[:MOST_FILES]:
             note_files(value, with_folders)
-    elif isinstance(values, (str, Path)) and 0 < len(str(values)) < 4096 and "\0" not in str(values):
+    elif isinstance(values, (str, Path)):
         path = Path(values)
-        if path.is_file():
-            read_files.add(str(path.absolute()))
-        elif with_folders and path.is_dir():
-            files = (each for each in path.rglob("*") if each.is_file())
-            read_files.update(str(each.absolute()) for each in islice(files, MOST_FILES))
+        with suppress(OSError, ValueError):  # a prompt, which is no path
+            if path.is_file():
+                read_files.add(str(path.absolute()))
+            elif with_folders and values and path.is_dir():
+                files = (each for each in path.rglob("*") if each.is_file())
+                read_files.update(str(each.absolute()) for each in islice(files, MOST_FILES))
 
 
 class Module(types.ModuleType):
     """A module whose every name is a stand-in: a class if it begins with a capital letter, otherwise a function or value."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: list[str] = []  # noqa: RUF012 - what the import system reads
     trainer: ClassVar[type] = Thing  # the class behind every trainer
 
     def __getattr__(self, name: str) -> Any:
@@ -178,14 +181,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _is_hidden_in_trl(name: str) -> bool:
-    if (
-        not name.startswith("trl.")
-        or name in PACKAGES_OF_TRL
-        or name.startswith("trl.cli")
-        or name.endswith(REAL_OF_TRL)
-    ):
+    if not name.startswith("trl.") or name in PACKAGES_OF_TRL or name.startswith(("trl.scripts.", "trl.cli")):
         return False
-    return not (name.startswith("trl.experimental.") and name.count(".") == 2 and name != "trl.experimental.utils")
+    is_package = name.startswith("trl.experimental.") and name.count(".") == 2 and name != "trl.experimental.utils"
+    return not is_package and not name.endswith(REAL_OF_TRL)
 
 
 def _from_user() -> bool:
@@ -213,10 +212,11 @@ def stand_in(trainer: type[Thing]) -> None:
     sys.meta_path.append(Finder(True))  # only now: libraries try imports of their own
     _stand_in_transformers(transformers)
     as_first_rank(base)
-    base.torch, base.requires_backends = Thing(), lambda *_: None  # type: ignore[attr-defined]
+    base.torch, base.requires_backends = Thing(), lambda *_: None
     import huggingface_hub
 
-    huggingface_hub.login = lambda *_, **__: None
+    for name in ("login", "notebook_login", "interpreter_login"):
+        setattr(huggingface_hub, name, lambda *_, **__: None)
 
 
 def as_first_rank(base: Any) -> None:
@@ -226,7 +226,11 @@ def as_first_rank(base: Any) -> None:
             setattr(base, name, lambda *_: True)
     values = {"world_size": processes(), "n_gpu": 1, "process_index": 0, "local_process_index": 0}
     for name, value in {**values, "device": types.SimpleNamespace(type="cuda", index=0)}.items():
-        setattr(base.TrainingArguments, name, property(lambda _, value=value: value))
+        setattr(base.TrainingArguments, name, property(partial(_given, value)))
+
+
+def _given(value: Any, _: Any) -> Any:
+    return value
 
 
 def processes() -> int:
