@@ -121,14 +121,15 @@ def _replace_kernel(program: Program) -> None:
     words = list(program.arguments)
     path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
     is_papermill = "papermill" in (program.module, Path(program.file).name)
-    given = dict(zip(words[1:], words[2:], strict=False)) if is_papermill else {}
     names = [n for n, word in enumerate(words) if word in ("-p", "--parameters", "-r", "--parameters_raw")]
     others = {"-f", "--parameters_file", "-y", "--parameters_yaml", "-b", "--parameters_base64", "--cwd"}
     runs = is_papermill or "execute" in Path(program.file).name or not {"execute", "--execute"}.isdisjoint(words)
     if path is None or not runs or not others.isdisjoint(words):
         return
     pairs = [
-        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}" for n in names if given and n + 2 < len(words)
+        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}"
+        for n in names
+        if is_papermill and n + 2 < len(words)
     ]
     path = path.absolute()
     if not is_papermill:
