@@ -171,7 +171,6 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
     """Raise UserError for a command that answered nothing."""
     last = "\n".join(line for line in run.log.strip().splitlines()[-8:])
     said = f" Its last lines:\n{last}" if last else ""
-    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
     if run.is_late:
         raise UserError(
             f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does less before its trainer, or "

@@ -119,6 +119,8 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 def install(folder: str) -> None:
     """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
     answers = Answers(Path(folder))
+    if not answers.folder.is_dir():  # whoever asked is gone
+        os._exit(1)
     (answers.folder / "seen").touch()
     program = programs.this_program()
     is_training = programs.may_train(program)
@@ -126,16 +128,21 @@ def install(folder: str) -> None:
         programs.replace_launcher(program, answers.folder)
         if any(answers.folder.glob("*.json")):
             os._exit(0)  # a step after a training that did not happen
-    if is_training and os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
-        (answers.folder / "on_stand_ins").touch()
-        _run_on_stand_ins(answers, program)
-    else:
-        _watch(answers)
+    if is_training:
+        _watch_end(answers)
+    try:
+        if is_training and os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
+            (answers.folder / "on_stand_ins").touch()
+            _run_on_stand_ins(answers, program)
+        else:
+            _watch(answers)
+    except Exception as error:  # noqa: BLE001 - otherwise Python goes on, and the script would train
+        answers.give(failed=f"{type(error).__name__}: {error}")
 
 
 def _watch(answers: Answers) -> None:
     """Answer for real: as soon as a trainer gets a configuration of GRPO."""
-    from grposweep.train.hook.stand_ins import as_first_rank, note_files, read_files
+    from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
 
     answers.files = read_files
     sys.addaudithook(lambda event, words: _note(answers, event, words))
@@ -166,7 +173,7 @@ def _watch(answers: Answers) -> None:
     after_import(
         {name: _configuration(answers, cls) for name, cls in record.CONFIGS.items()}
         | {name: trainer(cls) for name, cls in TRAINERS.items()}
-        | {"transformers.training_args": as_first_rank, "datasets.load": data}
+        | {"transformers.training_args": as_first_rank, "accelerate.state": alone, "datasets.load": data}
     )
 
 
@@ -223,16 +230,23 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-    sys.excepthook = _failing(answers, sys.excepthook)
     sys.addaudithook(lambda event, words: _guard(answers, event, words))
 
 
-def _failing(answers: Answers, show: Callable[..., Any]) -> Callable[..., None]:
+def _watch_end(answers: Answers) -> None:
+    """Answer if the script fails before its trainer, so that nothing runs after it."""
+    show, leave = sys.excepthook, sys.exit
+
     def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         show(kind, error, trace)
         answers.give(failed=f"{kind.__name__}: {error}")
 
-    return failed
+    def left(code: Any = None) -> NoReturn:
+        if code not in (None, 0):
+            answers.give(failed=f"it leaves with {code}")
+        leave(code)
+
+    sys.excepthook, sys.exit = failed, left
 
 
 def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:

@@ -105,15 +105,17 @@ def replace_launcher(program: Program, folder: Path) -> None:
         start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(shlex.join((*words, *program.arguments)))[0]
     except UserError:
         return
+    script, rest = start.launch.program, [word.text for word in start.after]
+    if start.own is not None:
+        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
+    is_file = script.endswith(".py")
+    if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
+        return
     count = launch.count_processes(start)[0] or _of_accelerate(launch.accelerate_file(start), start.launch.launcher)
     (folder / ("processes_stated" if count else "processes_assumed")).touch()
     ranks = str(count or os.environ.get("GRPOSWEEP_ASK_PROCESSES", "1"))
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
-    script, rest = start.launch.program, [word.text for word in start.after]
-    if start.own is not None:
-        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
-    run = [script] if script.endswith(".py") else ["-m", script]
-    os.execv(sys.executable, [sys.executable, *run, *rest])
+    os.execv(sys.executable, [sys.executable, *([] if is_file else ["-m"]), script, *rest])
 
 
 def _replace_kernel(program: Program) -> None:

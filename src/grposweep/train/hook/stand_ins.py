@@ -43,6 +43,7 @@ PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts")
 OPERATORS = ("getitem", "enter", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv",
              "rfloordiv", "mod", "rmod", "pow", "neg", "or", "and")  # fmt: skip
 MOST_FILES = 1000  # of a folder of data
+RANKS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")
 SIZE = [100, 1009]  # what a stand-in counts, here and in the other run
 read_files: set[str] = set()  # files that a stand-in was asked to load
 imported: set[str] = set()  # top-level packages with stand-ins
@@ -231,6 +232,22 @@ def as_first_rank(base: Any) -> None:
 
 def _given(value: Any, _: Any) -> Any:
     return value
+
+
+def alone(module: Any) -> None:
+    """Have accelerate's state know the processes of the launch without waiting for them: no other one was started."""
+    cls = module.PartialState
+    build = cls.__init__
+
+    def built(self: Any, *values: Any, **named: Any) -> None:
+        ranks, before = processes(), {name: os.environ.pop(name) for name in RANKS if name in os.environ}
+        try:
+            build(self, *values, **named)
+        finally:
+            os.environ.update(before)
+        self.num_processes = ranks
+
+    cls.__init__ = built
 
 
 def processes() -> int:
