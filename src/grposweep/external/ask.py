@@ -181,10 +181,9 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"{command}: the program never reported its trainer: no Python of it imports our hook. It may run in a container, "
             f"with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
-    if failed:
-        raise UserError(
-            f"{command}: it fails before its GRPO trainer: {failed}. Correct it; nothing was trained.{said}"
-        )
+    if run.answers:
+        why = _reason(run)
+        raise UserError(f"{command}: it fails before its GRPO trainer: {why}. Correct it; nothing was trained.{said}")
     raise UserError(
         f"{command}: it ended without building a GRPO trainer. Give the command that trains. If its trainer is built where our "
         f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"

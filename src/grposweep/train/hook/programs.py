@@ -16,7 +16,7 @@ from grposweep.train.hook import record
 
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix + os.sep, sys.base_prefix + os.sep)
 TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t]+(?:trl|unsloth)\b", re.MULTILINE)
+TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
 IMPORTS = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE
 )
