@@ -1,4 +1,4 @@
-"""Commands on recipes: lint, rules, plan, translate."""
+"""Commands on recipes: lint, check, rules, plan, translate."""
 
 import os
 import sys
@@ -132,6 +132,30 @@ def lint(
     no_color = "NO_COLOR" in os.environ
     asked = LintOptions(options, chosen, str(format), fix, unsafe_fixes, diff, statistics, no_color)
     return lint_files(files, asked, sys.stdout)
+
+
+@command(
+    "grposweep check -- bash launch.sh", "grposweep check -- accelerate launch --num_processes 4 train.py --lr 1e-5"
+)
+def check(
+    words: Annotated[list[str], Argument(metavar="-- COMMAND", help="The command that trains, as you run it.")],
+    processes: Annotated[
+        int | None, Option(min=1, help="Training processes, if the command does not state them.")
+    ] = None,
+    format: Annotated[Format, Option(help="text, or one JSON object as for lint.")] = Format.text,
+    select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
+    ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
+) -> int:
+    """Check a launch by the values that its trainer gets.
+
+    Runs the command up to the construction of its GRPO trainer, and ends it there. Training, models and data are replaced by
+    stand-ins; if that does not work, the command runs for real up to there. Its other steps run, such as one that prepares data.
+
+    Exit code: 0 no errors, 1 errors found, 2 unusable input.
+    """
+    from grposweep.cli.check import check_command
+
+    return check_command(words, processes, str(format), select or (), ignore or ())
 
 
 @command("grposweep rules", "grposweep rules GB101")

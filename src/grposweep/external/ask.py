@@ -31,9 +31,9 @@ _MANUAL = "Add its callback to the script instead: docs/guides/own_script.md."
 class Asked:
     """What a command's trainer would get.
 
-    ``how`` is ``stand-ins`` or ``real``. ``record`` is described in train/hook/record.py; its ``given`` is the base recipe. ``files``
-    are the data files that the program opened, and ``modules`` the user's modules that it imported. ``seconds`` of CPU.
-    ``assumed``: nothing states the number of training processes.
+    ``how`` is ``stand-ins`` or ``real``, and ``why`` the reason why stand-ins did not do. ``record`` is described in
+    train/hook/record.py; its ``given`` is the base recipe. ``files`` are the data files that the program opened, and ``modules``
+    the user's modules that it imported. ``seconds`` of CPU. ``assumed``: nothing states the number of training processes.
     """
 
     how: str
@@ -42,6 +42,7 @@ class Asked:
     modules: tuple[str, ...]
     seconds: float
     assumed: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ def ask(
 
     Raises UserError if the command builds no trainer or several, or if its configuration is refused.
     """
-    how = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS
+    how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
     run = _run(how, command, folder, environment, processes, seconds[how])
     if how == STAND_INS and _has_failed(run) and "on_stand_ins" in run.notes:
-        how = REAL
+        how, why = REAL, _reason(run)
         run = _run(how, command, folder, environment, processes, seconds[how])
     answers = [answer for answer in run.answers if "failed" not in answer]
     if not answers:
@@ -89,13 +90,19 @@ def ask(
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
         )
     return Asked(
-        first.get("how", how), first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
-        "processes_assumed" in run.notes,
+        how, first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        "processes_assumed" in run.notes, why,
     )  # fmt: skip
 
 
 def _has_failed(run: _Run) -> bool:
     return not run.answers or any("failed" in answer for answer in run.answers)
+
+
+def _reason(run: _Run) -> str:
+    """Return why a run has no answer."""
+    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
+    return failed or ("it took too long" if run.is_late else "it ended before its trainer")
 
 
 def _run(
@@ -165,7 +172,6 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
     """Raise UserError for a command that answered nothing."""
     last = "\n".join(line for line in run.log.strip().splitlines()[-8:])
     said = f" Its last lines:\n{last}" if last else ""
-    failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
     if run.is_late:
         raise UserError(
             f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does less before its trainer, or "
@@ -173,13 +179,12 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
         )
     if "seen" not in run.notes:
         raise UserError(
-            f"{command}: the program never reported its trainer. No Python of it imports our hook: it may run in a container, with "
-            f"python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
+            f"{command}: the program never reported its trainer: no Python of it imports our hook. It may run in a container, "
+            f"with python -I or -E, or reset PYTHONPATH. {_MANUAL}{said}"
         )
-    if failed:
-        raise UserError(
-            f"{command}: it fails before its GRPO trainer: {failed}. Correct it; nothing was trained.{said}"
-        )
+    if run.answers:
+        why = _reason(run)
+        raise UserError(f"{command}: it fails before its GRPO trainer: {why}. Correct it; nothing was trained.{said}")
     raise UserError(
         f"{command}: it ended without building a GRPO trainer. Give the command that trains. If its trainer is built where our "
         f"hook is not imported (a container, python -I), this cannot be seen. {_MANUAL}{said}"

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from grposweep.train.hook import programs, record
 from grposweep.train.hook.imports import after_import
 
+OURS = ("grposweep", "grporecipe", "hydra_plugins.", "sitecustomize")
 ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
 TRAINERS = {
     "trl.trainer.grpo_trainer": "GRPOTrainer",
@@ -29,7 +30,7 @@ TRAINERS = {
 CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
                      "shutil.move", "shutil.copyfile", "shutil.copytree"])  # fmt: skip
 STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
-                    "socket.connect", "socket.bind", "socket.getaddrinfo", "os.kill"])  # fmt: skip
+                    "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 WRITING = ("hydra.", "logging")  # libraries whose logs and copies of the configuration are harmless
 OWN_BATCHES = (
@@ -75,8 +76,13 @@ class Answers:
         """Answer with the record of a trainer that is being built."""
         self.is_given = True  # what follows opens files
         found = record.describe(config, trainer, passed)
-        paths = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-        modules = sorted({os.path.abspath(path) for path in paths if path and record.is_users(path)})
+        paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+        own = {
+            str(Path(path).absolute())
+            for name, path in paths.items()
+            if not name.startswith(OURS) and record.is_users(path)
+        }
+        modules = sorted(path for path in own if Path(path).is_file())
         overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
         found |= {"own_batches": sorted(overrides & {*OWN_BATCHES}), "unsloth": "unsloth" in sys.modules}
         self.give(
@@ -113,23 +119,30 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 def install(folder: str) -> None:
     """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
     answers = Answers(Path(folder))
+    if not answers.folder.is_dir():  # whoever asked is gone
+        os._exit(1)
     (answers.folder / "seen").touch()
-    if os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
-        program = programs.this_program()
-        if not programs.may_train(program):
-            programs.replace_launcher(program, answers.folder)
-        else:
-            (answers.folder / "on_stand_ins").touch()
-            _run_on_stand_ins(answers, program)
-            return
+    program = programs.this_program()
+    is_training = programs.may_train(program)
+    if not is_training:
+        programs.replace_launcher(program, answers.folder)
         if any(answers.folder.glob("*.json")):
             os._exit(0)  # a step after a training that did not happen
-    _watch(answers)
+    if is_training:
+        _watch_end(answers)
+    try:
+        if is_training and os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
+            (answers.folder / "on_stand_ins").touch()
+            _run_on_stand_ins(answers, program)
+        else:
+            _watch(answers)
+    except Exception as error:  # noqa: BLE001 - otherwise Python goes on, and the script would train
+        answers.give(failed=f"{type(error).__name__}: {error}")
 
 
 def _watch(answers: Answers) -> None:
     """Answer for real: as soon as a trainer gets a configuration of GRPO."""
-    from grposweep.train.hook.stand_ins import note_files, on_a_gpu, read_files
+    from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
 
     answers.files = read_files
     sys.addaudithook(lambda event, words: _note(answers, event, words))
@@ -162,7 +175,7 @@ def _watch(answers: Answers) -> None:
     after_import(
         {name: _configuration(answers, cls) for name, cls in record.CONFIGS.items()}
         | {name: trainer(cls) for name, cls in TRAINERS.items()}
-        | {"transformers.training_args": on_a_gpu, "datasets.load": data}
+        | {"transformers.training_args": as_first_rank, "accelerate.state": alone, "datasets.load": data}
     )
 
 
@@ -201,13 +214,14 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
             for config in filter(record.is_watched, (*values, *named.values())):
                 answers.describe(config, self, {**dict(zip(ORDER, values, strict=False)), **named})
 
-    stand_ins.stand_in(Trainer, int(os.environ.get("WORLD_SIZE") or 1))
+    stand_ins.stand_in(Trainer)
     for module, cls in record.CONFIGS.items():
         if module in sys.modules:
             _configuration(answers, cls)(sys.modules[module])
         else:
             after_import({module: _configuration(answers, cls)})
     answers.files = stand_ins.read_files
+    tempfile.gettempdir()  # its first call writes a file
     source, target = os.pipe()
     if os.fork():
         os.close(target)
@@ -218,16 +232,23 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-    sys.excepthook = _failing(answers, sys.excepthook)
     sys.addaudithook(lambda event, words: _guard(answers, event, words))
 
 
-def _failing(answers: Answers, show: Callable[..., Any]) -> Callable[..., None]:
+def _watch_end(answers: Answers) -> None:
+    """Answer if the script fails before its trainer, so that nothing runs after it."""
+    show, leave = sys.excepthook, sys.exit
+
     def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         show(kind, error, trace)
         answers.give(failed=f"{kind.__name__}: {error}")
 
-    return failed
+    def left(code: Any = None) -> NoReturn:
+        if code not in (None, 0):
+            answers.give(failed=f"it leaves with {code}")
+        leave(code)
+
+    sys.excepthook, sys.exit = failed, left
 
 
 def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
@@ -236,7 +257,7 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
         return False
     if int(words[2] or 0) & WRITES:
         return True
-    path = os.path.abspath(os.fsdecode(words[0]))
+    path = str(Path(os.fsdecode(words[0])).absolute())
     if record.is_users(path) and not path.startswith(programs.SYSTEM) and not path.endswith((".py", ".pyc", ".so")):
         answers.files.add(path)
     return False
@@ -256,7 +277,10 @@ def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
 
 def _is_harmless(path: str) -> bool:
     """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
-    if os.path.abspath(path).startswith((tempfile.gettempdir() + os.sep, "/dev/")):
+    place = Path(path).absolute()
+    if place.is_relative_to("/dev") or (
+        place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
+    ):
         return True
     frame: Any = sys._getframe(2)
     while frame is not None:

@@ -1,11 +1,13 @@
 """Tells what this Python process is by its command line: a launcher, a script that may train with GRPO, or another program."""
 
 import ast
+import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -14,10 +16,11 @@ from grposweep.train.hook import record
 
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix + os.sep, sys.base_prefix + os.sep)
 TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
-TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t]+(?:trl|unsloth)\b", re.MULTILINE)
+TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
 IMPORTS = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+\(?([\w, \t]*)|import[ \t]+([\w.]+))", re.MULTILINE
 )
+NOTEBOOK = "grposweep.train.hook.notebook"
 MOST_FILES, LONGEST = 200, 2**19  # of a script's own code that is searched
 
 
@@ -36,23 +39,22 @@ def this_program() -> Program:
         if word in TAKE_VALUE:
             next(words, None)
         elif word == "-m":
-            module = next(words, "")
-            return Program(_file_of(module), module, tuple(words))
+            module, rest = next(words, ""), tuple(words)
+            return Program(rest[0] if module == NOTEBOOK else _file_of(module), module, rest)
         elif word == "-c":
             return Program()
         elif not word.startswith("-"):
-            return Program(os.path.abspath(word), "", tuple(words))
+            return Program(str(Path(word).absolute()), "", tuple(words))
     return Program()
 
 
 def _file_of(module: str, folder: str = "") -> str:
     """Return the file of a module that is in the user's folders, without importing it; empty if it is not found."""
-    parts = module.split(".")
-    for start in dict.fromkeys((folder or os.getcwd(), os.getcwd(), *sys.path)):
-        base = os.path.join(start, *parts)
-        for path in (f"{base}.py", os.path.join(base, "__main__.py"), os.path.join(base, "__init__.py")):
-            if os.path.isfile(path):
-                return os.path.abspath(path)
+    for start in dict.fromkeys(map(Path, (folder or ".", ".", *sys.path))):
+        base = start.joinpath(*module.split("."))
+        for path in (base.with_name(f"{base.name}.py"), base / "__main__.py", base / "__init__.py"):
+            if path.is_file():
+                return str(path.absolute())
     return ""
 
 
@@ -78,17 +80,13 @@ def may_train(program: Program) -> bool:
 
 def _imported(text: str, file: str, program: Program) -> Iterator[str]:
     """Yield the files of the modules that a text imports."""
-    first = os.path.dirname(program.file)
     for origin, names, module in IMPORTS.findall(text):
         dots = len(origin) - len(origin.lstrip("."))
-        folder = os.path.dirname(file)
-        for _ in range(dots - 1):
-            folder = os.path.dirname(folder)
-        start = folder if dots else first
+        start = Path(file).parents[dots - 1] if dots else Path(program.file).parent
         base = module or origin.lstrip(".")
         for name in (base, *(f"{base}.{each.strip()}".lstrip(".") for each in names.split(",") if each.strip())):
             if name:
-                yield _file_of(name, start)
+                yield _file_of(name, str(start))
 
 
 def replace_launcher(program: Program, folder: Path) -> None:
@@ -98,6 +96,8 @@ def replace_launcher(program: Program, folder: Path) -> None:
     from grporecipe.frameworks.parsing import launch
 
     name = Path(program.file).name
+    if (program.module or name).startswith(("jupyter", "papermill")):
+        _replace_kernel(program)
     if name not in launch.LAUNCHERS and name != "trl" and program.module not in launch.MODULES:
         return
     words = ("python", "-m", program.module) if program.module else (name,)
@@ -105,15 +105,49 @@ def replace_launcher(program: Program, folder: Path) -> None:
         start = launch.LaunchParser([FRAMEWORKS["trl"]]).find(shlex.join((*words, *program.arguments)))[0]
     except UserError:
         return
+    script, rest = start.launch.program, [word.text for word in start.after]
+    if start.own is not None:
+        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
+    is_file = script.endswith(".py")
+    if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
+        return
     count = launch.count_processes(start)[0] or _of_accelerate(launch.accelerate_file(start), start.launch.launcher)
     (folder / ("processes_stated" if count else "processes_assumed")).touch()
     ranks = str(count or os.environ.get("GRPOSWEEP_ASK_PROCESSES", "1"))
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
-    script, rest = start.launch.program, [word.text for word in start.after]
-    if start.own is not None:
-        rest = list(_without(rest, launch.LAUNCHER_OPTIONS))
-    run = [script] if script.endswith(".py") else ["-m", script]
-    os.execv(sys.executable, [sys.executable, *run, *rest])
+    os.execv(sys.executable, [sys.executable, *([] if is_file else ["-m"]), script, *rest])
+
+
+def _replace_kernel(program: Program) -> None:
+    """Run a notebook's cells in this process, if it is one that executes a notebook with options that can be read."""
+    words = list(program.arguments)
+    path = next((Path(word) for word in words if word.endswith(".ipynb")), None)
+    is_papermill = "papermill" in (program.module, Path(program.file).name)
+    names = [n for n, word in enumerate(words) if word in ("-p", "--parameters", "-r", "--parameters_raw")]
+    others = {"-f", "--parameters_file", "-y", "--parameters_yaml", "-b", "--parameters_base64", "--cwd"}
+    runs = is_papermill or "execute" in Path(program.file).name or not {"execute", "--execute"}.isdisjoint(words)
+    if path is None or not runs or not others.isdisjoint(words):
+        return
+    pairs = [
+        f"{words[n + 1]}={json.dumps(_value(words[n + 2], words[n]))}"
+        for n in names
+        if is_papermill and n + 2 < len(words)
+    ]
+    path = path.absolute()
+    if not is_papermill:
+        os.chdir(path.parent)
+    os.execv(sys.executable, [sys.executable, "-m", NOTEBOOK, str(path), *pairs])
+
+
+def _value(text: str, option: str) -> Any:
+    """Return a parameter as papermill reads it: a number, a truth value or null if it looks like one, otherwise text."""
+    words = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
+    if option in ("-r", "--parameters_raw"):
+        return text
+    for read in (words.__getitem__, int, float):
+        with suppress(KeyError, ValueError):
+            return read(text)
+    return text
 
 
 def _of_accelerate(name: str | None, launcher: str) -> int | None:
@@ -148,7 +182,7 @@ def loop_around(frame: FrameType | None) -> str:
         if record.is_users(frame.f_code.co_filename):
             line = _loop_in(frame)
             if line:
-                return f"{os.path.relpath(frame.f_code.co_filename)}:{line}"
+                return f"{record.shown_path(frame.f_code.co_filename)}:{line}"
         frame = frame.f_back
     return ""
 
@@ -181,5 +215,5 @@ def _has_rounds(node: ast.For | ast.While, frame: FrameType) -> bool:
         return True
     try:
         return len(eval(compile(ast.Expression(node.iter), "", "eval"), frame.f_globals, frame.f_locals)) > 1
-    except Exception:  # the user's own objects may raise anything
+    except Exception:  # noqa: BLE001 - the user's own objects may raise anything
         return True

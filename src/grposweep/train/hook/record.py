@@ -2,7 +2,8 @@
 
 A record is a JSON object:
 
-- ``trainer``, ``config``: the classes, qualified by their modules; ``versions``: of trl, transformers, torch, peft, vllm.
+- ``trainer``, ``config``: the classes, qualified by their modules; ``base``: TRL's or Unsloth's trainer among them, null for a
+  trainer of another kind; ``versions``: of trl, transformers, torch, peft, vllm.
 - ``line``, ``trainer_line``: the user's lines that built the configuration and the trainer, as ``file:line``.
 - ``world_size``: training processes.
 - ``values``: every field of the configuration as the trainer got it.
@@ -31,6 +32,8 @@ PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 _SECRETS = ("hub_token", "push_to_hub_token")
 _HERE = str(Path(__file__).parents[3])  # of these packages
+TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
+_START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
 own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
 _OWN = "_grposweep"  # the attribute of a configuration that holds its Given
 
@@ -98,6 +101,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
     return {
         "trainer": _qualified(type(trainer)),
+        "base": next((one.__name__ for one in type(trainer).__mro__ if one.__name__ in TRAINERS), None),
         "config": _qualified(type(config)),
         "versions": dict(_versions()),
         "line": noted.line,
@@ -148,12 +152,17 @@ def is_users(file: str) -> bool:
     return file in own_files or not (file.startswith(_HERE) or any(part in file for part in _LIBRARIES))
 
 
+def shown_path(file: str) -> str:
+    """Return a file's path relative to the folder in which the program was started."""
+    return os.path.relpath(os.path.join(_START, file), _START)  # noqa: PTH118 - pathlib has no such path in Python 3.11
+
+
 def users_line() -> str:
-    """Return the line of the user's files that is running, relative to the working directory; empty if there is none."""
+    """Return the line of the user's files that is running; empty if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+            return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 

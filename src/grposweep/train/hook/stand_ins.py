@@ -11,10 +11,12 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from grposweep.train.hook import record
 
@@ -37,10 +39,12 @@ LOADING = (
     "GenerationConfig",
 )
 REAL_OF_TRL = ("_config", "_compat", "_lazy_module", "import_utils", "_hf_argparser")  # modules, by their ends
-PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts", "trl.scripts.utils")
+PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts")
+OPERATORS = ("getitem", "enter", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv",
+             "rfloordiv", "mod", "rmod", "pow", "neg", "or", "and")  # fmt: skip
 MOST_FILES = 1000  # of a folder of data
+RANKS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")
 SIZE = [100, 1009]  # what a stand-in counts, here and in the other run
-PROCESSES = [1]
 read_files: set[str] = set()  # files that a stand-in was asked to load
 imported: set[str] = set()  # top-level packages with stand-ins
 
@@ -71,14 +75,14 @@ class Thing(metaclass=AnyClass):
         if name.startswith("__"):
             raise AttributeError(name)
         if name in ("num_processes", "world_size"):
-            return PROCESSES[0]
+            return processes()
         return 0 if name in ("process_index", "local_process_index", "local_rank", "rank") else Thing.named(name)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         name = vars(self).get("__name__", "")
         note_files((values, named), with_folders=name.startswith("load_"))
         if name in ("get_world_size", "get_rank", "get_local_rank"):
-            return PROCESSES[0] if name == "get_world_size" else 0
+            return processes() if name == "get_world_size" else 0
         loaded = (*values, named.get("pretrained_model_name_or_path"), named.get("model_name"))
         if name == "from_pretrained" and isinstance(first := next(filter(None, loaded), None), str):
             return Thing.named(name, name_or_path=first)
@@ -102,26 +106,7 @@ def _model_of(thing: Thing) -> dict[str, Any]:
 
 
 def _set_operators() -> None:
-    for one in [
-        "getitem",
-        "enter",
-        "add",
-        "radd",
-        "sub",
-        "rsub",
-        "mul",
-        "rmul",
-        "truediv",
-        "rtruediv",
-        "floordiv",
-        "rfloordiv",
-        "mod",
-        "rmod",
-        "pow",
-        "neg",
-        "or",
-        "and",
-    ]:
+    for one in OPERATORS:
         setattr(Thing, f"__{one}__", lambda *_: Thing.named(""))
     for one in ("len", "int", "index"):
         setattr(Thing, f"__{one}__", lambda _: SIZE[0])
@@ -142,20 +127,21 @@ def note_files(values: Any, with_folders: bool = False) -> None:
     if isinstance(values, (list, tuple)):
         for value in values[:MOST_FILES]:
             note_files(value, with_folders)
-    elif isinstance(values, (str, Path)) and 0 < len(str(values)) < 4096 and "\0" not in str(values):
+    elif isinstance(values, (str, Path)):
         path = Path(values)
-        if path.is_file():
-            read_files.add(os.path.abspath(path))
-        elif with_folders and path.is_dir():
-            files = (each for each in path.rglob("*") if each.is_file())
-            read_files.update(os.path.abspath(each) for each in islice(files, MOST_FILES))
+        with suppress(OSError, ValueError):  # a prompt, which is no path
+            if path.is_file():
+                read_files.add(str(path.absolute()))
+            elif with_folders and values and path.is_dir():
+                files = (each for each in path.rglob("*") if each.is_file())
+                read_files.update(str(each.absolute()) for each in islice(files, MOST_FILES))
 
 
 class Module(types.ModuleType):
     """A module whose every name is a stand-in: a class if it begins with a capital letter, otherwise a function or value."""
 
-    __path__: list[str] = []
-    trainer: type = Thing  # the class behind every trainer
+    __path__: list[str] = []  # noqa: RUF012 - what the import system reads
+    trainer: ClassVar[type] = Thing  # the class behind every trainer
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -175,7 +161,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, is_last: bool) -> None:
         self.is_last = is_last
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002 - the protocol's
         top = name.partition(".")[0]
         if self.is_last:
             if top not in imported and not _from_user():
@@ -196,14 +182,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _is_hidden_in_trl(name: str) -> bool:
-    if (
-        not name.startswith("trl.")
-        or name in PACKAGES_OF_TRL
-        or name.startswith("trl.cli")
-        or name.endswith(REAL_OF_TRL)
-    ):
+    if not name.startswith("trl.") or name in PACKAGES_OF_TRL or name.startswith(("trl.scripts.", "trl.cli")):
         return False
-    return not (name.startswith("trl.experimental.") and name.count(".") == 2 and name != "trl.experimental.utils")
+    is_package = name.startswith("trl.experimental.") and name.count(".") == 2 and name != "trl.experimental.utils"
+    return not is_package and not name.endswith(REAL_OF_TRL)
 
 
 def _from_user() -> bool:
@@ -214,9 +196,9 @@ def _from_user() -> bool:
     return frame is not None and record.is_users(frame.f_code.co_filename)
 
 
-def stand_in(trainer: type[Thing], processes: int) -> None:
-    """Put the stand-ins in place, and import the configurations for so many training processes."""
-    PROCESSES[0], Module.trainer = processes, trainer
+def stand_in(trainer: type[Thing]) -> None:
+    """Put the stand-ins in place, with ``trainer`` behind every trainer, and import the configurations."""
+    Module.trainer = trainer
     find = importlib.util.find_spec
 
     def find_spec(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
@@ -230,25 +212,47 @@ def stand_in(trainer: type[Thing], processes: int) -> None:
 
     sys.meta_path.append(Finder(True))  # only now: libraries try imports of their own
     _stand_in_transformers(transformers)
-    on_a_gpu(base)
-    arguments = base.TrainingArguments
-    values: dict[str, Callable[[Any], Any]] = {
-        "world_size": lambda _: processes, "n_gpu": lambda _: 1, "process_index": lambda _: 0, "local_process_index": lambda _: 0,
-        "device": lambda _: types.SimpleNamespace(type="cuda", index=0),
-    }  # fmt: skip
-    for name, value in values.items():
-        setattr(arguments, name, property(value))
-    base.torch, base.requires_backends = Thing(), lambda *_: None  # type: ignore[attr-defined]
+    as_first_rank(base)
+    base.torch, base.requires_backends = Thing(), lambda *_: None
     import huggingface_hub
 
-    huggingface_hub.login = lambda *_, **__: None
+    for name in ("login", "notebook_login", "interpreter_login"):
+        setattr(huggingface_hub, name, lambda *_, **__: None)
 
 
-def on_a_gpu(base: types.ModuleType) -> None:
-    """Have the configuration's own checks judge as on a GPU with bfloat16, which the machine that asks may not have."""
+def as_first_rank(base: Any) -> None:
+    """Have the configurations judge as the first process of the launch, on a GPU with bfloat16, wherever they are asked."""
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
         if hasattr(base, name):
             setattr(base, name, lambda *_: True)
+    values = {"world_size": processes(), "n_gpu": 1, "process_index": 0, "local_process_index": 0}
+    for name, value in {**values, "device": types.SimpleNamespace(type="cuda", index=0)}.items():
+        setattr(base.TrainingArguments, name, property(partial(_given, value)))
+
+
+def _given(value: Any, _: Any) -> Any:
+    return value
+
+
+def alone(module: Any) -> None:
+    """Have accelerate's state know the processes of the launch without waiting for them: no other one was started."""
+    cls = module.PartialState
+    build = cls.__init__
+
+    def built(self: Any, *values: Any, **named: Any) -> None:
+        ranks, before = processes(), {name: os.environ.pop(name) for name in RANKS if name in os.environ}
+        try:
+            build(self, *values, **named)
+        finally:
+            os.environ.update(before)
+        self.num_processes = ranks
+
+    cls.__init__ = built
+
+
+def processes() -> int:
+    """Return the number of training processes of this launch."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _stand_in_transformers(transformers: Any) -> None:

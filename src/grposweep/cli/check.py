@@ -1,0 +1,91 @@
+"""The command ``check``: ask a launch what its trainer gets, and judge that like a recipe."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.frameworks.parsing.load import Options, load_text
+from grporecipe.frameworks.trl.keys import parse_version
+from grporecipe.linting import output
+from grporecipe.linting.apply_fixes import FixedFile
+from grporecipe.linting.command import LintOptions, open_report
+from grporecipe.linting.linter import JudgedText, lint_recipe, select_rules
+from grporecipe.recipe import LaunchedCode, Recipe, VersionSource
+from grporecipe.terminal import say
+from grposweep.external.ask import Asked, ask
+
+UNRESOLVED = "GV106"
+
+
+def check_command(
+    words: Sequence[str], processes: int | None, style: str, select: Iterable[str], ignore: Iterable[str]
+) -> int:
+    """Ask a command, print what its trainer gets and every problem. Return 1 if there is an error."""
+    selection = select_rules(select, ignore)
+    command = words[0] if len(words) == 1 else shlex.join(words)
+    asked = ask(command, Path.cwd(), {}, processes)
+    for line in _describe(asked):
+        say(line, sys.stdout if style == "text" else sys.stderr)
+    recipe = recipe_of(asked)
+    try:
+        text = load_text(Path(recipe.file or ""))
+    except UserError:  # a notebook's cells, a file that is gone
+        text = ""
+    result = lint_recipe(recipe, selection)
+    known = tuple(found for found in result.diagnostics if found.code != UNRESOLVED)  # said above
+    judged = FixedFile(JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text)
+    report = open_report(LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout)
+    report.add(Path(recipe.file or ""), judged)
+    report.close(output.Total([judged.result], files=1, off={*selection.ignore}))
+    return ExitCode.FINISHED if judged.result.ok else ExitCode.FAILED
+
+
+def recipe_of(asked: Asked) -> Recipe:
+    """Return what a trainer gets as a recipe. Values that depend on data are unresolved, so no rule judges them."""
+    record = asked.record
+    file, _ = _place(record["line"])
+    own = record["base"] is None or bool(record["own_batches"])
+    no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
+    lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
+    return Recipe(
+        "unsloth" if record["unsloth"] else "trl",
+        parse_version(record["versions"]["trl"]),
+        record["given"],
+        record["world_size"],
+        record["train_rows"],
+        file=file,
+        lines={name: at for name, (where, at) in lines.items() if where == file and at},
+        unresolved=dict.fromkeys(record["unknown"], ""),
+        version_source=VersionSource("asked", "installed"),
+        code=LaunchedCode(
+            file, trainer=record["base"] or "", own_trainer=own, other_keys="stop", no_evaluation=no_evaluation
+        ),
+    )
+
+
+def _place(line: str) -> tuple[str, int | None]:
+    file, _, number = line.rpartition(":")
+    return file, int(number) if number.isdigit() else None
+
+
+def _describe(asked: Asked) -> Iterable[str]:
+    """Yield what was asked, how, and what is unknown."""
+    record: Mapping[str, Any] = asked.record
+    count, name = record["world_size"], record["trainer"].rpartition(".")[2]
+    version = FRAMEWORKS["trl"].traits.name_of(record["versions"]["trl"])
+    ranks = f"{count} process" + "es" * (count != 1)
+    yield f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {_how(asked)} in {asked.seconds:.1f} s"
+    if asked.assumed:
+        yield f"nothing states the number of processes, so it is taken to be {count}; --processes sets it"
+    if record["unknown"]:
+        yield f"not judged, because only the data know it: {', '.join(record['unknown'])}"
+
+
+def _how(asked: Asked) -> str:
+    return "on stand-ins" if not asked.why else f"for real ({asked.why})"

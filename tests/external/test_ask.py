@@ -1,0 +1,231 @@
+"""A user's command is asked what its trainer gets: launches as people write them, and what cannot be asked."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from grporecipe.errors import UserError
+from grposweep.external.ask import Asked, ask
+
+Ask = Callable[..., Asked]
+HEAD = """
+    from datasets import load_dataset
+    from trl import GRPOConfig, GRPOTrainer
+    def reward(completions, **_):
+        return [0.0 for _ in completions]
+    def data():
+        return load_dataset("json", data_files="train.jsonl", split="train")
+"""
+END = "GRPOTrainer(model='tiny', reward_funcs=reward, args=args, train_dataset=data()).train()\n"
+ARGPARSE = """
+    import argparse
+    p = argparse.ArgumentParser()
+    p.add_argument("--lr", type=float, default=1e-5)
+    p.add_argument("--bs", type=int, default=16)
+    a = p.parse_args()
+    args = GRPOConfig(output_dir="o", learning_rate=a.lr * 2, num_generations=4, gradient_accumulation_steps=a.bs // 8)
+    args.warmup_steps = 3
+"""
+KNOWN = """
+    import argparse
+    p = argparse.ArgumentParser()
+    p.add_argument("--learning_rate", type=float, default=1e-5)
+    p.add_argument("--output_dir", default="o")
+    a, _ = p.parse_known_args()
+    base = {"learning_rate": 0.002, "num_generations": 4}
+    args = GRPOConfig(**{**vars(a), **base})
+"""
+SECTIONS = """
+    import argparse, os, yaml
+    p = argparse.ArgumentParser()
+    p.add_argument("--config")
+    cfg = yaml.safe_load(open(p.parse_args().config))
+    args = GRPOConfig(output_dir=os.environ["OUT"], **cfg["training"])
+"""
+HF = """
+    from dataclasses import dataclass
+    from transformers import HfArgumentParser
+    @dataclass
+    class Own:
+        task: str = "a"
+    own, args = HfArgumentParser((Own, GRPOConfig)).parse_args_into_dataclasses()
+"""
+TRL = """
+    from dataclasses import dataclass
+    from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
+    @dataclass
+    class Config(GRPOConfig):
+        extra: int = 1
+        def __post_init__(self):
+            self.num_generations = 4
+            super().__post_init__()
+    class GRPOTrainer(GRPOTrainer):
+        def __init__(self, *args, note=None, **words):
+            super().__init__(*args, **words)
+    script, args, model = TrlParser((ScriptArguments, Config, ModelConfig)).parse_args_and_config()
+"""
+HYDRA = """
+    import hydra
+    @hydra.main(version_base=None, config_path=".", config_name="hydra")
+    def main(cfg):
+        args = GRPOConfig(output_dir="o", learning_rate=cfg.optim.lr, num_generations=cfg.group)
+        {end}
+    main()
+"""
+OMEGACONF = """
+    from omegaconf import OmegaConf
+    cfg = OmegaConf.merge(OmegaConf.load("hydra.yaml"), OmegaConf.from_cli())
+    args = GRPOConfig(output_dir="o", learning_rate=cfg.optim.lr, num_generations=cfg.group)
+"""
+DATA = 'args = GRPOConfig("o", num_generations=4, learning_rate=1e-4, max_steps=len(data()) // 8)'
+ACCELERATE = "python -m accelerate.commands.launch"
+LAUNCH = f"""
+    export OUT=folder
+    python -c "open('prepared.txt', 'a').write('x')"
+    {ACCELERATE} --num_processes 4 train.py --config sections.yaml
+    touch after
+"""
+SLOW = pytest.mark.slow
+
+
+def script(body: str, head: str = HEAD, end: str = END) -> str:
+    """A training script that builds its configuration in this way."""
+    own = dedent(body)
+    return dedent(head) + (own.replace("{end}", end.strip()) if "{end}" in own else own + "\n" + end)
+
+
+@pytest.fixture
+def asked(here: Path) -> Ask:
+    """``asked(script, command)``: the answer to a command in a folder with a script and its files."""
+    (here / "train.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n")
+    (here / "sections.yaml").write_text("training: {learning_rate: 3.0e-4, num_generations: 4}\n")
+    (here / "hydra.yaml").write_text("optim: {lr: 1.0e-4}\ngroup: 4\n")
+    (here / "flat.yaml").write_text("learning_rate: 2.0e-4\noutput_dir: o\n")
+    (here / "launch.sh").write_text(dedent(LAUNCH))
+
+    def answer(text: str, command: str, processes: int | None = None, **variables: str) -> Asked:
+        (here / "train.py").write_text(text)
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return ask(command, here, {"PATH": path, "HF_HUB_OFFLINE": "1", **variables}, processes)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "given", "world"),
+    [
+        (script(ARGPARSE), "python train.py --lr 1e-4",
+         {"learning_rate": 2e-4, "gradient_accumulation_steps": 2, "warmup_steps": 3}, 1),
+        (script(SECTIONS), "bash launch.sh", {"learning_rate": 3e-4, "output_dir": "folder"}, 4),
+        pytest.param(script(HF), "python train.py --output_dir o --learning_rate 1e-4 --num_generations 4",
+                     {"learning_rate": 1e-4}, 1, marks=SLOW),
+        pytest.param(script(KNOWN), "python -m torch.distributed.run --nproc_per_node 2 train.py --learning_rate 1e-4",
+                     {"learning_rate": 0.002}, 2, marks=SLOW),
+        pytest.param(script(TRL), f"{ACCELERATE} --num_processes 2 train.py --config flat.yaml --num_generations 8",
+                     {"learning_rate": 2e-4, "num_generations": 4}, 2, marks=SLOW),
+        pytest.param(script(HYDRA, end=END), "python train.py optim.lr=3e-4", {"learning_rate": 3e-4}, 1, marks=SLOW),
+        pytest.param(script(OMEGACONF), "python train.py optim.lr=3e-4", {"learning_rate": 3e-4}, 1, marks=SLOW),
+        pytest.param(script(HF), "cp train.py own.py; python -u -m own --output_dir o --learning_rate 1e-4 --num_generations 4",
+                     {"learning_rate": 1e-4}, 1, marks=SLOW),
+        pytest.param(script(SECTIONS), f"export OUT=o; {ACCELERATE} --multi_gpu train.py --config sections.yaml",
+                     {"learning_rate": 3e-4}, 3, marks=SLOW),
+    ],
+)  # fmt: skip
+def test_a_launch_is_asked_as_it_is(
+    asked: Ask, here: Path, text: str, command: str, given: dict[str, object], world: int
+) -> None:
+    """On stand-ins: every value that its trainer would get, its processes and its data; the rest of the command does not run."""
+    found = asked(text, command, processes=3, HF_HOME=str(here))
+    assert found.how == "stand-ins", found.why
+    assert given.items() <= found.record["given"].items()
+    assert found.record["world_size"] == world
+    assert str(here / "train.jsonl") in found.files
+    assert found.record["base"] == "GRPOTrainer"
+    assert (here / "prepared.txt").exists() == ("launch.sh" in command)
+    assert not (here / "after").exists()
+
+
+def test_a_value_of_the_data_is_unknown(asked: Ask) -> None:
+    """Not a number of a stand-in; what does not depend on data is known."""
+    record = asked(script(DATA), "python train.py").record
+    assert record["unknown"] == ["max_steps"]
+    assert not {"max_steps"} & {*record["given"], *record["values"]}
+    assert (record["train_rows"], record["given"]["learning_rate"]) == (None, 1e-4)
+
+
+def test_values_that_the_trainer_refuses_are_named(asked: Ask) -> None:
+    """With the message of the configuration and the line."""
+    with pytest.raises(UserError, match=r"(?s)refused at train\.py:8: ValueError: .* \(8\) must be divisible .* \(7\)"):
+        asked(script('args = GRPOConfig("o", num_generations=7)'), "python train.py")
+
+
+def test_several_trainings_are_refused(asked: Ask) -> None:
+    """A loop in the shell or in the script is more than one training."""
+    loop = script("for seed in (1, 2):\n    args = GRPOConfig('o', num_generations=4, seed=seed)", end="    " + END)
+    with pytest.raises(UserError, match=r"several GRPO trainers: a loop at train\.py:\d"):
+        asked(loop, "python train.py")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "command", "said"),
+    [
+        (
+            script("args = GRPOConfig('o')"),
+            "for S in 1 2; do python train.py; done",
+            "several GRPO trainers: 2 programs",
+        ),
+        ("import trl\nprint('hello')\n", "python train.py", "ended without building a GRPO trainer.*hello"),
+        ("", "python missing.py", "can't open file"),
+        (
+            "import trl\nraise ValueError('my own')\n",
+            "python train.py",
+            "fails before its GRPO trainer: ValueError: my own",
+        ),
+        (script("args = GRPOConfig('o')"), "env -u PYTHONPATH python train.py", "never reported its trainer"),
+    ],
+)
+def test_what_cannot_be_asked_says_why(asked: Ask, text: str, command: str, said: str) -> None:
+    """Each message names the command, and has the last lines of its output."""
+    with pytest.raises(UserError, match=f"(?s){said}"):
+        asked(text, command)
+
+
+@pytest.mark.slow
+def test_a_script_that_writes_is_asked_for_real(asked: Ask, here: Path) -> None:
+    """Nothing is written from stand-ins; for real the number of rows is known."""
+    text = script("open('rows.txt', 'w').write(str(len(data())))\nargs = GRPOConfig('o', max_steps=len(data()))")
+    found = asked(text, "python -m torch.distributed.run --nproc_per_node 2 train.py")
+    assert (found.how, (here / "rows.txt").read_text()) == ("real", "1")
+    assert "open rows.txt must not happen on stand-ins" in found.why
+    assert (found.record["given"]["max_steps"], found.record["train_rows"], found.record["world_size"]) == (1, 1, 2)
+
+
+@pytest.mark.slow
+def test_the_users_own_start_of_python_runs(asked: Ask, here: Path) -> None:
+    """A ``sitecustomize`` on the user's PYTHONPATH."""
+    (here / "site").mkdir()
+    (here / "site" / "sitecustomize.py").write_text("import os\nos.environ['OUT'] = 'theirs'\n")
+    command = f"PYTHONPATH=$PYTHONPATH:'{here / 'site'}' python train.py --config sections.yaml"
+    assert asked(script(SECTIONS), command).record["given"]["output_dir"] == "theirs"
+
+
+@pytest.mark.slow
+def test_a_notebook_is_asked_without_a_kernel(asked: Ask, here: Path) -> None:
+    """With the parameters that papermill would insert."""
+    cells = [
+        ("lr = 1e-5", ["parameters"]),
+        ("%pip install trl", []),
+        (script("args = GRPOConfig('o', learning_rate=lr)"), []),
+    ]
+    made = [{"cell_type": "code", "metadata": {"tags": tags}, "source": text} for text, tags in cells]
+    (here / "train.ipynb").write_text(json.dumps({"cells": made, "nbformat": 4}))
+    (here / "papermill").write_text("import papermill\n")
+    found = asked("", "python papermill train.ipynb out.ipynb -p lr 1e-3")
+    assert (found.how, found.record["given"]["learning_rate"]) == ("stand-ins", 1e-3)
+    assert found.record["line"].startswith("train.ipynb:")
