@@ -47,7 +47,7 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
     edit(command, "trainer = GRPO", "args.warmup_steps = int(0.5 * args.max_steps)\ntrainer = GRPO")
     ended = run(ASKED, "name=s", "-m", "optimizer.warmup_steps=0,2", "--", "bash launch.sh")
     assert ended.code == 1
-    assert "warmup_steps=0 is this trial's, but train.py:20 sets warmup_steps=1" in ended.out + ended.err
+    assert "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1" in ended.out + ended.err
     assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
 
 
@@ -74,7 +74,7 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
         (", eval_dataset=list(range(16))", "", ("lr=0.1",), "passes no eval_dataset to its trainer"),
         ("", "", ("lr=0.1", "cluster.processes=2"), "the command starts 1 processes, and cluster.processes=2"),
         ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
-        ("trainer = GRPOTrainer", "trainer = str", ("lr=0.1",), "ended without building a GRPO trainer"),
+        ("trainer = GRPOTrainer", "raise SystemExit\ntrainer = GRPOTrainer", ("lr=0.1",), "ended without building a GRPO trainer"),
         ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
         ("args = GRPOConfig(**recipe)", "args = GRPOConfig(num_generations=5)", ("lr=0.1",), "must be divisible by"),
     ],

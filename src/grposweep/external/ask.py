@@ -64,7 +64,8 @@ def ask(
 ) -> Asked:
     """Run a shell command in a folder up to its GRPO trainer: on stand-ins, and for real if that fails.
 
-    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out. ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
+    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out.
+    ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
 
     Raises UserError if the command builds no trainer or several, or if its configuration is refused.
     """

@@ -1,7 +1,7 @@
 """Run the user's own launch command as it is: a trial's values enter where it builds its configuration.
 
-``trainer.command`` is a whole command line. ``trainer.script`` with a YAML or a shell script in ``trainer.recipe`` is a short form
-of one. ``{NAME}`` in a command is replaced by the option ``trainer.args.NAME``, ``{NAME:0.1}`` has a default, and an option
+``trainer.command`` is a whole command line. ``trainer.script``, with a YAML or a shell script in ``trainer.recipe``, is short for
+one. ``{NAME}`` in a command is replaced by the option ``trainer.args.NAME``, ``{NAME:0.1}`` has a default, and an option
 without a placeholder is appended as ``--NAME value``.
 Sources: accelerate commands/launch.py, torch distributed/run.py; transformers hf_argparser.py (``--flag true``, lists as
 several values, mappings as JSON); trl scripts/utils.py TrlParser (``--config``, the command line wins).
