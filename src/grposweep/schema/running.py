@@ -24,6 +24,10 @@ class Fake:
     """Optimizer step that never ends."""
     oom_above: int | None = None
     """Completions per device above which memory runs out."""
+    gpu: str | None = key(None, newer=True)
+    """Folder that stands for a GPU: the file ``total`` holds its GiB, other files those that the process of that number holds."""
+    memory_gib: float = key(0.0, newer=True)
+    """GiB that a trial holds there: half in its attempt's first step, all from the second on."""
 
 
 @dataclass

@@ -123,6 +123,7 @@ class TrialFolder:
             return  # no attempt, or one without a result yet
         failure, ended = self.failure, AttemptEventKind.ENDED
         decided = {"failure": failure.name, "step": failure.step, "again": failure.again, "nodes": failure.nodes}
+        decided |= {"needs_gib": failure.needs_gib}
         self.note_attempt(begun.number, ended, code=result.exit_code, killed=False, unseen=True, **decided)
 
     def evaluations(self, metric: str) -> dict[int, float]:

@@ -156,7 +156,7 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         valid=len(queue.valid_points),
         seeds=search.seeds,
         leaders=search.leaders,
-        waiting={str(number): why for number, why in waits.items() if why},
+        waiting={str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why},
         notice=controller.trouble,
         rests=controller.rests,
     )

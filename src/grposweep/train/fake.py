@@ -5,14 +5,18 @@ The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so 
 
 import json
 import math
+import os
 import random
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from grporecipe.files import write_json
+from grporecipe.files import write_json, write_text
+from grposweep.process import exists
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
+from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import find_objective
 
@@ -23,12 +27,24 @@ def train(attempt: Attempt) -> Outcome:
     """Walk through the steps; the other ranks wait for rank 0's word."""
     if not attempt.is_main:
         return _follow(attempt)
+    try:
+        return _train(attempt)
+    finally:
+        if attempt.experiment.trainer.fake.gpu is not None:
+            _own_memory(attempt.experiment.trainer.fake.gpu).unlink(missing_ok=True)
+
+
+def _train(attempt: Attempt) -> Outcome:
     fake, step = attempt.experiment.trainer.fake, _resume(attempt)
     if step == 0 and attempt.experiment.schedule.eval_at_start:
         _evaluate(attempt, 0)
+    share = 0.5
     while step < attempt.total:
         step += 1
         _misbehave(attempt, step)
+        if fake.gpu is not None:
+            _hold_memory(fake.gpu, fake.memory_gib * share)
+            share = 1.0
         time.sleep(fake.step_seconds)
         lr = attempt.experiment.lr
         attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": lr})
@@ -69,6 +85,30 @@ def _misbehave(attempt: Attempt, step: int) -> None:
     if fake.hang_at is not None and step >= fake.hang_at:
         while True:  # deaf to SIGTERM, as a hung collective is
             time.sleep(3600)
+
+
+def _own_memory(gpu: str) -> Path:
+    return Path(gpu) / str(os.getpid())
+
+
+def _hold_memory(gpu: str, wanted: float) -> None:
+    """Hold this many GiB of a folder that stands for a GPU. Raises RuntimeError in torch's words if they do not fit."""
+    held, total = {}, float((Path(gpu) / "total").read_text())
+    for path in Path(gpu).glob("[0-9]*"):
+        with suppress(FileNotFoundError):  # its process has just ended
+            held[int(path.name)] = float(path.read_text()) if exists(int(path.name)) else 0.0
+    own, trials = held.pop(os.getpid(), 0.0), watchdog.gpu_trials()
+    asked, free = wanted - own, total - own - sum(held.values())
+    if asked > free or wanted > total / trials:
+        listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
+        allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
+        raise RuntimeError(
+            f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
+            f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process has {own:.2f} GiB memory in use. "
+            f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+            "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+        )
+    write_text(_own_memory(gpu), f"{wanted}")
 
 
 def _save(attempt: Attempt, step: int) -> str:
