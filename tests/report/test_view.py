@@ -202,7 +202,7 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     with console.capture() as shown:
         console.print(status_screen(view))
     text = " ".join(shown.get().split())
-    assert f"2 trials: crashed; trial 0: {view.trials[0].reason}" in text
+    assert f"trials 0, 1: crashed: {view.trials[0].reason}" in text
     assert "no trial has finished spent" in text
     with pytest.raises(UserError, match="no finished trial, so none"):
         view.trial("best")

@@ -78,12 +78,16 @@ class Shortage:
 
 
 def find_shortage(
-    texts: Iterable[str], read_now: Callable[[], Sequence[GpuMemory]], owns: Callable[[int], bool]
+    texts: Iterable[str],
+    read_now: Callable[[], Sequence[GpuMemory]],
+    owns: Callable[[int], bool],
+    is_alone: bool = True,
 ) -> Shortage | None:
     """Return why an attempt ran out of GPU memory; None if neither a text nor its GPUs say.
 
     ``read_now`` returns the memory of its GPUs after its end. It is called if no text states sizes, as when a CUDA library or a
-    start on a full GPU fails; then the attempt needs more than is free now. ``owns``: whether a process is this sweep's.
+    start on a full GPU fails; then the attempt needs more than is free now. ``owns``: whether a process is this sweep's. ``is_alone``: an attempt has one
+    process on a GPU.
     """
     found = read_out_of_memory(texts)
     if found is None:
@@ -92,7 +96,7 @@ def find_shortage(
         found = max(full, key=lambda one: find_others(one, owns).gib, default=None)
         if found is None or not was_crowded_out(found, find_others(found, owns)):
             return None
-    others = find_others(found, owns)
+    others = find_others(found, owns) if is_alone or found.own is not None else Held()
     return Shortage(describe(found, others), found.needs if was_crowded_out(found, others) else None)
 
 
@@ -150,9 +154,9 @@ def describe(found: OutOfMemory, others: Held) -> str:
     if found.used and (limit := found.allowed or found.total) is not None:
         whose = "its" if found.allowed else "the GPU's"
         parts.append(f"{found.used:.3g} of {whose} {limit:.3g} GiB in use")
+    if found.asked is not None and not was_crowded_out(found, others):
+        parts.append(f"{found.asked:.3g} GiB more asked for")
     if others.gib * MIB_OF_GIB > BUSY_MIB:
         at_least = "" if others.processes else "at least "
         parts.append(f"{at_least}{describe_holders(others.gib, others.processes)}")
-    elif found.asked is not None:
-        parts.append(f"{found.asked:.3g} GiB more asked for")
     return ": ".join(filter(None, (Failure.GPU_MEMORY.label, ", ".join(parts))))

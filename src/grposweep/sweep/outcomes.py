@@ -73,9 +73,10 @@ def _find_shortage(
     if launcher is None:
         return None
     # Processes of an external program end with it, those of an earlier controller's trials with that controller.
-    owns = partial(launcher.owns, ended=running.end is None or is_external(verdict.experiment.trainer.kind))
+    is_program = is_external(verdict.experiment.trainer.kind)
+    owns = partial(launcher.owns, ended=running.end is None or is_program)
     texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
-    return find_shortage(texts, partial(launcher.gpu_memory, running.job_id), owns)
+    return find_shortage(texts, partial(launcher.gpu_memory, running.job_id), owns, is_alone=not is_program)
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:
