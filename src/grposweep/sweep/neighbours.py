@@ -86,8 +86,8 @@ def find_shortage(
     """Return why an attempt ran out of GPU memory; None if neither a text nor its GPUs say.
 
     ``read_now`` returns the memory of its GPUs after its end. It is called if no text states sizes, as when a CUDA library or a
-    start on a full GPU fails; then the attempt needs more than is free now. ``owns``: whether a process is this sweep's. ``is_alone``: an attempt has one
-    process on a GPU.
+    start on a full GPU fails; then the attempt needs more than is free now. ``owns``: whether a process is this sweep's.
+    ``is_alone``: an attempt has one process on a GPU.
     """
     found = read_out_of_memory(texts)
     if found is None:

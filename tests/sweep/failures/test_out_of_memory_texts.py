@@ -54,7 +54,8 @@ OURS = {77, 78}
         ),
         (  # alone on its GPU, in a container
             f"{ASKED}. {NEW} Process 4022 has 79.16 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by "
-            "PyTorch, with 36.00 MiB allocated in private pools (e.g., CUDA Graphs), and 8.00 GiB is reserved by PyTorch but unallocated.",
+            "PyTorch, with 36.00 MiB allocated in private pools (e.g., CUDA Graphs), and 8.00 GiB is reserved by PyTorch but "
+            "unallocated.",
             "78.6 of the GPU's 79.2 GiB in use, 0.5 GiB more asked for",
             None,
         ),
