@@ -212,7 +212,7 @@ def test_as_many_trials_start_as_fit_beside_the_neighbour(local: Local, gpu: Gpu
     for number in range(2):
         local.submit(job(tmp_path / f"{number}", 18))
     with pytest.raises(
-        GpuBusy, match=rf"40 GiB held by process {gpu.neighbour.pid}, not ours; it needs 18 GiB, 40 are"
+        GpuBusy, match=rf"40 GiB held by process {gpu.neighbour.pid}, not ours; it needs 18 GiB, 4 are free"
     ):
         local.submit(job(tmp_path / "2", 18))
     gpu.leave()
@@ -237,3 +237,26 @@ def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(local: Local
         GpuBusy, match="GPU 0: 70 GiB held by processes that cannot be listed here, not ours; it needs 18"
     ):
         local.submit(job(tmp_path / "0", 18))
+
+
+def test_a_program_of_the_desktop_is_not_waited_for(local: Local, gpu: Gpu, tmp_path: Path) -> None:
+    """It stays. An estimate that lacks a little of the whole GPU may be too high, and a trial that fails for it is too large."""
+    gpu.take(2)
+    local.submit(job(tmp_path / "0", 20))
+    (gpu.folder / "0hidden").write_text("3")
+    for number in range(1, 4):
+        local.submit(job(tmp_path / f"{number}", 20, crowded=True))
+
+
+def test_a_trial_that_was_crowded_out_waits_for_ours_where_processes_have_other_ids(
+    local: Local, gpu: Gpu, tmp_path: Path
+) -> None:
+    """In a container it is not known who holds what, so the wait may be for the sweep's own trials, which end."""
+    first = local.submit(job(tmp_path / "0", 18))
+    (gpu.folder / "0hidden").write_text("75")
+    local.submit(job(tmp_path / "1", 18))
+    with pytest.raises(
+        GpuBusy, match="75 GiB in use by this sweep's trials and by processes that cannot be listed here"
+    ):
+        local.submit(job(tmp_path / "2", 18, crowded=True))
+    assert local.poll(first) is None

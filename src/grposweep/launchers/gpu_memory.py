@@ -2,13 +2,16 @@
 
 import os
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from grposweep.process import exists
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 BUSY_MIB = 300  # of one process; torch's CUDA context takes more, a desktop program's less
 BUSY_SHARE = 0.2  # of a GPU's memory; less may be a display's. In a container the processes of others cannot be listed
+SMALL_SHARE = 0.05  # of a GPU's memory, as desktop programs hold; a trial that lacks so little is too large itself
 MIB_OF_GIB = 1024
 TIMEOUT_SECONDS = 60.0  # without its persistence daemon a driver takes seconds to load
 NO_DEVICES = "No devices were found"  # nvidia-smi's message if the driver works but there is no GPU; it still fails
@@ -48,6 +51,43 @@ def read_memory(gpus: Collection[str]) -> dict[str, GpuMemory]:
         held = {int(pid): mib(size) / MIB_OF_GIB for pid, size in listed} if is_known else {}
         found |= dict.fromkeys(own, GpuMemory(mib(total) / MIB_OF_GIB, mib(used) / MIB_OF_GIB, held))
     return found
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The processes of others that leave an attempt too little memory, in one line, and their ids as far as they are listed."""
+
+    text: str
+    processes: tuple[int, ...] = ()
+
+
+def find_holders(
+    memory: GpuMemory, owns: Callable[[int], bool], running: Sequence[float], needed: float, was_crowded_out: bool
+) -> Holders | None:
+    """Return who holds the memory that an attempt needs on a GPU; None if it fits, or if others are not the reason.
+
+    ``needed``, and ``running`` of the sweep's attempts there, are GiB, 0 if not known; running attempts may still grow to it. If
+    they alone take too much, others are not the reason, unless others have crowded an attempt of the trial out before. Until then
+    only an estimate says that it does not fit, and others must hold much.
+    """
+    others = {pid: gib for pid, gib in memory.held.items() if not owns(pid)}
+    ours = sum(memory.held.values()) - sum(others.values())
+    # In a container nvidia-smi may list no processes, or by ids that are not valid here.
+    is_listed = not running or ours > 0 or any(map(exists, memory.held))
+    free = memory.free - (max(sum(running) - ours, 0.0) if is_listed else 0.0)
+    tail = f"; it needs {needed:.3g} GiB, {max(free, 0.0):.3g} are free"
+    if needed <= free:
+        return None
+    if not is_listed:
+        text = f"{memory.used:.3g} GiB in use by this sweep's trials and by processes that cannot be listed here"
+        return Holders(text + tail) if was_crowded_out else None
+    listed = {pid: gib for pid, gib in others.items() if gib * MIB_OF_GIB > BUSY_MIB}
+    unlisted = memory.used - ours - sum(others.values())
+    foreign = sum(listed.values()) + (unlisted if unlisted > BUSY_SHARE * memory.total else 0.0)
+    least = memory.total * (SMALL_SHARE if was_crowded_out else BUSY_SHARE)
+    if foreign <= least or not (was_crowded_out or needed <= free + foreign):
+        return None
+    return Holders(describe_holders(foreign, sorted(listed)) + tail, tuple(sorted(listed)))
 
 
 def describe_holders(gib: float, processes: Sequence[int]) -> str:

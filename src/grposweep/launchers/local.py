@@ -28,11 +28,11 @@ from grposweep.launchers.base import (
 from grposweep.launchers.gpu_memory import (
     BUSY_MIB,
     BUSY_SHARE,
-    MIB_OF_GIB,
     VISIBLE,
     GpuMemory,
+    Holders,
     ancestors,
-    describe_holders,
+    find_holders,
     mib,
     query,
     read_memory,
@@ -312,36 +312,17 @@ class Local(Launcher):
         """
         if job.needs_gib is None:
             return set()
-        memory = read_memory({self._gpus[place] for place in self._free})
-        found = {name: why for name in memory if (why := self._find_holders(name, memory[name], job)) is not None}
+        found: dict[str, Holders] = {}
+        for name, memory in read_memory({self._gpus[place] for place in self._free}).items():
+            running = [group.needs_gib for group in self._groups.values() if group.gpus and name in group.names]
+            needed = min(job.needs_gib, memory.total / self.share)
+            if (holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)) is not None:
+                found[name] = holders
         places = {place for place in self._free if self._gpus[place] in found}
         if len(self._free) - len(places) < count:
-            name, (gib, processes) = next(iter(found.items()))
-            needed = f"it needs {job.needs_gib:.3g} GiB, {max(memory[name].free, 0):.3g} are free"
-            raise GpuBusy(f"GPU {name}: {describe_holders(gib, processes)}; {needed}", f"{name} {processes}")
+            name, holders = next(iter(found.items()))
+            raise GpuBusy(f"GPU {name}: {holders.text}", f"{name} {holders.processes}")
         return places
-
-    def _find_holders(self, name: str, memory: GpuMemory, job: Job) -> tuple[float, list[int]] | None:
-        """Return the GiB that other processes hold and their ids, if an attempt does not fit because of them; otherwise None.
-
-        What running attempts are known to need counts as taken. If they alone take too much, the attempt starts as without other
-        processes, unless such processes have ended one of its attempts.
-        """
-        running = [each for each in self._groups.values() if each.gpus and name in each.names]
-        others = {pid: gib for pid, gib in memory.held.items() if not self.owns(pid)}
-        ours = sum(memory.held.values()) - sum(others.values())
-        # In a container nvidia-smi may list no processes, or by ids that are not valid here.
-        is_listed = not running or ours > 0 or any(map(exists, memory.held))
-        growing = max(sum(each.needs_gib for each in running) - ours, 0.0) if is_listed else 0.0
-        free, foreign = memory.free - growing, memory.used - ours
-        needed = min(job.needs_gib or 0.0, memory.total / self.share)
-        if needed <= free:
-            return None
-        if not is_listed:
-            return (memory.used, []) if job.was_crowded_out else None
-        if foreign <= BUSY_MIB / MIB_OF_GIB or not (job.was_crowded_out or needed <= free + foreign):
-            return None
-        return foreign, sorted(pid for pid, gib in others.items() if gib * MIB_OF_GIB > BUSY_MIB)
 
     @property
     def sees_memory(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grporecipe.memory.estimate import CONTEXT, GIB
-from grposweep.launchers.gpu_memory import BUSY_MIB, BUSY_SHARE, MIB_OF_GIB, GpuMemory, describe_holders
+from grposweep.launchers.gpu_memory import BUSY_MIB, BUSY_SHARE, MIB_OF_GIB, SMALL_SHARE, GpuMemory, describe_holders
 from grposweep.storage.results import Failure
 
 _SIZE = r"([\d.]+ (?:bytes|[KMGT]iB))"
@@ -141,7 +141,8 @@ def find_others(found: OutOfMemory, owns: Callable[[int], bool]) -> Held:
 
 def was_crowded_out(found: OutOfMemory, others: Held) -> bool:
     """Return whether the process would have got what it asked for if others had held nothing."""
-    if others.gib * MIB_OF_GIB <= BUSY_MIB or found.asked is None or found.free is None:
+    least = max(BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (found.total or 0.0) if others.processes else 0.0)
+    if others.gib <= least or found.asked is None or found.free is None:
         return False
     mine = found.reserved if found.reserved is not None else found.own
     is_within = found.allowed is None or (mine is not None and mine + found.asked <= found.allowed)
