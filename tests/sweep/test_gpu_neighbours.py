@@ -1,4 +1,4 @@
-"""Sweeps beside other processes on a GPU. A folder stands for the GPU: nvidia-smi and the fake trainer read and write it."""
+"""Sweeps on a GPU that others use as well. A folder stands for the GPU: nvidia-smi and the fake trainer read it."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ FAKE = (
 NVIDIA_SMI = """#!{python}
 import os, pathlib, sys
 gpu = pathlib.Path({gpu!r})
-held = {{path.name: float(path.read_text()) for path in gpu.glob("[0-9]*")}}
-held = {{pid: gib for pid, gib in held.items() if pid.endswith("hidden") or os.path.exists("/proc/" + pid)}}
+held = {{path.name: float(path.read_text()) for path in gpu.iterdir() if os.path.exists("/proc/" + path.name)}}
+hidden = float((gpu / "hidden").read_text()) if (gpu / "hidden").exists() else 0
 total = float((gpu / "total").read_text())
 for pid, gib in held.items() if "compute-apps" in sys.argv[1] else ():
-    print(*[f"GPU-a, {{pid}}, {{gib * 1024:.0f}}"] * pid.isdigit(), sep="\\n", end="\\n" * pid.isdigit())
+    print(f"GPU-a, {{pid}}, {{gib * 1024:.0f}}")
 values = {{"index": "0", "uuid": "GPU-a", "name": "H100", "mig.mode.current": "Disabled"}}
-values |= {{"memory.used": f"{{sum(held.values()) * 1024:.0f}}", "memory.total": f"{{total * 1024:.0f}}"}}
+values |= {{"memory.used": f"{{(sum(held.values()) + hidden) * 1024:.0f}}", "memory.total": f"{{total * 1024:.0f}}"}}
 if "query-gpu" in sys.argv[1]:
     print(", ".join(values[name] for name in sys.argv[1].split("=")[1].split(",")))
 """
@@ -60,7 +60,8 @@ class Gpu:
 
     def words(self, gib: float) -> tuple[str, ...]:
         """A sweep whose trials need so much of it."""
-        return (*FAKE, f"trainer.fake.gpu={self.folder}", f"trainer.fake.memory_gib={gib}")
+        (self.folder / "needs").write_text(str(gib))
+        return (*FAKE, f"+cluster.environment.FAKE_GPU={self.folder}")
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def log_of(here: Path) -> str:
 
 def once_it_waits(here: Path, act: Callable[[], object], times: int = 1) -> threading.Thread:
     """Act in another thread once the log says so often that a trial waits."""
-    thread = threading.Thread(target=lambda: (wait_for(lambda: log_of(here).count("waits. ") >= times), act()))
+    thread = threading.Thread(target=lambda: (wait_for(lambda: log_of(here).count("waits. ") >= times, 60), act()))
     thread.start()
     return thread
 
@@ -150,7 +151,7 @@ def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep: Sw
     assert read(trials(folder)[0] / "result.json")["status"] == "finished"
 
 
-def test_trials_that_share_a_gpu_beside_a_neighbour_all_finish(gpu: Gpu, sweep: Sweep) -> None:
+def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep: Sweep) -> None:
     """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail wait for the others."""
     gpu.take(40)
     share = ("cluster.trials_per_gpu=4", "trainer.fake.step_seconds=0.1")
@@ -206,7 +207,7 @@ def job(folder: Path, needs: float | None, crowded: bool = False) -> Job:
     return Job(folder, 0, Cluster(), needs_gib=needs, was_crowded_out=crowded)
 
 
-def test_as_many_trials_start_as_fit_beside_the_neighbour(local: Local, gpu: Gpu, tmp_path: Path) -> None:
+def test_as_many_trials_start_as_fit_with_the_neighbour(local: Local, gpu: Gpu, tmp_path: Path) -> None:
     """By what they need, not by what they hold yet; the next one starts when the neighbour has left."""
     gpu.take(40)
     for number in range(2):
@@ -232,7 +233,7 @@ def test_without_neighbours_and_without_a_known_need_trials_start_as_ever(
 
 def test_a_neighbour_whose_processes_cannot_be_listed_is_waited_for(local: Local, gpu: Gpu, tmp_path: Path) -> None:
     """In a container: nothing of ours runs, and memory is used."""
-    (gpu.folder / "0hidden").write_text("70")
+    (gpu.folder / "hidden").write_text("70")
     with pytest.raises(
         GpuBusy, match="GPU 0: 70 GiB held by processes that cannot be listed here, not ours; it needs 18"
     ):
@@ -243,7 +244,7 @@ def test_a_program_of_the_desktop_is_not_waited_for(local: Local, gpu: Gpu, tmp_
     """It stays. An estimate that lacks a little of the whole GPU may be too high, and a trial that fails for it is too large."""
     gpu.take(2)
     local.submit(job(tmp_path / "0", 20))
-    (gpu.folder / "0hidden").write_text("3")
+    (gpu.folder / "hidden").write_text("3")
     for number in range(1, 4):
         local.submit(job(tmp_path / f"{number}", 20, crowded=True))
 
@@ -253,7 +254,7 @@ def test_a_trial_that_was_crowded_out_waits_for_ours_where_processes_have_other_
 ) -> None:
     """In a container it is not known who holds what, so the wait may be for the sweep's own trials, which end."""
     first = local.submit(job(tmp_path / "0", 18))
-    (gpu.folder / "0hidden").write_text("75")
+    (gpu.folder / "hidden").write_text("75")
     local.submit(job(tmp_path / "1", 18))
     with pytest.raises(
         GpuBusy, match="75 GiB in use by this sweep's trials and by processes that cannot be listed here"

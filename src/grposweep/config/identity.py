@@ -113,8 +113,7 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
     """Return the keys of the trainer that can change a trial's numbers. Files of an external trainer enter by content."""
-    fake = {name: value for name, value in asdict(trainer.fake).items() if name not in ("gpu", "memory_gib")}
-    content: dict[str, Any] = {"kind": trainer.kind, "fake": fake}
+    content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
     content |= {"args": trainer.args} if trainer.args else {}
     content |= {"fork": trainer.fork} if trainer.fork else {}

@@ -6,8 +6,7 @@ its documentation; its metadata (`grposweep.schema.learning.key`) says what it s
 
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 from typing import Any, get_type_hints
 
 from grposweep.schema.learning import (
@@ -138,7 +137,6 @@ def starts_own_server(generation: Generation) -> bool:
 def drop_newer(content: dict[str, Any]) -> None:
     """Remove the newer keys that have their defaults from an experiment as nested dicts (``asdict``)."""
     for path in keys_with("newer"):
-        *sections, name = path.split(".")
-        section = reduce(getitem, sections, content)
-        if section[name] == default_of(path):
-            del section[name]
+        section, name = path.split(".")
+        if content[section][name] == default_of(path):
+            del content[section][name]

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from grporecipe.files import write_json, write_text
@@ -20,6 +19,7 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import find_objective
 
+FAKE_GPU = "FAKE_GPU"  # the variable with the folder that stands for a GPU
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
 
 
@@ -27,24 +27,14 @@ def train(attempt: Attempt) -> Outcome:
     """Walk through the steps; the other ranks wait for rank 0's word."""
     if not attempt.is_main:
         return _follow(attempt)
-    try:
-        return _train(attempt)
-    finally:
-        if attempt.experiment.trainer.fake.gpu is not None:
-            _own_memory(attempt.experiment.trainer.fake.gpu).unlink(missing_ok=True)
-
-
-def _train(attempt: Attempt) -> Outcome:
     fake, step = attempt.experiment.trainer.fake, _resume(attempt)
     if step == 0 and attempt.experiment.schedule.eval_at_start:
         _evaluate(attempt, 0)
-    share = 0.5
     while step < attempt.total:
         step += 1
         _misbehave(attempt, step)
-        if fake.gpu is not None:
-            _hold_memory(fake.gpu, fake.memory_gib * share)
-            share = 1.0
+        if gpu := os.environ.get(FAKE_GPU):
+            _hold_memory(Path(gpu))
         time.sleep(fake.step_seconds)
         lr = attempt.experiment.lr
         attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": lr})
@@ -87,17 +77,17 @@ def _misbehave(attempt: Attempt, step: int) -> None:
             time.sleep(3600)
 
 
-def _own_memory(gpu: str) -> Path:
-    return Path(gpu) / str(os.getpid())
+def _hold_memory(gpu: Path) -> None:
+    """Hold half of what a trial needs in its attempt's first step, and all of it later.
 
-
-def _hold_memory(gpu: str, wanted: float) -> None:
-    """Hold this many GiB of a folder that stands for a GPU. Raises RuntimeError in torch's words if they do not fit."""
-    held, total = {}, float((Path(gpu) / "total").read_text())
-    for path in Path(gpu).glob("[0-9]*"):
-        with suppress(FileNotFoundError):  # its process has just ended
-            held[int(path.name)] = float(path.read_text()) if exists(int(path.name)) else 0.0
-    own, trials = held.pop(os.getpid(), 0.0), watchdog.gpu_trials()
+    A folder stands for the GPU: the files ``total`` and ``needs`` hold GiB, and others what the process of that number holds.
+    Raises RuntimeError in torch's words if it does not fit.
+    """
+    total, needs, trials = *(float((gpu / name).read_text()) for name in ("total", "needs")), watchdog.gpu_trials()
+    files = [path for path in gpu.iterdir() if path.name.isdigit() and exists(int(path.name))]
+    held = {int(path.name): float(path.read_text()) for path in files}
+    own = held.pop(os.getpid(), 0.0)
+    wanted = needs if own else needs / 2
     asked, free = wanted - own, total - own - sum(held.values())
     if asked > free or wanted > total / trials:
         listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
@@ -108,7 +98,7 @@ def _hold_memory(gpu: str, wanted: float) -> None:
             f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
             "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
         )
-    write_text(_own_memory(gpu), f"{wanted}")
+    write_text(gpu / str(os.getpid()), f"{wanted}")
 
 
 def _save(attempt: Attempt, step: int) -> str:
