@@ -82,6 +82,8 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
     folder, held = place.jobs[0].folder, "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours"
     steps = [line["step"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
     assert steps == ["elsewhere", "elsewhere", "fail"]
+    needs = [line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
+    assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]  # what was free did not suffice
     assert read(folder / "result.json")["failure"]["message"] == f"out of GPU memory: {held}"
     assert controller.outcomes.news[0] == f"trial 0: out of GPU memory: {held}; it continues from its last checkpoint"
     assert not (folder / "healed.json").exists()

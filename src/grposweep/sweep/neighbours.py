@@ -24,6 +24,9 @@ _STATED = {
     "allocated": (rf"Of the allocated memory {_SIZE} is allocated by PyTorch",),
     "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
+_ENGINE = re.compile(  # of a worker of vLLM at its start
+    r"Free memory on device .* on startup is less than desired GPU memory utilization \([\d.]+, ([\d.]+) GiB\)"
+)
 _PROCESS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 
 
@@ -77,27 +80,37 @@ class Shortage:
         return self.needs_gib is not None
 
 
-def find_shortage(
-    texts: Iterable[str],
-    read_now: Callable[[], Sequence[GpuMemory]],
-    owns: Callable[[int], bool],
-    is_alone: bool = True,
-) -> Shortage | None:
+Read = Callable[[], Sequence[GpuMemory]]  # the memory of an attempt's GPUs, after its end
+Owns = Callable[[int], bool]  # whether a process is this sweep's
+
+
+def find_shortage(texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bool = True) -> Shortage | None:
     """Return why an attempt ran out of GPU memory; None if neither a text nor its GPUs say.
 
-    ``read_now`` returns the memory of its GPUs after its end. It is called if no text states sizes, as when a CUDA library or a
-    start on a full GPU fails; then the attempt needs more than is free now. ``owns``: whether a process is this sweep's.
-    ``is_alone``: an attempt has one process on a GPU.
+    ``read_now`` is called if no text states sizes, as when a CUDA library or a start on a full GPU fails. ``is_alone``: an
+    attempt has one process on a GPU.
     """
     found = read_out_of_memory(texts)
     if found is None:
-        margin = BUSY_MIB / MIB_OF_GIB
-        full = [OutOfMemory(now.free + margin, now.total, now.free, 0.0, held=now.held) for now in read_now()]
-        found = max(full, key=lambda one: find_others(one, owns).gib, default=None)
-        if found is None or not was_crowded_out(found, find_others(found, owns)):
-            return None
+        return _judge_now(read_now, owns)
     others = find_others(found, owns) if is_alone or found.own is not None else Held()
     return Shortage(describe(found, others), found.needs if was_crowded_out(found, others) else None)
+
+
+def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) -> Shortage | None:
+    """Return why vLLM did not start for lack of memory, if others hold it; None for any other text, and if they do not."""
+    stated = next((found for text in texts if (found := _ENGINE.search(text))), None)
+    return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
+
+
+def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shortage | None:
+    """Judge by the GPUs as they are now; None if others hold little. Without a known need it is more than what is free now."""
+    margin = BUSY_MIB / MIB_OF_GIB
+    full = [OutOfMemory(needs or now.free + margin, now.total, now.free, 0.0, held=now.held) for now in read_now()]
+    found = max(full, key=lambda one: find_others(one, owns).gib, default=None)
+    if found is None or not was_crowded_out(found, others := find_others(found, owns)):
+        return None
+    return Shortage(describe(found, others), found.needs)
 
 
 def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
@@ -124,8 +137,8 @@ def _gib(size: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-def find_others(found: OutOfMemory, owns: Callable[[int], bool]) -> Held:
-    """Return what processes of others held for certain. ``owns``: whether a process is this sweep's."""
+def find_others(found: OutOfMemory, owns: Owns) -> Held:
+    """Return what processes of others held for certain."""
     if found.own is not None:
         others = {pid: gib for pid, gib in found.held.items() if not owns(pid)}
         return Held(sum(others.values()), tuple(sorted(others)))

@@ -22,10 +22,11 @@ from grposweep.storage.results import Failure, FailureReport, TrialResult, Trial
 from grposweep.sweep.attempts import RunningAttempt
 from grposweep.sweep.failures import Evidence, Step, classify_failure, is_epidemic, next_step, read_evidence
 from grposweep.sweep.log import about
-from grposweep.sweep.neighbours import Shortage, find_shortage
+from grposweep.sweep.neighbours import Shortage, find_shortage, find_shortage_of_engine
 from grposweep.sweep.oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
+MORE = 1.1  # times the GPU memory that was too little is waited for next
 UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)  # steps after which a trial continues, now or later
 
 
@@ -35,7 +36,8 @@ def decide_retry(
     """Classify a failed attempt and choose: retry, heal or fail.
 
     With ``again`` the launcher took the attempt away, or others held the GPU memory that it needed. This is not a failure of the
-    trial. The launcher counts the former, and waits before the latter if it sees the memory; else their number is limited.
+    trial. The launcher counts the former. Before an attempt after the latter it waits if it sees the memory; else their number is
+    limited.
     The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
     """
     folder = running.folder
@@ -46,8 +48,10 @@ def decide_retry(
     reopened = max((n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0)
     past = [Failure(event.failure) for event in events[reopened:] if event.failure and not event.again]
     shortage = None
+    if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION) and launcher is not None:
+        shortage = _find_shortage(running, verdict, evidence, launcher, failure)
+        failure = Failure.GPU_MEMORY if shortage is not None else failure
     if failure is Failure.GPU_MEMORY:
-        shortage = _find_shortage(running, verdict, evidence, launcher)
         report = replace(report, message=(shortage.text if shortage else "") or report.message.partition("\n")[0])
     if end.again:
         step = Step.RETRY
@@ -55,7 +59,9 @@ def decide_retry(
         taken, limit = sum(bool(event.again) for event in events[reopened:]), verdict.experiment.cluster.requeue_limit
         sees = launcher is not None and launcher.sees_memory
         step = Step.RETRY if sees else Step.ELSEWHERE if taken < limit else Step.FAIL
-        report = replace(report, needs_gib=shortage.needs_gib, again=step is not Step.FAIL)
+        before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
+        needs = max(shortage.needs_gib or 0.0, MORE * before)  # it did not suffice
+        report = replace(report, needs_gib=round(needs, 3), again=step is not Step.FAIL)
     elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
         step = Step.FAIL  # the launcher has given it up
     else:
@@ -67,16 +73,20 @@ def decide_retry(
 
 
 def _find_shortage(
-    running: RunningAttempt, verdict: ValidationResult, evidence: Evidence, launcher: Launcher | None
+    running: RunningAttempt, verdict: ValidationResult, evidence: Evidence, launcher: Launcher, failure: Failure
 ) -> Shortage | None:
-    """Return what is known of an attempt that ran out of GPU memory: by its messages, else by its GPUs as they are now."""
-    if launcher is None:
-        return None
+    """Return what is known of an attempt that ran out of GPU memory: by its messages, else by its GPUs as they are now.
+
+    That vLLM does not start is a mistake of the configuration, unless others hold the memory.
+    """
     # Processes of an external program end with it, those of an earlier controller's trials with that controller.
     is_program = is_external(verdict.experiment.trainer.kind)
     owns = partial(launcher.owns, ended=running.end is None or is_program)
     texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
-    return find_shortage(texts, partial(launcher.gpu_memory, running.job_id), owns, is_alone=not is_program)
+    read_now = partial(launcher.gpu_memory, running.job_id)
+    if failure is not Failure.GPU_MEMORY:
+        return find_shortage_of_engine(texts, read_now, owns)
+    return find_shortage(texts, read_now, owns, is_alone=not is_program)
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:

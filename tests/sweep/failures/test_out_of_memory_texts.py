@@ -3,7 +3,7 @@
 import pytest
 
 from grposweep.launchers.gpu_memory import GpuMemory
-from grposweep.sweep.neighbours import find_shortage
+from grposweep.sweep.neighbours import find_shortage, find_shortage_of_engine
 
 NEW = "GPU 0 has a total capacity of 79.18 GiB of which 20.00 MiB is free."
 TORCH = (
@@ -94,3 +94,18 @@ def test_without_a_list_of_processes_a_program_of_several_is_not_taken_for_other
     found = find_shortage([text], tuple, OURS.__contains__, is_alone=False)
     assert found is not None
     assert found.needs_gib is None
+
+
+def test_vllm_that_does_not_start_because_of_others_is_short_of_memory() -> None:
+    """Without others its setting is a mistake, and so is any other text of a configuration."""
+    text = (
+        "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired GPU memory utilization "
+        "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+    )
+    busy, ours = GpuMemory(47.38, 16, {1218: 16}), GpuMemory(47.38, 16, {77: 16})
+    found = find_shortage_of_engine([text], lambda: [busy], OURS.__contains__)
+    assert found is not None
+    assert found.text == "out of GPU memory: 16 GiB held by process 1218, not ours"
+    assert found.needs_gib == 45.01
+    assert find_shortage_of_engine([text], lambda: [ours], OURS.__contains__) is None
+    assert find_shortage_of_engine(["ValueError: another"], lambda: [busy], OURS.__contains__) is None
