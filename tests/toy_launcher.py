@@ -24,6 +24,11 @@ from grposweep.sweep.resume import open_study
 from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.train.records import MetricsFile
 
+CROWDED = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB is free. Process "
+    "1218 has 24.00 GiB memory in use. Including non-PyTorch memory, this process has 54.05 GiB memory in use."
+)
+
 
 class Died(BaseException):
     """The controller's process is gone."""
@@ -135,7 +140,7 @@ class Place(Launcher):
 
 def _leave(folder: Path, attempt: int, how: str) -> End:
     """The result of an attempt that ended in a certain way, and what its place says of it."""
-    messages = {"crash": "a bug", "memory": "CUDA out of memory. Tried to allocate 2.00 GiB"}
+    messages = {"crash": "a bug", "memory": "CUDA out of memory. Tried to allocate 2.00 GiB", "crowded": CROWDED}
     if how == "unmeasured":
         failure = {"kind": "unknown_metric", "message": "no evaluation reported it", "last_lines": []}
         write_json(folder / "result.json", {"status": "failed", "attempt": attempt, "failure": failure})

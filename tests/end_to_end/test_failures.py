@@ -45,7 +45,7 @@ def test_an_attempt_out_of_gpu_memory_continues_in_smaller_micro_batches(run: Ru
     assert read(trial / "result.json")["status"] == "finished"
     assert ends(trial) == ["heal", "finished"]
     assert read(trial / "healed.json")["batch"] == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
-    assert "trial 0: out of GPU memory; it continues in smaller micro-batches" in ended.out
+    assert "trial 0: out of GPU memory: 2 GiB more asked for; it continues in smaller micro-batches" in ended.out
 
 
 @pytest.mark.slow

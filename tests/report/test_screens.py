@@ -24,7 +24,7 @@ def test_status_shows_how_far_a_sweep_is_what_runs_and_why_others_do_not(command
     expected = (
         "2 running, 1 queued", "17 of 24 trials", "best ", "of 50 GPU hours",
         "trial 19: (Priority)", "4 of 12 points by 1 rule", "trial 3 at step 30: less than a 5 % chance",
-        "1 trial: out of GPU memory; trial 5",
+        "trial 5: out of GPU memory: CUDA out of memory. Tried",
     )  # fmt: skip
     assert [text for text in expected if text not in out] == []
     assert max(len(line) for line in out.splitlines()) <= 80

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,10 +203,36 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     with console.capture() as shown:
         console.print(status_screen(view))
     text = " ".join(shown.get().split())
-    assert f"2 trials: crashed; trial 0: {view.trials[0].reason}" in text
+    assert f"trials 0, 1: crashed: {view.trials[0].reason}" in text
     assert "no trial has finished spent" in text
     with pytest.raises(UserError, match="no finished trial, so none"):
         view.trial("best")
+
+
+def test_a_failed_trial_is_not_counted_as_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last lines of a run, and ``status``, count the same."""
+    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
+    folder = sweep(*words, "trainer.fake.crash_above_lr=5e-3", "search.effort=0.5", "lr=1e-3,3e-3,1e-2")
+    assert read_sweep(folder).count(State.FAILED) == 1
+    said = capsys.readouterr().out
+    assert "\n1 failed: trial " in said
+    assert "\n1 finished, 1 paused, 1 failed: " in said
+
+
+def test_out_of_memory_in_several_trials_is_one_line_with_their_numbers(tmp_path: Path) -> None:
+    """On the status screen; amounts may differ."""
+    message = "out of GPU memory: 2.3 of its 9.9 GiB in use, 24 GiB held by process 1218, not ours"
+    view, console = read_sweep(make_sweep(tmp_path / "s", Made(trials=60, message=message))), Console(width=200)
+    failed = [trial for trial in view.trials if trial.state is State.FAILED]
+    result = failed[1].result
+    assert result.failure is not None
+    other = replace(result.failure, message=message.replace("2.3", "2.7"))
+    replace(result, failure=other).write(failed[1].path)
+    with console.capture() as shown:
+        console.print(status_screen(read_sweep(view.path)))
+    assert f"\n  trials {', '.join(str(trial.number) for trial in failed)}: {message} " in shown.get()
 
 
 def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(

@@ -23,7 +23,7 @@ from grposweep.sweep import attempts
 from grposweep.sweep.attempts import HeartbeatMonitor
 from grposweep.sweep.start import check_recorded
 from grposweep.train.records import MetricsFile
-from support import read
+from support import lines, read
 from toy_launcher import Place, composed, open_controller
 
 RATES = "lr=1e-3,2e-3,3e-3,4e-3"
@@ -68,6 +68,26 @@ def test_a_trial_without_gpu_memory_is_tried_again_only_in_smaller_micro_batches
     controller.tick()
     assert read(place.jobs[0].folder / "result.json")["status"] == status
     assert len(place.jobs) == (2 if status == "retried" else 1)
+
+
+def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_times(
+    place: Place, tmp_path: Path
+) -> None:
+    """A scheduler does not wait for memory. The trial keeps its micro-batch, and its failure says who held how much."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3", "cluster.requeue_limit=2")
+    for attempt in range(3):
+        controller.tick()
+        place.finish(str(attempt), "crowded")
+    controller.tick()
+    folder, held = place.jobs[0].folder, "54 of the GPU's 79.1 GiB in use, 24 GiB held by process 1218, not ours"
+    steps = [line["step"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
+    assert steps == ["elsewhere", "elsewhere", "fail"]
+    needs = [line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
+    assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]  # what was free did not suffice
+    assert read(folder / "result.json")["failure"]["message"] == f"out of GPU memory: {held}"
+    assert controller.outcomes.news[0] == f"trial 0: out of GPU memory: {held}; it continues from its last checkpoint"
+    assert not (folder / "healed.json").exists()
+    assert not (tmp_path / "memory.jsonl").exists()
 
 
 class Decides(NoStopping):

@@ -11,7 +11,8 @@ from grporecipe.memory.estimate import CONTEXT, GIB, estimate
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.sweep.oom import corrections, known_oom, record_peak
+from grposweep.storage.records import AttemptEventKind, OomFix
+from grposweep.sweep.oom import corrections, find_needs, known_oom, record_peak
 
 OVERRIDES: dict[str, Any] = {
     "model": {"dtype": "bfloat16", "gradient_checkpointing": True, "shape": {
@@ -119,3 +120,27 @@ def test_peaks_are_shared_between_sweeps_only_if_a_file_is_named(
     assert before is not None
     assert after is not None
     assert after.peak == pytest.approx(1.2 * before.peak)
+
+
+def test_a_trial_needs_the_largest_of_what_is_known(sweep: SweepFolder) -> None:
+    """The lower end of the estimate, corrected by finished trials; its own peak; what it needed when others held it."""
+    trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
+    memory = estimate(verdict.setting)
+    assert memory is not None
+    assert find_needs(trial, verdict) == (pytest.approx(memory.low / GIB), False)  # type: ignore[arg-type]
+    finish(sweep, verdict, verdict.gib * 1.4 - CONTEXT / GIB)
+    assert find_needs(trial, verdict) == (pytest.approx(verdict.gib * 1.4), False)  # type: ignore[arg-type]
+    append_line(trial.path / "metrics.jsonl", {"step": 1, "attempt": 0, "memory/peak": 30.0})
+    assert find_needs(trial, verdict) == (pytest.approx(30 + CONTEXT / GIB), False)  # type: ignore[arg-type]
+    trial.note_attempt(0, AttemptEventKind.ENDED, needs_gib=33.5)
+    assert find_needs(trial, verdict) == (33.5, True)  # type: ignore[arg-type]
+
+
+def test_what_a_trial_needs_is_unknown_after_its_micro_batches_were_halved(sweep: SweepFolder) -> None:
+    """Until an attempt with the smaller ones has said it."""
+    trial, verdict = trial_folder(sweep, 9), ValidatedSpace(24.0)
+    append_line(trial.path / "metrics.jsonl", {"step": 1, "attempt": 0, "memory/peak": 30.0})
+    OomFix({"per_device_train_batch_size": 4}, "out of GPU memory", attempt=0).write(trial.path)
+    assert find_needs(trial, verdict) == (None, False)  # type: ignore[arg-type]
+    trial.note_attempt(1, AttemptEventKind.ENDED, needs_gib=12.5)
+    assert find_needs(trial, verdict) == (12.5, True)  # type: ignore[arg-type]

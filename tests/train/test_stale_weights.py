@@ -3,7 +3,8 @@
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.sweep.failures import Evidence, Failure, classify_failure, same_words
+from grposweep.storage.results import Failure, same_words
+from grposweep.sweep.failures import Evidence, classify_failure
 from grposweep.train.vllm import DIFFERENCE, StaleWeightsGuard
 
 # Measured with vLLM's CPU build on the tiny model, as far as the comment says so.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 from grporecipe.errors import UserError
+from grposweep.launchers.gpu_memory import GpuMemory
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
 from grposweep.schema import Cluster, Experiment, Generation
 from grposweep.storage.folders import TrialFolder
@@ -37,6 +38,10 @@ class Job:
     cluster: Cluster
     generation: Generation = field(default_factory=Generation)
     starts_ranks: bool = False
+    needs_gib: float | None = None
+    """GPU memory that a rank is known to need; None: not known."""
+    was_crowded_out: bool = False
+    """An earlier attempt ran out of GPU memory because processes of others held it."""
     serves: bool = False
     """It is the vLLM server that the trials of a sweep share, one process with all of the job's GPUs (``starts_ranks``)."""
 
@@ -114,6 +119,19 @@ class Interrupted(Protocol):
 
 class LauncherBusy(Exception):
     """The launcher takes no further attempt now: a full queue, a scheduler that does not answer. Try again later."""
+
+    seconds = 30.0
+    """Until it is asked again."""
+
+
+class GpuBusy(LauncherBusy):
+    """Processes of others hold the GPU memory that an attempt needs. ``holders`` is the same while only amounts change."""
+
+    seconds = 5.0
+
+    def __init__(self, message: str, holders: str) -> None:
+        super().__init__(message)
+        self.holders = holders
 
 
 class LauncherUnreachable(Exception):
@@ -263,6 +281,22 @@ class Launcher(ABC):
     @abstractmethod
     def cancel(self, job_id: str) -> None:
         """End an attempt now. One that has already ended is not an error."""
+
+    @property
+    def sees_memory(self) -> bool:
+        """Whether an attempt starts only if others leave it the GPU memory that it needs (``Job.needs_gib``)."""
+        return False
+
+    def gpu_memory(self, job_id: str) -> Sequence[GpuMemory]:  # noqa: ARG002 - the contract's arguments
+        """Return the present memory of the GPUs that an attempt had; empty if it cannot be read."""
+        return ()
+
+    def owns(self, pid: int, ended: bool = False) -> bool:  # noqa: ARG002 - the contract's arguments
+        """Return whether a process on an attempt's GPU is one of this sweep's; ``ended``: those that have ended may be.
+
+        By default an attempt has its GPU to itself, and only a process that may have ended is taken for one of its own.
+        """
+        return ended
 
     def close(self) -> None:  # noqa: B027 - a default: attempts outlive their controller
         """End everything that does not outlive its controller, and release resources."""

@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,17 +14,35 @@ from typing import Self
 
 from grporecipe.errors import ExitCode, UserError
 from grposweep.external.script import check_launcher
-from grposweep.launchers.base import GPU_TRIALS, End, EndState, Job, Launcher, LauncherBusy, LocalPreparation, Preparer
-from grposweep.process import SOURCE, ForkServer, Processes, SpawnedProcesses, end_session
+from grposweep.launchers.base import (
+    GPU_TRIALS,
+    End,
+    EndState,
+    GpuBusy,
+    Job,
+    Launcher,
+    LauncherBusy,
+    LocalPreparation,
+    Preparer,
+)
+from grposweep.launchers.gpu_memory import (
+    BUSY_MIB,
+    BUSY_SHARE,
+    VISIBLE,
+    GpuMemory,
+    Holders,
+    ancestors,
+    find_holders,
+    mib,
+    query,
+    read_memory,
+)
+from grposweep.process import MARK, SOURCE, ForkServer, Processes, SpawnedProcesses, end_session, exists
 from grposweep.registries import runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, starts_own_server
 from grposweep.storage import paths
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-BUSY_MIB = 300  # of one process; torch's CUDA context takes more, a desktop program's less
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # of fork: a limit on processes, or on memory
-BUSY_SHARE = 0.2  # of a GPU's memory; less may be a display's. In a container the processes of others cannot be listed
-TIMEOUT_SECONDS = 60.0  # without its persistence daemon a driver takes seconds to load
 
 
 def visible_gpus(setting: int | str) -> list[str]:
@@ -79,7 +96,7 @@ def _free_gpus(setting: int | str) -> list[str]:
     if shutil.which("nvidia-smi") is None:
         _refuse_amd(setting)
         return []
-    gpus, failure = _query("gpu=index,uuid,memory.used,memory.total")
+    gpus, failure = query("gpu=index,uuid,memory.used,memory.total")
     if failure:
         text = f"cluster.gpus={setting}: nvidia-smi fails ({failure}), so this machine's GPUs cannot be listed"
         instead = f"set {VISIBLE} to the GPUs to use"
@@ -87,16 +104,16 @@ def _free_gpus(setting: int | str) -> list[str]:
             raise UserError(f"{text}. Repair the driver, {instead}, or cluster.gpus=0.")
         print(f"{text}. Trials run on the CPU. Repair the driver, or {instead}.", file=sys.stderr)
         return []
-    processes, ours, own = defaultdict(list), Counter[str](), _own_processes()
-    for uuid, pid, used in _query("compute-apps=gpu_uuid,pid,used_memory")[0]:
+    processes, ours, own = defaultdict(list), Counter[str](), set(map(str, ancestors(os.getpid())))
+    for uuid, pid, used in query("compute-apps=gpu_uuid,pid,used_memory")[0]:
         if pid in own:
-            ours[uuid] += _mib(used)
-        elif _mib(used) > BUSY_MIB:
+            ours[uuid] += mib(used)
+        elif mib(used) > BUSY_MIB:
             processes[uuid].append(pid)
     busy = {
         index: f"process {', '.join(processes[uuid])}" if uuid in processes else f"{used} of {total} MiB are used"
         for index, uuid, used, total in gpus
-        if uuid in processes or _mib(used) - ours[uuid] > BUSY_SHARE * _mib(total) > 0
+        if uuid in processes or mib(used) - ours[uuid] > BUSY_SHARE * mib(total) > 0
     }
     free = [index for index, *_ in gpus if index not in busy]
     if not busy:
@@ -112,41 +129,6 @@ def _free_gpus(setting: int | str) -> list[str]:
         file=sys.stderr,
     )
     return free
-
-
-NO_DEVICES = "No devices were found"  # nvidia-smi's message if the driver works but there is no GPU; it still fails
-
-
-def _query(what: str) -> tuple[list[list[str]], str]:
-    """Return the rows of an nvidia-smi query, and why it failed; empty if it did not."""
-    command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
-    if done.returncode:
-        output = f"{done.stdout} {done.stderr}"
-        return [], "" if NO_DEVICES in output else " ".join(output.split())[:200] or f"exit code {done.returncode}"
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return [row for row in rows if len(row) == what.count(",") + 1], ""
-
-
-def _mib(text: str) -> int:
-    """Parse an amount of memory of nvidia-smi; 0 if the driver does not report it."""
-    return int(text) if text.isdigit() else 0
-
-
-def _own_processes() -> set[str]:
-    """Return the ids of this process and of its ancestors."""
-    found, pid = {str(os.getpid())}, os.getppid()
-    while pid > 1:
-        found.add(str(pid))
-        try:
-            status = (Path("/proc") / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            break
-        pid = int(status.rpartition(")")[2].split()[1])  # the name in brackets may hold anything
-    return found
 
 
 def _refuse_amd(setting: int | str) -> None:
@@ -170,6 +152,8 @@ class _Group:
     """The processes of one attempt: its ranks, and a vLLM server if it has one of its own."""
 
     gpus: list[int]  # places in the launcher's list
+    needs_gib: float = 0.0  # of each GPU, as far as it is known
+    names: set[str] = field(default_factory=set)  # of its GPUs, also after its end
     ranks: list[int] = field(default_factory=list)  # process ids
     server: int | None = None
     codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
@@ -199,6 +183,7 @@ class Local(Launcher):
         self._gpus = gpus
         self._free = set(range(len(gpus)))  # places in that list
         self._groups: dict[str, _Group] = {}
+        self._started: set[int] = set()  # process ids
 
     @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:  # noqa: ARG003 - the contract's arguments
@@ -249,7 +234,8 @@ class Local(Launcher):
     def submit(self, job: Job) -> str:
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
         self._check_gpus(job.cluster, job.generation)
-        group = _Group(self._take_gpus(_gpus_of(job.cluster, job.generation)))
+        group = _Group(self._take_gpus(job), job.needs_gib or 0.0)
+        group.names = {self._gpus[place] for place in group.gpus}
         try:
             self._start(group, job)
         except BaseException as error:  # such as a full disk, after which the controller tries again
@@ -262,6 +248,7 @@ class Local(Launcher):
             raise
         job_id = f"local-{group.ranks[0]}"
         self._groups[job_id] = group
+        self._started |= set(group.running)
         return job_id
 
     def _start(self, group: _Group, job: Job) -> None:
@@ -306,15 +293,53 @@ class Local(Launcher):
             f"Set {fewer}, or cluster.gpus=0 to train on the CPU."
         )
 
-    def _take_gpus(self, count: int) -> list[int]:
+    def _take_gpus(self, job: Job) -> list[int]:
         """Take GPUs for an attempt; none on a machine without. Raises LauncherBusy if too few are free."""
         if not self._gpus:
             return []
+        count = _gpus_of(job.cluster, job.generation)
         if len(self._free) < count:
             raise LauncherBusy(f"a trial waits for {count} GPUs, and {len(self._free)} of {len(self._gpus)} are free")
-        taken = choose_gpus(sorted(self._free), count) if self.share == 1 else [least_used(self._gpus, self._free)]
+        free = self._free - self._held_by_others(job, count)
+        taken = choose_gpus(sorted(free), count) if self.share == 1 else [least_used(self._gpus, free)]
         self._free.difference_update(taken)
         return taken
+
+    def _held_by_others(self, job: Job, count: int) -> set[int]:
+        """Return the free places on GPUs whose memory does not suffice because of other processes.
+
+        Raises GpuBusy if fewer than ``count`` are left.
+        """
+        if job.needs_gib is None:
+            return set()
+        found: dict[str, Holders] = {}
+        for name, memory in read_memory({self._gpus[place] for place in self._free}).items():
+            running = [group.needs_gib for group in self._groups.values() if group.gpus and name in group.names]
+            needed = min(job.needs_gib, memory.total / self.share)
+            if (holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)) is not None:
+                found[name] = holders
+        places = {place for place in self._free if self._gpus[place] in found}
+        if len(self._free) - len(places) < count:
+            name, holders = next(iter(found.items()))
+            raise GpuBusy(f"GPU {name}: {holders.text}", f"{name} {holders.processes}")
+        return places
+
+    @property
+    def sees_memory(self) -> bool:
+        return bool(self._gpus) and read_memory(set(self._gpus)).keys() == set(self._gpus)
+
+    def gpu_memory(self, job_id: str) -> Sequence[GpuMemory]:
+        group = self._groups.get(job_id)
+        return () if group is None else tuple(read_memory(group.names).values())
+
+    def owns(self, pid: int, ended: bool = False) -> bool:
+        if not ancestors(pid).isdisjoint(self._started):
+            return True
+        try:  # Ray's processes leave their parents
+            environment = (Path("/proc") / str(pid) / "environ").read_bytes()
+        except OSError:
+            environment = b""
+        return f"{MARK}=".encode() in environment or (ended and not exists(pid))
 
     def _show(self, gpus: list[int]) -> dict[str, str]:
         """Return the variables that show a process these GPUs; none on a machine without."""

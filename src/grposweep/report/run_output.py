@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,7 +20,7 @@ from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sen
 from grposweep.report.completions import winner_warning
 from grposweep.report.status import seconds_left
 from grposweep.report.tables import contrasts_table, effects_table, format_duration, leaderboard, outcome
-from grposweep.report.trial_view import State, TrialView
+from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
@@ -121,7 +122,9 @@ class RunEnd:
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
     exhausted: bool = False  # no valid point is left
-    reasons: Mapping[str, int] = field(default_factory=dict)  # of printed failures, with the first trial of each
+    reasons: Mapping[str, int] = field(
+        default_factory=dict
+    )  # printed failures (`failure_words`), with the first trial of each
 
 
 def trial_line(trial: TrialView, metric: str, alike: int | None = None) -> str:
@@ -155,8 +158,11 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
     _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
     if failed:
-        first = "" if failed[0].reason in end.reasons else f": {failed[0].reason}"  # printed above
-        console.print(f"{len(failed)} failed, first trial {failed[0].number}{first}", style="yellow")
+        console.print(f"{len(failed)} failed: {name_trials([trial.number for trial in failed])}", style="yellow")
+        for line in group_failures(
+            trial for trial in failed if trial.failure_words not in end.reasons
+        ):  # not printed above
+            console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
     for text in filter(None, (early_stopping_note(view), continue_note(view))):
         console.print(text, soft_wrap=True)
@@ -210,11 +216,11 @@ def replication_note(view: SweepView) -> list[str]:
 
 def early_stopping_note(view: SweepView) -> str:
     """Return what was spent and what continuing the paused trials costs; empty if every trial finished or failed."""
-    paused, stopped = view.count(State.PAUSED), sum(outcome(trial) == "stopped early" for trial in view.searched)
-    if not paused and not stopped:
+    found = Counter(map(outcome, view.searched))
+    if not found["paused"] and not found["stopped early"]:
         return ""
-    kinds = (("finished", len(view.searched) - paused - stopped), ("paused", paused), ("stopped early", stopped))
-    counts = ", ".join(f"{number} {name}" for name, number in kinds if number)
+    kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
+    counts = ", ".join(f"{found[name]} {name}" for name in kinds if found[name])
     guarded = [trial for trial in view.searched if trial.state is State.PRUNED and trial.result.failure is not None]
     flat = sum(trial.result.guard == "no_variance" for trial in guarded)
     broke = "".join(

@@ -1,7 +1,7 @@
 """Status of one sweep (screen and JSON) with its expected end and cost, and the list of sweeps in a folder."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -23,11 +23,10 @@ from grposweep.report.completions import warning, winner_warning
 from grposweep.report.hang import hang_sentence
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, format_effect
-from grposweep.report.trial_view import State, TrialView
+from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change
 from grposweep.storage.forks import ForkState
-from grposweep.storage.results import failure_label
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved
@@ -200,17 +199,11 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
         yield _section("stopped", f"{count(len(early), 'trial')} stopped early", rows)
     failed = _in(view, State.FAILED)
     if failed:
-        whole = (" ".join(text.split()) for text in _by_class(view.failures(), failed))
-        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole)  # further lines are indented as the first
-        yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes)
+        whole = [" ".join(text.split()) for text in group_failures(failed)]
+        causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole[:MOST])  # further lines are indented as the first
+        yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST))
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
-
-
-def _by_class(classes: Mapping[str, int], failed: Iterable[TrialView]) -> Iterator[str]:
-    first = {trial.failure_class: trial for trial in reversed(list(failed))}
-    for name, number in classes.items():
-        yield f"{count(number, 'trial')}: {failure_label(name)}; trial {first[name].number}: {first[name].reason}"
 
 
 def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -27,12 +27,21 @@ from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping
-from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, read_runs, run_cost
+from grposweep.storage.results import (
+    FailureReport,
+    TrialResult,
+    TrialStatus,
+    failure_label,
+    read_runs,
+    run_cost,
+    same_words,
+)
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
 Direction = Literal["maximize", "minimize"]
 
 EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
+NAMED = 8  # trials that failed alike
 TAIL_BYTES = 64 * 1024  # of metrics.jsonl: enough for its last lines
 
 
@@ -185,6 +194,11 @@ class TrialView:
             return ""
         return self.failure.message or self.result.reason or "no reason was written down"
 
+    @property
+    def failure_words(self) -> str:
+        """By which failures are alike: the class and the reason without numbers."""
+        return same_words(self.failure_class, self.reason)
+
     @cached_property
     def attempts(self) -> Sequence[AttemptEvent]:
         """The events in attempts.jsonl, in order."""
@@ -243,6 +257,25 @@ class TrialView:
             return read_text(self.path / name, errors)
         except (OSError, ValueError):
             return ""
+
+
+def group_failures(trials: Iterable[TrialView]) -> list[str]:
+    """Return one line for trials that failed alike: their numbers, the failure class and the reason of the first."""
+    groups: dict[str, list[TrialView]] = {}
+    for trial in trials:
+        groups.setdefault(trial.failure_words, []).append(trial)
+    lines = []
+    for first, *others in groups.values():
+        label = failure_label(first.failure_class)
+        reason = first.reason if first.reason.startswith(label) else f"{label}: {first.reason}"
+        lines.append(f"{name_trials([first.number, *(trial.number for trial in others)])}: {reason}")
+    return lines
+
+
+def name_trials(numbers: Sequence[int]) -> str:
+    """Return trials by their numbers: ``trials 3, 5, 8``; of many only the first ones."""
+    more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""
+    return f"trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:NAMED]))}{more}"
 
 
 def read_trial(folder: TrialFolder, controller_lives: bool) -> TrialView:

@@ -101,7 +101,8 @@ class Cluster:
     number is refused."""
     trials_per_gpu: int | str = key(1, newer=True)
     """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit by the memory estimate
-    (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours."""
+    (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
+    Fewer start while processes of others hold the memory."""
     gpu: str | None = None
     """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
     gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")

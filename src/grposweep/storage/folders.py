@@ -122,8 +122,9 @@ class TrialFolder:
         if begun is None or (not is_over and (-1 if result.attempt is None else result.attempt) < begun.number):
             return  # no attempt, or one without a result yet
         failure, ended = self.failure, AttemptEventKind.ENDED
-        decided = {"failure": failure.name, "step": failure.step, "again": failure.again, "nodes": failure.nodes}
-        self.note_attempt(begun.number, ended, code=result.exit_code, killed=False, unseen=True, **decided)
+        decided = {name: getattr(failure, name) for name in ("step", "again", "nodes", "needs_gib")}
+        decided |= {"code": result.exit_code, "failure": failure.name}
+        self.note_attempt(begun.number, ended, killed=False, unseen=True, **decided)
 
     def evaluations(self, metric: str) -> dict[int, float]:
         """Return the metric at each evaluation, by optimizer step."""

@@ -62,7 +62,8 @@ class AttemptEvent:
     """One line of attempts.jsonl; only the controller writes them. Fields that an event does not have are None.
 
     ``time``: clock time in seconds. ``logs``: bytes of each log before the attempt. ``code``: exit code, negative for a
-    signal. ``unseen``: no controller was running at its end. ``seconds``: how long the attempt was observed.
+    signal. ``unseen``: no controller was running at its end. ``seconds``: how long the attempt was observed. ``needs_gib``: GPU
+    memory that others held when it needed it.
     """
 
     attempt: int
@@ -80,6 +81,7 @@ class AttemptEvent:
     step: str | None = None
     again: bool | None = None
     nodes: str | None = None
+    needs_gib: float | None = None
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:

@@ -4,6 +4,7 @@ Readers tolerate damage, as in ``records``.
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,6 +59,12 @@ def failure_label(name: str) -> str:
     return Failure(name).label if name in set(Failure) else name
 
 
+def same_words(failure: str, message: str) -> str:
+    """Return a failure's message without numbers, addresses, paths and quotes, so that equal failures compare equal."""
+    text = re.sub(r"0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else "")
+    return f"{failure}: {' '.join(text.split())[:200]}"
+
+
 class TrialStatus(StrEnum):
     """The state in which the last attempt left a trial."""
 
@@ -73,7 +80,7 @@ class FailureReport:
     """Why an attempt failed. ``name`` is the failure class; empty until a controller has classified it.
 
     ``step`` is what the controller does next (retry, heal, fail, ...); ``again``: the launcher took the attempt away;
-    ``nodes``: where it ran.
+    ``nodes``: where it ran; ``needs_gib``: GPU memory that others held when the attempt needed it.
     """
 
     kind: str = ""
@@ -83,6 +90,7 @@ class FailureReport:
     step: str | None = None
     again: bool | None = None
     nodes: str | None = None
+    needs_gib: float | None = None
 
     @classmethod
     def parse(cls, content: Any) -> Self | None:
@@ -95,7 +103,13 @@ class FailureReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the known fields under the names of result.json."""
-        known = {"class": self.name, "then": self.step, "again": self.again, "nodes": self.nodes}
+        known = {
+            "class": self.name,
+            "then": self.step,
+            "again": self.again,
+            "nodes": self.nodes,
+            "needs_gib": self.needs_gib,
+        }
         head = {"kind": self.kind, "message": self.message, "last_lines": list(self.last_lines)}
         return {**head, **{name: value for name, value in known.items() if value is not None}}
 

@@ -29,6 +29,7 @@ from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import COPY, AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
 from grposweep.sweep.failures import log_sizes
+from grposweep.sweep.oom import find_needs
 
 
 def write_trial(
@@ -139,7 +140,9 @@ class Attempts:
             number = folder.next_attempt()
             packages, logs = self.provenance.get("packages"), log_sizes(folder.path)
             self._note(folder, number, AttemptEventKind.INTENT, packages=packages, logs=logs)
-        job_id = self._launch(_job(folder, number, verdict), folder.nodes_to_avoid())
+        needs, was_crowded_out = find_needs(folder, verdict)
+        job = replace(_job(folder, number, verdict), needs_gib=needs, was_crowded_out=was_crowded_out)
+        job_id = self._launch(job, folder.nodes_to_avoid())
         self._note(folder, number, AttemptEventKind.STARTED, job_id=job_id)
         return running_attempt(folder, verdict, OpenAttempt(number, job_id, time.time()))
 

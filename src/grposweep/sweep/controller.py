@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.planning import boundary_steps
-from grposweep.launchers.base import End, Launcher, LauncherBusy
+from grposweep.launchers.base import End, GpuBusy, Launcher, LauncherBusy
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
@@ -25,7 +25,7 @@ from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.trial_queue import TrialQueue
 
-BUSY_SECONDS = 30.0  # until a launcher that took nothing more is asked again
+REPEAT_SECONDS = 1_800.0  # until the log says again that a trial waits for GPU memory
 logger = logging.getLogger(__name__)
 # Temporary errors: a full disk, a withdrawn mount or permission, a stalled shared file system.
 UNWRITABLE = (
@@ -53,6 +53,8 @@ class Controller:
     _refused: tuple[int, int] | None = None  # trials started and running when the budget had no room for another
     busy: str = ""  # why the launcher accepts no more attempts for now
     busy_until: float = 0.0  # time.monotonic()
+    waiting: dict[int, GpuBusy] = field(default_factory=dict)  # trials whose GPU memory others hold
+    _said: tuple[str, float] = ("", 0.0)  # what was logged last of that, and when
     _warning_checked: bool = False  # whether jobs are warned early enough
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ class Controller:
         budget = Budget(self.search.budget_gpu_hours, CostModel(self.validator))
         self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
         self.attempts = Attempts(self.launcher, self.provenance)
+        self.outcomes.launcher = self.launcher
         self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:
@@ -161,6 +164,7 @@ class Controller:
         """Submit until the slots are full, the budget is spent, or the launcher accepts no more for now."""
         if time.monotonic() < self.busy_until:
             return
+        self.waiting.clear()
         try:
             while len(self.running) < self.launcher.slots and not self.outcomes.halted:
                 was_overspent = self.spending.overspent
@@ -171,23 +175,41 @@ class Controller:
                     break
             self.busy = ""
         except LauncherBusy as why:
-            if str(why) != self.busy:
+            if isinstance(why, GpuBusy):
+                self._report_waiting(why)
+            elif str(why) != self.busy:
                 logger.warning("the launcher takes no attempt now: %s", why)
                 if not self.running:  # nothing else would be printed while it waits
                     self.outcomes.news.append(f"no trial can start now: {why}")
-            self.busy, self.busy_until = str(why), time.monotonic() + BUSY_SECONDS
+            self.busy, self.busy_until = str(why), time.monotonic() + why.seconds
+
+    def _report_waiting(self, why: GpuBusy) -> None:
+        """Say once which trial waits for memory and who holds it; the log repeats that rarely."""
+        number = next(number for number, reason in self.waiting.items() if reason is why)
+        key, now = f"{number} {why.holders}", time.monotonic()
+        before, when = self._said
+        if key != before:
+            self.outcomes.news.append(f"trial {number} waits. {why}")
+        if key != before or now - when > REPEAT_SECONDS:
+            self._said = key, now
+            logger.warning("waits. %s", why, extra=about(number))
 
     def _start_one(self) -> bool:
         """Start the next trial: unfinished, then promoted, then new. Return False if there is none."""
-        known = self.running.keys() | self.early_stopping.paused
+        known = self.running.keys() | self.early_stopping.paused | self.waiting.keys()
         for trial in self.started:
             if trial.state.is_finished() or trial.number in known:
                 continue
             folder = self.trial_folder(trial)
             if folder.control.action != Action.PAUSE or folder.is_done or folder.open_attempt() is not None:
-                self._resume(trial)
+                try:
+                    self._resume(trial)
+                except GpuBusy:
+                    continue  # another one may need less
                 return True
             self.early_stopping.pause(trial.number)
+        if self.waiting:
+            raise next(iter(self.waiting.values()))
         if self._refused == (now := (len(self.started), len(self.running))):  # nothing has ended since
             self.spending.overspent = True
             return False
@@ -321,5 +343,9 @@ class Controller:
         self.lease.check()  # again: writing the folder may have stalled until another controller took over
         if self.server is not None:
             self.server.start()
-        self.running[folder.number] = running = self.attempts.submit(folder, verdict)
+        try:
+            self.running[folder.number] = running = self.attempts.submit(folder, verdict)
+        except GpuBusy as why:
+            self.waiting[folder.number] = why
+            raise
         logger.info("started as %s", running.job_id, extra=about(folder.number, running.attempt))

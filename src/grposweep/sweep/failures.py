@@ -372,12 +372,6 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     return policy.then
 
 
-def same_words(failure: Failure, message: str) -> str:
-    """Return a failure's message without numbers, addresses, paths and quotes, so that equal failures compare equal."""
-    text = re.sub(r"0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else "")
-    return f"{failure}: {' '.join(text.split())[:200]}"
-
-
 def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPIDEMIC) -> bool:
     """Return whether the last ``count`` ended trials failed with the same message.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from grporecipe import planning
 from grporecipe.check import check, errors
-from grporecipe.files import append_line, read_lines
+from grporecipe.files import append_line, read_lines, whole_or_none
 from grporecipe.memory.calibration import SHAPE, find_factors, find_trial_too_large, peak_line, share
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate
 from grporecipe.planning import build_plan
@@ -23,7 +23,7 @@ from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.records import apply_oom_fix, read_metrics
+from grposweep.storage.records import OomFix, apply_oom_fix, read_metrics
 
 SPLITTABLE = frozenset({"grpo", "sapo", "dr_grpo", "luspo", "dapo", "cispo", "vespo"})
 
@@ -71,6 +71,25 @@ def record_peak(sweep: SweepFolder, trial: TrialFolder, verdict: ValidationResul
         line = peak_line(memory, reserved + CONTEXT / GIB)  # which torch does not count
         append_line(sweep.path / paths.MEMORY, {"trial": trial.number, **line})
         share(verdict.setting, line)
+
+
+def find_needs(trial: TrialFolder, verdict: ValidationResult) -> tuple[float | None, bool]:
+    """Return the GiB of a GPU that a trial is known to need, and whether others have ended an attempt of it by holding them.
+
+    The largest of: the lower end of the estimate as measured peaks correct it, its own peaks, and what it held and asked for when
+    it was crowded out. None: none of these is known. What attempts needed before their micro-batches were halved does not count.
+    """
+    fix = OomFix.read(trial.path)
+    first = 0 if fix is None else fix.attempt + 1
+    crowded = [event.needs_gib for event in trial.attempts() if event.needs_gib is not None and event.attempt >= first]
+    rows = (row for row in read_metrics(trial.path) if (whole_or_none(row.line.get("attempt")) or 0) >= first)
+    peaks = (row.number("memory/peak") for row in rows)
+    known = [*crowded, *(peak + CONTEXT / GIB for peak in peaks if peak is not None)]
+    if fix is None and (memory := estimate(verdict.setting)) is not None:
+        factors = corrections(trial.sweep)
+        known.append(memory.low / GIB)
+        known += [size * factors[phase][0] / GIB for phase, size in memory.phases.items() if phase in factors]
+    return max(known, default=None), bool(crowded)
 
 
 def known_oom(sweep: SweepFolder, verdict: ValidationResult) -> int | None:

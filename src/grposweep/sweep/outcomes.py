@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from optuna.trial import TrialState
 
 from grporecipe.errors import ExitCode, UnknownMetricError
-from grposweep.launchers.base import End, EndState
+from grposweep.launchers.base import End, EndState, Launcher
 from grposweep.registries import is_external
 from grposweep.schema import Search
 from grposweep.search.study import SweepStudy
@@ -17,39 +18,75 @@ from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
-from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus
+from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus, same_words
 from grposweep.sweep.attempts import RunningAttempt
-from grposweep.sweep.failures import Step, classify_failure, is_epidemic, next_step, read_evidence, same_words
+from grposweep.sweep.failures import Evidence, Step, classify_failure, is_epidemic, next_step, read_evidence
 from grposweep.sweep.log import about
+from grposweep.sweep.neighbours import Shortage, find_shortage, find_shortage_of_engine
 from grposweep.sweep.oom import halve_batch, record_oom, record_peak
 
 logger = logging.getLogger(__name__)
+MORE = 1.1  # times the GPU memory that was too little is waited for next
 UNFINISHED = (Step.RETRY, Step.ELSEWHERE, Step.HEAL, Step.STOP)  # steps after which a trial continues, now or later
 
 
 def decide_retry(
-    folder: TrialFolder, verdict: ValidationResult, end: End, moved: bool | None = None
+    running: RunningAttempt, verdict: ValidationResult, end: End, launcher: Launcher | None = None
 ) -> tuple[Failure, FailureReport]:
-    """Classify a failed attempt and choose: retry, heal or fail; ``moved``: whether its heartbeat did before the end.
+    """Classify a failed attempt and choose: retry, heal or fail.
 
-    With ``again`` the launcher took the attempt away. This is not a failure of the trial; the launcher counts it.
+    With ``again`` the launcher took the attempt away, or others held the GPU memory that it needed. This is not a failure of the
+    trial. The launcher counts the former. Before an attempt after the latter it waits if it sees the memory; else their number is
+    limited.
     The report holds all of the decision: a controller that dies before it notes the end leaves it to the next one.
     """
+    folder = running.folder
     events = folder.attempts()
     intent = next((event for event in reversed(events) if event.event == AttemptEventKind.INTENT), None)
-    failure = classify_failure(read_evidence(folder.path, end, moved, intent.logs if intent else None))
+    evidence = read_evidence(folder.path, end, not running.hangs, intent.logs if intent else None)
+    failure, report = classify_failure(evidence), _report(folder, end)
     reopened = max((n for n, event in enumerate(events) if event.event == AttemptEventKind.REOPENED), default=0)
     past = [Failure(event.failure) for event in events[reopened:] if event.failure and not event.again]
+    shortage = None
+    if failure in (Failure.GPU_MEMORY, Failure.BAD_CONFIGURATION) and launcher is not None:
+        shortage = _find_shortage(running, verdict, evidence, launcher, failure)
+        failure = Failure.GPU_MEMORY if shortage is not None else failure
+    if failure is Failure.GPU_MEMORY:
+        report = replace(report, message=(shortage.text if shortage else "") or report.message.partition("\n")[0])
     if end.again:
         step = Step.RETRY
+    elif shortage is not None and shortage.is_others:
+        taken, limit = sum(bool(event.again) for event in events[reopened:]), verdict.experiment.cluster.requeue_limit
+        sees = launcher is not None and launcher.sees_memory
+        step = Step.RETRY if sees else Step.ELSEWHERE if taken < limit else Step.FAIL
+        before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
+        needs = max(shortage.needs_gib or 0.0, MORE * before)  # it did not suffice
+        report = replace(report, needs_gib=round(needs, 3), again=step is not Step.FAIL)
     elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
         step = Step.FAIL  # the launcher has given it up
     else:
         step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
         if step is Step.HEAL and not _apply_heal(folder, verdict, failure, intent.attempt if intent else 0):
             step = Step.FAIL
-    report = replace(_report(folder, end), name=failure.value, step=step.value)
+    report = replace(report, name=failure.value, step=step.value)
     return failure, replace(report, again=end.again or report.again, nodes=end.nodes or report.nodes)
+
+
+def _find_shortage(
+    running: RunningAttempt, verdict: ValidationResult, evidence: Evidence, launcher: Launcher, failure: Failure
+) -> Shortage | None:
+    """Return what is known of an attempt that ran out of GPU memory: by its messages, else by its GPUs as they are now.
+
+    That vLLM does not start is a mistake of the configuration, unless others hold the memory.
+    """
+    # Processes of an external program end with it, those of an earlier controller's trials with that controller.
+    is_program = is_external(verdict.experiment.trainer.kind)
+    owns = partial(launcher.owns, ended=running.end is None or is_program)
+    texts = (evidence.error, *(line for log in evidence.logs.values() for line in reversed(log)))
+    read_now = partial(launcher.gpu_memory, running.job_id)
+    if failure is not Failure.GPU_MEMORY:
+        return find_shortage_of_engine(texts, read_now, owns)
+    return find_shortage(texts, read_now, owns, is_alone=not is_program)
 
 
 def _report(folder: TrialFolder, end: End) -> FailureReport:
@@ -106,6 +143,7 @@ class OutcomeRecorder:
     validator: Validator
     search: Search
     keep: str = "best"  # trainer.keep
+    launcher: Launcher | None = None  # which knows the sweep's processes
     endings: list[tuple[Failure, str] | None] = field(default_factory=list)  # of trials, in time
     news: list[str] = field(default_factory=list)  # lines for the display
     _kept: set[int] = field(default_factory=set)  # trials whose models were wanted at the last look
@@ -162,9 +200,9 @@ class OutcomeRecorder:
 
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
         verdict, folder = self.validator.validate(running.point, running.seed), running.folder
-        failure, report = decide_retry(folder, verdict, end, moved=not running.hangs)
+        failure, report = decide_retry(running, verdict, end, self.launcher)
         continues = report.step in UNFINISHED
-        if not continues and failure is Failure.GPU_MEMORY:
+        if not continues and failure is Failure.GPU_MEMORY and report.needs_gib is None:
             record_oom(self.folder, folder, verdict)  # before the result says that the trial is over
         status = TrialStatus.RETRIED if continues else TrialStatus.FAILED
         before = folder.result
@@ -175,7 +213,9 @@ class OutcomeRecorder:
             self._halt(f"trial {folder.number}: {failure.label}")
         elif continues:
             how = "in smaller micro-batches" if report.step == Step.HEAL else "from its last checkpoint"
-            self.news.append(f"trial {folder.number}: {failure.label}; it continues {how}")
+            how += " when it fits" if report.needs_gib is not None and report.step == Step.RETRY else ""
+            what = report.message if failure is Failure.GPU_MEMORY else failure.label
+            self.news.append(f"trial {folder.number}: {what}; it continues {how}")
         self._note_end(running, end, report)
         text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
         logger.warning(text, failure.label, report.message, report.step, extra=where)
@@ -185,7 +225,8 @@ class OutcomeRecorder:
     def _note_end(self, running: RunningAttempt, end: End, report: FailureReport | None = None) -> None:
         content: dict[str, Any] = {"kind": end.kind, "again": end.again} if end.kind else {}
         if report is not None:
-            content |= {"failure": report.name, "step": report.step, "nodes": end.nodes}
+            content |= {"failure": report.name, "step": report.step, "nodes": end.nodes, "needs_gib": report.needs_gib}
+            content |= {"again": True} if report.again else {}
         seconds = round(time.monotonic() - running.since, 3)
         running.folder.note_attempt(
             running.attempt, AttemptEventKind.ENDED, code=end.code, killed=running.killed, seconds=seconds, **content

@@ -119,7 +119,9 @@ def run_trials(
                 if trial.state.is_finished() and trial.number not in printed:
                     printed.add(trial.number)
                     ended = reader.trial(controller.trial_folder(trial))
-                    first = reasons.setdefault(ended.reason, ended.number) if ended.state is State.FAILED else None
+                    first = (
+                        reasons.setdefault(ended.failure_words, ended.number) if ended.state is State.FAILED else None
+                    )
                     alike = first if first != ended.number else None
                     display.say(trial_line(ended, controller.search.metric, alike))
             if done:
@@ -156,7 +158,7 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         valid=len(queue.valid_points),
         seeds=search.seeds,
         leaders=search.leaders,
-        waiting={str(number): why for number, why in waits.items() if why},
+        waiting={str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why},
         notice=controller.trouble,
         rests=controller.rests,
     )

@@ -5,17 +5,21 @@ The held-out reward climbs from 0.2 towards 0.8 - 0.2 |log10(lr / best_lr)|, so 
 
 import json
 import math
+import os
 import random
 import shutil
 import time
 from pathlib import Path
 
-from grporecipe.files import write_json
+from grporecipe.files import write_json, write_text
+from grposweep.process import exists
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
+from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import find_objective
 
+FAKE_GPU = "FAKE_GPU"  # the variable with the folder that stands for a GPU
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
 
 
@@ -29,6 +33,8 @@ def train(attempt: Attempt) -> Outcome:
     while step < attempt.total:
         step += 1
         _misbehave(attempt, step)
+        if gpu := os.environ.get(FAKE_GPU):
+            _hold_memory(Path(gpu))
         time.sleep(fake.step_seconds)
         lr = attempt.experiment.lr
         attempt.log("train", step, {"reward": reward_at(attempt, step), "learning_rate": lr})
@@ -69,6 +75,30 @@ def _misbehave(attempt: Attempt, step: int) -> None:
     if fake.hang_at is not None and step >= fake.hang_at:
         while True:  # deaf to SIGTERM, as a hung collective is
             time.sleep(3600)
+
+
+def _hold_memory(gpu: Path) -> None:
+    """Hold half of what a trial needs in its attempt's first step, and all of it later.
+
+    A folder stands for the GPU: the files ``total`` and ``needs`` hold GiB, and others what the process of that number holds.
+    Raises RuntimeError in torch's words if it does not fit.
+    """
+    total, needs, trials = *(float((gpu / name).read_text()) for name in ("total", "needs")), watchdog.gpu_trials()
+    files = [path for path in gpu.iterdir() if path.name.isdigit() and exists(int(path.name))]
+    held = {int(path.name): float(path.read_text()) for path in files}
+    own = held.pop(os.getpid(), 0.0)
+    wanted = needs if own else needs / 2
+    asked, free = wanted - own, total - own - sum(held.values())
+    if asked > free or wanted > total / trials:
+        listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
+        allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
+        raise RuntimeError(
+            f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
+            f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process has {own:.2f} GiB memory in use. "
+            f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+            "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+        )
+    write_text(gpu / str(os.getpid()), f"{wanted}")
 
 
 def _save(attempt: Attempt, step: int) -> str:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grposweep.storage.results import Failure
-from grposweep.sweep.failures import POLICIES, Step, is_epidemic, next_step, same_words
+from grposweep.storage.results import Failure, same_words
+from grposweep.sweep.failures import POLICIES, Step, is_epidemic, next_step
 
 AGAIN = {Step.RETRY, Step.ELSEWHERE, Step.HEAL}
 

@@ -1,0 +1,176 @@
+"""Read what CUDA's out-of-memory message states, and decide whether processes of others were the reason.
+
+Texts of torch, c10/cuda/CUDACachingAllocator.cpp: releases before 2.1 in brackets, later ones in sentences, which name processes
+if NVML lists them. Ids are not valid in a container of its own process ids; then torch does not find itself in the list.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grporecipe.memory.estimate import CONTEXT, GIB
+from grposweep.launchers.gpu_memory import BUSY_MIB, BUSY_SHARE, MIB_OF_GIB, SMALL_SHARE, GpuMemory, describe_holders
+from grposweep.storage.results import Failure
+
+_SIZE = r"([\d.]+ (?:bytes|[KMGT]iB))"
+_UNITS = {"bytes": 1 / GIB, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0, "TiB": 2.0**10}
+_ASKED = re.compile(rf"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate {_SIZE}")
+_STATED = {
+    "total": (rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
+    "free": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
+    "own": (rf"this process has {_SIZE} memory in use",),
+    "allowed": (rf"{_SIZE} allowed; ",),
+    "reserved": (rf"{_SIZE} (?:reserved|cached)(?: in total by PyTorch)?\)",),
+    "allocated": (rf"Of the allocated memory {_SIZE} is allocated by PyTorch",),
+    "unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+}
+_ENGINE = re.compile(  # of a worker of vLLM at its start
+    r"Free memory on device .* on startup is less than desired GPU memory utilization \([\d.]+, ([\d.]+) GiB\)"
+)
+_PROCESS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What a message states, in GiB; None: it does not.
+
+    ``own``: of the process that failed. ``allowed``: its share of the GPU. ``reserved``: by its torch. ``held``: by other
+    processes, this sweep's included.
+    """
+
+    asked: float | None = None
+    total: float | None = None
+    free: float | None = None
+    own: float | None = None
+    allowed: float | None = None
+    reserved: float | None = None
+    held: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def used(self) -> float | None:
+        """Return the GiB that the process held."""
+        if self.own is not None or self.reserved is None:
+            return self.own
+        return self.reserved + CONTEXT / GIB
+
+    @property
+    def needs(self) -> float | None:
+        """Return the GiB that it held and asked for."""
+        return None if self.used is None or self.asked is None else self.used + self.asked
+
+
+@dataclass(frozen=True)
+class Held:
+    """GPU memory that processes of others held, in GiB; no ``processes``: they cannot be named, and it is a lower bound."""
+
+    gib: float = 0.0
+    processes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why an attempt ran out of GPU memory, in one line, and the GiB that it needs if others held them."""
+
+    text: str
+    needs_gib: float | None = None
+
+    @property
+    def is_others(self) -> bool:
+        """Whether processes of others held the memory."""
+        return self.needs_gib is not None
+
+
+Read = Callable[[], Sequence[GpuMemory]]  # the memory of an attempt's GPUs, after its end
+Owns = Callable[[int], bool]  # whether a process is this sweep's
+
+
+def find_shortage(texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bool = True) -> Shortage | None:
+    """Return why an attempt ran out of GPU memory; None if neither a text nor its GPUs say.
+
+    ``read_now`` is called if no text states sizes, as when a CUDA library or a start on a full GPU fails. ``is_alone``: an
+    attempt has one process on a GPU.
+    """
+    found = read_out_of_memory(texts)
+    if found is None:
+        return _judge_now(read_now, owns)
+    others = find_others(found, owns) if is_alone or found.own is not None else Held()
+    return Shortage(describe(found, others), found.needs if was_crowded_out(found, others) else None)
+
+
+def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) -> Shortage | None:
+    """Return why vLLM did not start for lack of memory, if others hold it; None for any other text, and if they do not."""
+    stated = next((found for text in texts if (found := _ENGINE.search(text))), None)
+    return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
+
+
+def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shortage | None:
+    """Judge by the GPUs as they are now; None if others hold little. Without a known need it is more than what is free now."""
+    margin = BUSY_MIB / MIB_OF_GIB
+    full = [OutOfMemory(needs or now.free + margin, now.total, now.free, 0.0, held=now.held) for now in read_now()]
+    found = max(full, key=lambda one: find_others(one, owns).gib, default=None)
+    if found is None or not was_crowded_out(found, others := find_others(found, owns)):
+        return None
+    return Shortage(describe(found, others), found.needs)
+
+
+def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
+    """Return what the first message in these texts states; None if there is none."""
+    return next((_parse(text[found.start() :]) for text in texts if (found := _ASKED.search(text))), None)
+
+
+def _parse(text: str) -> OutOfMemory:
+    stated = {
+        name: _gib(found[1])
+        for name, patterns in _STATED.items()
+        if (found := next(filter(None, (re.search(pattern, text) for pattern in patterns)), None))
+    }
+    allocated, unallocated = stated.pop("allocated", None), stated.pop("unallocated", None)
+    if allocated is not None and unallocated is not None:
+        stated["reserved"] = allocated + unallocated
+    asked = _ASKED.search(text)
+    held = {int(pid): _gib(size) for pid, size in _PROCESS.findall(text)}
+    return OutOfMemory(asked=_gib(asked[1]) if asked else None, held=held, **stated)
+
+
+def _gib(size: str) -> float:
+    number, unit = size.split()
+    return float(number) * _UNITS[unit]
+
+
+def find_others(found: OutOfMemory, owns: Owns) -> Held:
+    """Return what processes of others held for certain."""
+    if found.own is not None:
+        others = {pid: gib for pid, gib in found.held.items() if not owns(pid)}
+        return Held(sum(others.values()), tuple(sorted(others)))
+    if found.total is None or found.free is None or found.used is None:
+        return Held()
+    if found.allowed is None:
+        gib, least = found.total - found.free - found.used, BUSY_SHARE * found.total
+    else:  # the sweep's other trials on this GPU hold their shares at most, and a context each
+        others_at_most = (found.total - found.allowed) + (round(found.total / found.allowed) - 1) * CONTEXT / GIB
+        gib, least = found.total - found.free - found.used - others_at_most, 0.0
+    return Held(gib) if gib > least else Held()
+
+
+def was_crowded_out(found: OutOfMemory, others: Held) -> bool:
+    """Return whether the process would have got what it asked for if others had held nothing."""
+    least = max(BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (found.total or 0.0) if others.processes else 0.0)
+    if others.gib <= least or found.asked is None or found.free is None:
+        return False
+    mine = found.reserved if found.reserved is not None else found.own
+    is_within = found.allowed is None or (mine is not None and mine + found.asked <= found.allowed)
+    return is_within and found.asked <= found.free + others.gib
+
+
+def describe(found: OutOfMemory, others: Held) -> str:
+    """Return one line; what the message does not state is left out."""
+    parts = []
+    if found.used and (limit := found.allowed or found.total) is not None:
+        whose = "its" if found.allowed else "the GPU's"
+        parts.append(f"{found.used:.3g} of {whose} {limit:.3g} GiB in use")
+    if found.asked is not None and not was_crowded_out(found, others):
+        parts.append(f"{found.asked:.3g} GiB more asked for")
+    if others.gib * MIB_OF_GIB > BUSY_MIB:
+        at_least = "" if others.processes else "at least "
+        parts.append(f"{at_least}{describe_holders(others.gib, others.processes)}")
+    return ": ".join(filter(None, (Failure.GPU_MEMORY.label, ", ".join(parts))))
