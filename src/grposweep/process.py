@@ -12,6 +12,7 @@ process that holds its standard input ends, or (``--of PID``) when a process end
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import select
 import shutil
@@ -28,6 +29,10 @@ SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that hold
 OWN_PACKAGES = ("grporecipe", "grposweep")
 PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
 CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
+# Starts Python without the working directory on the import path: the user's h2.py there would stand in for the package.
+# A flag, because the user's own programs would inherit PYTHONSAFEPATH.
+PYTHON = [sys.executable, "-P"]
+logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 # Slurm sends them to all processes of a step.
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -71,7 +76,7 @@ class SpawnedProcesses:
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         output = None if log is None else log.open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train", *arguments],
+            [*PYTHON, "-m", "grposweep.train", *arguments],
             env={**inherited(self._code), **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -101,7 +106,8 @@ class SpawnedProcesses:
 class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
-    It exchanges JSON lines over standard input and output. When its input ends, it and its children end.
+    It exchanges JSON lines over standard input and output. When its input ends, it and its children end. What its imports write
+    goes to the log of the first process that is asked for.
     If it was killed, or cannot fork because an import has started CUDA, this class starts a new interpreter for each further
     process and reports that once.
     The standard library's forkserver would import run.py into every child and cannot report how each attempt ended.
@@ -116,24 +122,28 @@ class ForkServer:
         self._forked: set[int] = set()  # process ids
         self._ended: dict[int, int] = {}
         self._buffer = b""
+        self._log: Path | None = None  # of what its imports write
         self._instead: SpawnedProcesses | None = None
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train.warm_server", *self._preload],
-            env={**inherited(self._code), **self._environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=partial(die_with, os.getpid()),
-        )
+        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as errors:
+            return subprocess.Popen(
+                [*PYTHON, "-m", "grposweep.train.warm_server", *self._preload],
+                env={**inherited(self._code), **self._environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         if self._instead is not None:
             pid = self._instead.start(arguments, environment, log)
             self._forked.discard(pid)  # the system reused the id
             return pid
+        self._log = self._log or log
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
         assert self._server.stdin is not None  # opened above
         with contextlib.suppress(BrokenPipeError):  # the end of the server is noticed below
@@ -189,7 +199,7 @@ class ForkServer:
         if readable:
             self._buffer += os.read(self._server.stdout.fileno(), 65536)
         *lines, self._buffer = self._buffer.split(b"\n")
-        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        events = [event for line in lines for event in self._read(line)]
         for event in events:
             if "started" in event:
                 self._ended.pop(event["started"], None)
@@ -197,11 +207,21 @@ class ForkServer:
                 self._ended[event["ended"]] = event["code"]
         return events
 
+    def _read(self, line: bytes) -> list[dict[str, Any]]:
+        """Return the event in a line. Anything else was written by a library before the server took its stream, and is logged."""
+        from grporecipe.files import objects  # not as a script, see above
+
+        found = list(objects([line]))
+        if not found and line.strip():
+            logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
+        return found
+
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
     """Return this process's environment with the grposweep in ``code`` importable."""
-    path = os.pathsep.join(part for part in (str(code), os.environ.get("PYTHONPATH", "")) if part)
-    return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+    # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def exists(pid: object) -> bool:
