@@ -311,7 +311,9 @@ class Spare:
         taken: list[bool] = []
 
         def popen(command: list[str], **options: Any) -> Any:
-            mine = command[1:4] == ["-P", "-m", "grposweep.train.warm_server"] and set(command[4:]) <= sys.modules.keys()
+            mine = (
+                command[1:4] == ["-P", "-m", "grposweep.train.warm_server"] and set(command[4:]) <= sys.modules.keys()
+            )
             if not mine or taken or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
                 return subprocess.Popen(command, **options)
             taken.append(True)

@@ -183,14 +183,16 @@ class ForkServer:
             self._instead.close()
         if "_server" not in self.__dict__:
             return  # never needed
-        if self._server.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
-                self._server.stdin.close()
+        assert self._server.stdin is not None  # both were opened above
+        assert self._server.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
+            self._server.stdin.close()
         try:
             self._server.wait(timeout=10)
         except subprocess.TimeoutExpired:
             end_session(self._server.pid)
             self._server.wait()
+        self._server.stdout.close()
 
     def _events(self, timeout: float) -> list[dict[str, Any]]:
         """Return the server's events within ``timeout`` seconds. Ends are kept until the system reuses the process id."""

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import IO, Any, TextIO, cast
 
 from grporecipe.errors import UserError
+from grporecipe.terminal import open_streams
 from grposweep.process import PYTHON, STEP_SIGNALS, signals_blocked
 
 SHOWN = "***"
@@ -145,6 +146,7 @@ class _Guarded:
 
 def guard_output() -> None:
     """Redact secrets of the environment in everything that Python writes to standard output and standard error from now on."""
+    open_streams()
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout, sys.stderr = cast(TextIO, _Guarded(sys.stdout)), cast(TextIO, _Guarded(sys.stderr))
 

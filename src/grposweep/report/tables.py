@@ -1,6 +1,7 @@
 """Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -35,7 +36,10 @@ class SafeConsole(Console):
 def build_console(columns: int | None = None) -> Console:
     """Return a console for the terminal. Without one it is ``columns`` wide, by default $COLUMNS or 100."""
     console = SafeConsole(highlight=False, markup=False, emoji=False)
-    if not (console.is_terminal or (columns is None and "COLUMNS" in os.environ)):
+    if console.file.isatty():
+        if console.is_dumb_terminal:  # rich takes 80 columns for granted
+            console.width = shutil.get_terminal_size().columns
+    elif columns is not None or "COLUMNS" not in os.environ:
         console.width = columns or LOG_COLUMNS
     return console
 

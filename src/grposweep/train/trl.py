@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import random
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
