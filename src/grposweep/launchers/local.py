@@ -121,7 +121,9 @@ def _query(what: str) -> tuple[list[list[str]], str]:
     """Return the rows of an nvidia-smi query, and why it failed; empty if it did not."""
     command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
     if done.returncode:
@@ -365,7 +367,13 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    preload = [*TRAINING, *(TRL if runs_trl(experiment.trainer.kind) else [])]
+    trains = runs_trl(experiment.trainer.kind)
+    if trains and sys.flags.optimize > 1:
+        raise UserError(
+            "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without them. Set PYTHONOPTIMIZE=1, "
+            "or unset it."
+        )
+    preload = [*TRAINING, *(TRL if trains else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)
