@@ -94,6 +94,12 @@ def without_traceback() -> Iterator[None]:
 
     Also while modules are imported.
     """
+    try:
+        os.getcwd()  # noqa: PTH109 - see above
+    except OSError as error:
+        what = f"error: the working directory cannot be read ({error.strerror}): it may have been deleted"
+        print(f"{what}. Change to one that exists, with cd.", file=sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
     packages_first()
     try:
         yield

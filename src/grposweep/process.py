@@ -33,6 +33,8 @@ CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).paren
 # A flag, because the user's own programs would inherit PYTHONSAFEPATH.
 PYTHON = [sys.executable, "-P"]
 logger = logging.getLogger(__name__)
+# What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
+OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 # Slurm sends them to all processes of a step.
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -211,19 +213,20 @@ class ForkServer:
 
     def _read(self, line: bytes) -> list[dict[str, Any]]:
         """Return the event in a line. Anything else was written by a library before the server took its stream, and is logged."""
-        from grporecipe.files import objects  # not as a script, see above
-
-        found = list(objects([line]))
-        if not found and line.strip():
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(event := json.loads(line), dict):
+                return [event]
+        if line.strip():
             logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
-        return found
+        return []
 
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
-    """Return this process's environment with the grposweep in ``code`` importable."""
+    """Return this process's environment with the grposweep in ``code`` importable, and no place in a surrounding job."""
     # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
+    kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+    return {**kept, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def exists(pid: object) -> bool:
