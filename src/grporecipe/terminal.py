@@ -19,7 +19,8 @@ _STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
 
 
 NEAREST = "grposweep-nearest"  # how a stream that is not of Unicode writes a character that it lacks
-_NEAREST = {"±": "+-", "─": "-", "━": "-", "│": "|", "└": "`", "█": "#", "…": "..."}
+_NEAREST = {"±": "+-", "─": "-", "━": "-", "│": "|", "└": "`", "█": "#", "…": "...", "\u2800": " "}
+_NEAREST |= {chr(code): "*" for code in range(0x2801, 0x2900)}  # the dots of a curve
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
@@ -38,7 +38,7 @@ def build_console(columns: int | None = None) -> Console:
     console = SafeConsole(highlight=False, markup=False, emoji=False)
     if console.file.isatty():
         if console.is_dumb_terminal:  # rich takes 80 columns for granted
-            console.width = shutil.get_terminal_size().columns
+            console.size = ConsoleDimensions(*shutil.get_terminal_size())
     elif columns is not None or "COLUMNS" not in os.environ:
         console.width = columns or LOG_COLUMNS
     return console

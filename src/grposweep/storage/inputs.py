@@ -298,7 +298,9 @@ class TrialInputs:
 
     def with_originals(self, text: str) -> str:
         """Return a text with the user's files in place of their copies."""
-        copies = str(self.copies or os.devnull)
+        if self.copies is None:
+            return text
+        copies = str(self.copies)
         return text.replace(f"{copies}{Path.cwd()}/", "").replace(copies, "")
 
     def path(self, name: str) -> str:
