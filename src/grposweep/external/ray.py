@@ -85,7 +85,8 @@ def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
     """Yield a line's training metrics, and its evaluation if it has one."""
     content = next(objects([line]), {})
     step = round((finite_or_none(content.pop("step", None)) or 0) * factor)
-    leaves = flatten(content.get("data", content), "/")  # EasyR1 nests what it calls val/reward_score
+    data = content.get("data")
+    leaves = flatten(data if isinstance(data, dict) else content, "/")  # EasyR1 nests what it calls val/reward_score
     values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
     measured = {name: value for name, value in values.items() if name.startswith("val")}
     trained = {name: value for name, value in values.items() if name not in measured}

@@ -312,8 +312,8 @@ def code_problems(key: str, spec: str) -> Iterator[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         yield (
-            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
-            + (hidden_note(spec) or " Set a module that can be imported from the working directory.")
+            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
+            "Set a module that can be imported from the working directory."
         )
         return
     if key == REWARDS and any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
@@ -387,6 +387,6 @@ def _load_module(key: str, spec: str, place: str) -> ModuleType:
         raise
     except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
-            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
-            "Set a module that can be imported from the working directory."
+            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
+            + (hidden_note(spec) or " Set a module that can be imported from the working directory.")
         ) from error
