@@ -46,8 +46,14 @@ def run_there(environments: Sequence[Environment], here: Path, *arguments: str, 
 
 
 @pytest.mark.parametrize("where", ENVIRONMENTS, ids=lambda one: one.name)
-def test_the_warm_server_starts_and_answers(where: Environment, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers are understood, and it imports packages, not files of their names in the working directory."""
+def test_the_warm_server_starts_and_answers(
+    where: Environment, here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answers are understood, and it imports packages, not files of their names in the working directory.
+
+    What was written to the same stream before is in the controller's log.
+    """
+    caplog.set_level("INFO", "grposweep")
     variables = enter([where], here)
     for name in os.environ.keys() - variables.keys():
         monkeypatch.delenv(name)
@@ -59,6 +65,7 @@ def test_the_warm_server_starts_and_answers(where: Environment, here: Path, monk
     while (code := server.poll(pid, 1.0)) is None:
         pass
     server.close()
+    assert ("no line end" in caplog.text) == ("site/sitecustomize.py" in where.files)
     assert code == ExitCode.BAD_INPUT
     log = (here / "log").read_text()
     assert "usage: " in log
@@ -85,5 +92,6 @@ def test_two_steps_train(group: list[Environment], here: Path) -> None:
     ended = run_there(group, here, str(RUN), *STEPS)
     assert (ended.code, "Traceback" in ended.out + ended.err) == (group[0].code, False), ended
     assert group[0].says in ended.out + ended.err
+    assert "\x1b[?25l" not in ended.out  # nothing that hides a cursor: there is no terminal
     results = [read(path) for path in here.rglob("result.json")]
     assert [(found["status"], found["step"]) for found in results] == [("finished", 2)] * (not group[0].code)

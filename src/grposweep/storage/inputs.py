@@ -212,7 +212,7 @@ def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ())
     An installed package takes precedence over the folders ``last``.
     """
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in OWN_PACKAGES:
+    if top in sys.builtin_module_names or top in OWN_PACKAGES:
         return []
     for root in (*roots, *(last if _is_unknown(top, last) else ())):
         if (root / f"{top}.py").is_file():
