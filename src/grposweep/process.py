@@ -29,9 +29,6 @@ SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that hold
 OWN_PACKAGES = ("grporecipe", "grposweep")
 PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
 CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
-# Starts Python without the working directory on the import path: the user's h2.py there would stand in for the package.
-# A flag, because the user's own programs would inherit PYTHONSAFEPATH.
-PYTHON = [sys.executable, "-P"]
 logger = logging.getLogger(__name__)
 # What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -78,7 +75,7 @@ class SpawnedProcesses:
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         output = None if log is None else log.open("ab")
         process = subprocess.Popen(
-            [*PYTHON, "-m", "grposweep.train", *arguments],
+            [sys.executable, *python_flags(self._code), "-m", "grposweep.train", *arguments],
             env={**inherited(self._code), **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -131,7 +128,7 @@ class ForkServer:
     def _server(self) -> "subprocess.Popen[bytes]":
         with contextlib.nullcontext() if self._log is None else self._log.open("ab") as errors:
             return subprocess.Popen(
-                [*PYTHON, "-m", "grposweep.train.warm_server", *self._preload],
+                [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
                 env={**inherited(self._code), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -219,6 +216,16 @@ class ForkServer:
         if line.strip():
             logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
         return []
+
+
+def python_flags(code: Path = SOURCE) -> tuple[str, ...]:
+    """Return the flag that keeps the working directory off the import path, where an h2.py would stand in for the package.
+
+    It is a flag, because the user's own programs would inherit PYTHONSAFEPATH. A recorded copy of older code, which does not add
+    the user's folders to the path itself, gets none.
+    """
+    inputs = code / "grposweep" / "storage" / "inputs.py"
+    return ("-P",) if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes()) else ()
 
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import IO, Any, TextIO, cast
 
 from grporecipe.errors import UserError
 from grporecipe.terminal import open_streams
-from grposweep.process import PYTHON, STEP_SIGNALS, signals_blocked
+from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
 SHOWN = "***"
 SHORTEST = 12  # characters of a secret that is recognised by its name only
@@ -181,7 +181,7 @@ def redact_own_output() -> None:
     Another process does it. It ignores the signals of a Slurm step: a program's last lines come after them.
     """
     with signals_blocked(*STEP_SIGNALS):
-        command = [*PYTHON, "-m", "grposweep.redaction"]
+        command = [sys.executable, *python_flags(), "-m", "grposweep.redaction"]
         redactor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     assert redactor.stdin is not None  # a pipe
     for output in (1, 2):

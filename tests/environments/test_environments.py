@@ -47,7 +47,11 @@ def run_there(environments: Sequence[Environment], here: Path, *arguments: str, 
 
 @pytest.mark.parametrize("where", ENVIRONMENTS, ids=lambda one: one.name)
 def test_the_warm_server_starts_and_answers(
-    where: Environment, here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    where: Environment,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Its answers are understood, and it imports packages, not files of their names in the working directory.
 
@@ -67,6 +71,7 @@ def test_the_warm_server_starts_and_answers(
     server.close()
     assert ("no line end" in caplog.text) == ("site/sitecustomize.py" in where.files)
     assert code == ExitCode.BAD_INPUT
+    assert capfd.readouterr().err == ""  # such as: each trial starts its own process
     log = (here / "log").read_text()
     assert "usage: " in log
     assert "Traceback" not in log  # the server's own errors are there, too
