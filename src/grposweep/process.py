@@ -106,7 +106,7 @@ class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
     It exchanges JSON lines over standard input and output. When its input ends, it and its children end. What its imports write
-    goes to the log of the first process that is asked for.
+    goes to the log of the first process that it starts.
     If it was killed, or cannot fork because an import has started CUDA, this class starts a new interpreter for each further
     process and reports that once.
     The standard library's forkserver would import run.py into every child and cannot report how each attempt ended.

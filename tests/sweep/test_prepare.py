@@ -71,7 +71,7 @@ def test_a_refused_command_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.
 def test_a_reward_finds_its_neighbours_and_the_sweep_keeps_a_copy_of_them(
     run: Callable[..., Ended], here: Path
 ) -> None:
-    """Wherever its file is; a package comes before a file of its name."""
+    """Its file may be in any folder. A package comes before a file of its name."""
     (here / "rewards").mkdir()
     (here / "rewards" / "mine.py").write_text(
         "import tool, yaml\n\n\ndef f(completions):\n    return [tool.x] * len(completions)\n"

@@ -185,7 +185,7 @@ def test_a_path_with_blanks_is_one_word(tmp_path: Path) -> None:
     """If there is such a file; other text is a command of several words."""
     (tmp_path / "my python").touch()
     assert python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python' -P"
-    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python"
+    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python -P"
 
 
 def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_image(tmp_path: Path) -> None:
