@@ -311,11 +311,13 @@ class Spare:
         taken: list[bool] = []
 
         def popen(command: list[str], **options: Any) -> Any:
-            mine = command[1:3] == ["-m", "grposweep.train.warm_server"] and set(command[3:]) <= sys.modules.keys()
+            mine = (
+                command[1:4] == ["-P", "-m", "grposweep.train.warm_server"] and set(command[4:]) <= sys.modules.keys()
+            )
             if not mine or taken or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
                 return subprocess.Popen(command, **options)
             taken.append(True)
-            return _Child(self._pid, *self._ask(command[3:], options["env"]))
+            return _Child(self._pid, *self._ask(command[4:], options["env"]))
 
         process.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[attr-defined]
 
@@ -413,12 +415,12 @@ def share_warm_server(monkeypatch: Any) -> None:
     from grposweep.launchers.local import TRAINING
 
     def popen(command: list[str], **options: Any) -> Any:
-        is_ours = command[1:] == ["-m", "grposweep.train.warm_server", *TRAINING]
+        is_ours = command[1:] == ["-P", "-m", "grposweep.train.warm_server", *TRAINING]
         if not is_ours or SPAWN in os.environ or options["env"]["PYTHONPATH"].split(":")[0] != str(SOURCE):
             return subprocess.Popen(command, **options)
         _start_server()
         (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
-        connection = request(command[1:], str(Path.cwd()), options["env"], (its_input, its_output, 2))
+        connection = request(command[2:], str(Path.cwd()), options["env"], (its_input, its_output, 2))
         os.close(its_input)
         os.close(its_output)
         return _Served(connection, ours, theirs)

@@ -3,6 +3,7 @@
 Bad input has one message: what is set, why it cannot work, and what to set instead.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,12 +70,37 @@ class ProgramFailed(Exception):
 OF_SWEEPS = ("hydra", "omegaconf", "optuna", "scipy", "jinja2", "plotly")  # what the extra [sweep] installs
 
 
+def packages_first() -> None:
+    """Move the working directory to the end of the import path: a yaml.py there must not stand in for the package.
+
+    Python puts it first at ``python -m``, and in the place of an empty entry of PYTHONPATH. A folder that the user has named
+    in PYTHONPATH by its whole path keeps its place.
+    """
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib would be imported from there
+        holds_packages = os.path.samefile(here, os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120, PTH121 - the same
+    except OSError:  # it was deleted
+        return
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    is_first = sys.path[:1] == [here] and not sys.flags.safe_path
+    kept = [path for path in sys.path[is_first:] if path not in ("", here) or path in filter(None, named)]
+    if len(kept) < len(sys.path) and not holds_packages:
+        sys.path[:] = [*kept, here]
+
+
 @contextmanager
 def without_traceback() -> Iterator[None]:
     """End the process with one line instead of a traceback after Ctrl-C, or if what sweeps need is not installed.
 
     Also while modules are imported.
     """
+    try:
+        os.getcwd()  # noqa: PTH109 - see above
+    except OSError as error:
+        what = f"error: the working directory cannot be read ({error.strerror}): it may have been deleted"
+        print(f"{what}. Change to one that exists, with cd.", file=sys.stderr)
+        sys.exit(ExitCode.BAD_INPUT)
+    packages_first()
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,16 +1,51 @@
-"""Write for people: short names and counts, control characters escaped, and streams that may be closed or fail."""
+"""Write for people: short names and counts, control characters escaped, and streams that may be closed, fail or be ASCII."""
 
+import codecs
 import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, TextIO, cast
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:  # half of what lint takes to start
+    from rich.console import Console
 
 logger = logging.getLogger("grposweep.terminal")  # a sweep's log has it too
 _STEERING = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 # Unicode's own control characters: direction overrides, line and paragraph separators, and surrogates.
 _STEERING |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)}
 _STEERING |= {code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)}
+
+
+NEAREST = "grposweep-nearest"  # how a stream that is not of Unicode writes a character that it lacks
+_NEAREST = {"±": "+-", "─": "-", "━": "-", "│": "|", "└": "`", "█": "#", "…": "...", "\u2800": " "}
+_NEAREST |= {chr(code): "*" for code in range(0x2801, 0x2900)}  # the dots of a curve
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Return ASCII for the characters that a stream lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacked = error.object[error.start : error.end]
+    return "".join(_NEAREST.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacked), error.end
+
+
+def open_streams() -> None:
+    """Give this process three standard streams that take any text.
+
+    A stream that was closed (``>&-``) leads to nothing: the next file to be opened would otherwise take its place.
+    """
+    codecs.register_error(NEAREST, _nearest)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - a descriptor
+        elif mode == "w" and isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=NEAREST)
 
 
 def printable(text: str) -> str:
@@ -64,6 +99,11 @@ class Screen:
         return getattr(self._stream, name)
 
 
+def redraws(console: "Console") -> bool:
+    """Return whether lines can be replaced: on a terminal with a cursor, not in a file that FORCE_COLOR colours."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
 def discard(stream: TextIO) -> None:
     """Send further output of a stream to nothing: Python flushes it once more at exit, and other streams may share it."""
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -72,7 +112,8 @@ def discard(stream: TextIO) -> None:
 
 
 def keep_screens() -> None:
-    """Let this process continue if a standard stream fails."""
+    """Let this process continue if a standard stream fails or was closed before."""
+    open_streams()
     if not isinstance(sys.stdout, Screen):
         sys.stdout, sys.stderr = cast(TextIO, Screen(sys.stdout)), cast(TextIO, Screen(sys.stderr))
 

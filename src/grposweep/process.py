@@ -12,6 +12,7 @@ process that holds its standard input ends, or (``--of PID``) when a process end
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import select
 import shutil
@@ -28,6 +29,9 @@ SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that hold
 OWN_PACKAGES = ("grporecipe", "grposweep")
 PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
 CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
+logger = logging.getLogger(__name__)
+# What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
+OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 # Slurm sends them to all processes of a step.
 STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -71,7 +75,7 @@ class SpawnedProcesses:
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         output = None if log is None else log.open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train", *arguments],
+            [sys.executable, *python_flags(self._code), "-m", "grposweep.train", *arguments],
             env={**inherited(self._code), **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -101,7 +105,8 @@ class SpawnedProcesses:
 class ForkServer:
     """A server that has imported torch and trl once and forks for each process: 0.02 s instead of seconds.
 
-    It exchanges JSON lines over standard input and output. When its input ends, it and its children end.
+    It exchanges JSON lines over standard input and output. When its input ends, it and its children end. What its imports write
+    goes to the log of the first process that it starts.
     If it was killed, or cannot fork because an import has started CUDA, this class starts a new interpreter for each further
     process and reports that once.
     The standard library's forkserver would import run.py into every child and cannot report how each attempt ended.
@@ -116,24 +121,28 @@ class ForkServer:
         self._forked: set[int] = set()  # process ids
         self._ended: dict[int, int] = {}
         self._buffer = b""
+        self._log: Path | None = None  # of what its imports write
         self._instead: SpawnedProcesses | None = None
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "grposweep.train.warm_server", *self._preload],
-            env={**inherited(self._code), **self._environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=partial(die_with, os.getpid()),
-        )
+        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as errors:
+            return subprocess.Popen(
+                [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
+                env={**inherited(self._code), **self._environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         if self._instead is not None:
             pid = self._instead.start(arguments, environment, log)
             self._forked.discard(pid)  # the system reused the id
             return pid
+        self._log = self._log or log
         request = {"arguments": arguments, "environment": dict(environment), "log": None if log is None else str(log)}
         assert self._server.stdin is not None  # opened above
         with contextlib.suppress(BrokenPipeError):  # the end of the server is noticed below
@@ -173,14 +182,16 @@ class ForkServer:
             self._instead.close()
         if "_server" not in self.__dict__:
             return  # never needed
-        if self._server.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
-                self._server.stdin.close()
+        assert self._server.stdin is not None  # both were opened above
+        assert self._server.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # the server was killed and still holds the last request
+            self._server.stdin.close()
         try:
             self._server.wait(timeout=10)
         except subprocess.TimeoutExpired:
             end_session(self._server.pid)
             self._server.wait()
+        self._server.stdout.close()
 
     def _events(self, timeout: float) -> list[dict[str, Any]]:
         """Return the server's events within ``timeout`` seconds. Ends are kept until the system reuses the process id."""
@@ -189,7 +200,7 @@ class ForkServer:
         if readable:
             self._buffer += os.read(self._server.stdout.fileno(), 65536)
         *lines, self._buffer = self._buffer.split(b"\n")
-        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        events = [event for line in lines for event in self._read(line)]
         for event in events:
             if "started" in event:
                 self._ended.pop(event["started"], None)
@@ -197,11 +208,32 @@ class ForkServer:
                 self._ended[event["ended"]] = event["code"]
         return events
 
+    def _read(self, line: bytes) -> list[dict[str, Any]]:
+        """Return the event in a line. Anything else was written by a library before the server took its stream, and is logged."""
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(event := json.loads(line), dict):
+                return [event]
+        if line.strip():
+            logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
+        return []
+
+
+def python_flags(code: Path = SOURCE) -> tuple[str, ...]:
+    """Return the flag that keeps the working directory off the import path, where an h2.py would stand in for the package.
+
+    It is a flag, because the user's own programs would inherit PYTHONSAFEPATH. A recorded copy of older code, which does not add
+    the user's folders to the path itself, gets none.
+    """
+    inputs = code / "grposweep" / "storage" / "inputs.py"
+    return ("-P",) if code == SOURCE or (inputs.is_file() and b"def search_path(" in inputs.read_bytes()) else ()
+
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
-    """Return this process's environment with the grposweep in ``code`` importable."""
-    path = os.pathsep.join(part for part in (str(code), os.environ.get("PYTHONPATH", "")) if part)
-    return {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+    """Return this process's environment with the grposweep in ``code`` importable, and no place in a surrounding job."""
+    # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+    return {**kept, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def exists(pid: object) -> bool:

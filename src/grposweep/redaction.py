@@ -14,7 +14,8 @@ from threading import Thread
 from typing import IO, Any, TextIO, cast
 
 from grporecipe.errors import UserError
-from grposweep.process import STEP_SIGNALS, signals_blocked
+from grporecipe.terminal import open_streams
+from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
 SHOWN = "***"
 SHORTEST = 12  # characters of a secret that is recognised by its name only
@@ -145,6 +146,7 @@ class _Guarded:
 
 def guard_output() -> None:
     """Redact secrets of the environment in everything that Python writes to standard output and standard error from now on."""
+    open_streams()
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout, sys.stderr = cast(TextIO, _Guarded(sys.stdout)), cast(TextIO, _Guarded(sys.stderr))
 
@@ -179,7 +181,7 @@ def redact_own_output() -> None:
     Another process does it. It ignores the signals of a Slurm step: a program's last lines come after them.
     """
     with signals_blocked(*STEP_SIGNALS):
-        command = [sys.executable, "-m", "grposweep.redaction"]
+        command = [sys.executable, *python_flags(), "-m", "grposweep.redaction"]
         redactor = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     assert redactor.stdin is not None  # a pipe
     for output in (1, 2):

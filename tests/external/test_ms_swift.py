@@ -99,6 +99,15 @@ def test_an_earlier_attempts_lines_count_up_to_the_checkpoint(tmp_path: Path) ->
     assert [entry.step for entry in log()] == [1, 2, 3, 4]
 
 
+def test_lines_that_are_no_entries_are_skipped(tmp_path: Path) -> None:
+    """The program or a library of it may write anything into the log."""
+    (tmp_path / NAME).write_text('3\n["a"]\nnull\n{"global_step/max_steps": 7}\nplain text\n')
+    write(tmp_path, 1)
+    log = MsSwiftLogTail(tmp_path / NAME, resumed_at=1)
+    write(tmp_path, 2)
+    assert [entry.step for entry in log()] == [1, 2]
+
+
 @pytest.mark.slow  # two compositions and a sweep of two trials
 def test_a_point_is_written_into_the_recipe_in_ms_swifts_words(run: Callable[..., Ended], here: Path) -> None:
     """A dry run shows what a trial would start; what no parameter changes stays."""

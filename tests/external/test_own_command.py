@@ -74,7 +74,12 @@ def test_placeholders_and_appended_options_are_swept(run: Run, command: Path) ->
         (", eval_dataset=list(range(16))", "", ("lr=0.1",), "passes no eval_dataset to its trainer"),
         ("", "", ("lr=0.1", "cluster.processes=2"), "the command starts 1 processes, and cluster.processes=2"),
         ("", "", ("model.lora.r=8",), "Set the option of your command that has it"),
-        ("trainer = GRPOTrainer", "raise SystemExit\ntrainer = GRPOTrainer", ("lr=0.1",), "ended without building a GRPO trainer"),
+        (
+            "trainer = GRPOTrainer",
+            "raise SystemExit\ntrainer = GRPOTrainer",
+            ("lr=0.1",),
+            "ended without building a GRPO trainer",
+        ),
         ("args = GRPOConfig(**recipe)", "raise ValueError('no room')", ("lr=0.1",), "no room"),
         ("args = GRPOConfig(**recipe)", "args = GRPOConfig(num_generations=5)", ("lr=0.1",), "must be divisible by"),
     ],

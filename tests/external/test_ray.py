@@ -172,3 +172,9 @@ def test_a_line_of_either_log_becomes_training_and_evaluation_in_optimizer_steps
         train, evaluation = as_entries(line, 2.0)
         assert (train.kind, train.step, train.values) == ("train", 6, {"actor/pg_loss": 0.1})
         assert (evaluation.kind, evaluation.step, evaluation.values["eval_reward"]) == ("eval", 6, 0.5)
+
+
+def test_lines_that_are_no_entries_are_skipped() -> None:
+    """Ray's own lines and values of another kind may be in the log."""
+    for line in (b"3", b"null", b'["step"]', b"(raylet) started", b'{"step": null, "data": 5}'):
+        assert [entry.step for entry in as_entries(line, 2.0)] in ([], [0])

@@ -1,5 +1,6 @@
 """What a sweep says about a preparation that failed, and what a refused command leaves."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.interrupts import SignalCounter
 from grposweep.sweep.start import prepare_sweep
 from in_process import sweeps_in
+from support import Ended, read
 
 
 class Fails:
@@ -64,3 +66,19 @@ def test_a_refused_command_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=r"cluster\.gpus=2"):
         sweep(*words, "cluster.gpus=2")
     assert len(list((folder / "trials").iterdir())) == 1
+
+
+def test_a_reward_finds_its_neighbours_and_the_sweep_keeps_a_copy_of_them(
+    run: Callable[..., Ended], here: Path
+) -> None:
+    """Its file may be in any folder. A package comes before a file of its name."""
+    (here / "rewards").mkdir()
+    (here / "rewards" / "mine.py").write_text(
+        "import tool, yaml\n\n\ndef f(completions):\n    return [tool.x] * len(completions)\n"
+    )
+    (here / "rewards" / "tool.py").write_text("import other\n\nx = other.x\n")
+    (here / "other.py").write_text("x = 1.0\n")
+    (here / "rewards" / "yaml.py").write_text("raise RuntimeError('not the package')\n")
+    ended = run("trainer=fake", "schedule.max_steps=4", "schedule=steps", "name=s", "task.rewards=[rewards/mine.py:f]")
+    assert ended.code == 0, ended.out + ended.err
+    assert read(ended.sweep / "inputs.json")["files"].keys() == {"rewards/mine.py", "rewards/tool.py", "other.py"}

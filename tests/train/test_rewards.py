@@ -70,6 +70,15 @@ def test_a_reward_file_is_found_from_the_working_directory(tmp_path: Path, monke
     assert load_reward("mine.py:one")(prompts=[], completions=["a", "b"]) == [1.0, 1.0]
 
 
+def test_a_file_that_a_package_hides_from_a_reward_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user means his own yaml.py and gets PyYAML."""
+    (tmp_path / "yaml.py").write_text("points = 1.0\n")
+    (tmp_path / "mine.py").write_text("from yaml import points\n\n\ndef one(completions):\n    return [points]\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"yaml\.py is not used: 'import yaml' finds the installed package"):
+        load_reward("mine.py:one")
+
+
 def test_a_reward_may_live_in_a_package() -> None:
     """The dotted way."""
     assert load_reward("grposweep.train.rewards:exact")(prompts=["p"], completions=["4"], answer=["4"]) == [1.0]

@@ -18,7 +18,7 @@ from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.frameworks import read_recipe, spell_keys
 from grporecipe.frameworks.parsing.load import Options, load_recipe
-from grporecipe.terminal import label_text
+from grporecipe.terminal import label_text, redraws
 
 STYLES = {Level.PROBLEM: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold"}
 
@@ -53,7 +53,7 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
 
     A terminal shows one screen. Without a terminal, a diagnosis is printed each time its findings change.
     """
-    live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
+    live = Live(console=console, auto_refresh=False) if redraws(console) and not as_json else None
     shown: list[str] | None = None
     try:
         with live or nullcontext():

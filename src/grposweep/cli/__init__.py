@@ -25,4 +25,7 @@ def build_app() -> "Typer":
 def main() -> None:
     """Run the command."""
     with without_traceback():
+        from grporecipe.terminal import open_streams  # after the import path is in order
+
+        open_streams()
         build_app()(prog_name="grposweep")

@@ -26,6 +26,7 @@ def status(
 
     Best trial so far, running and waiting trials, invalid points, failures, cost.
     """
+    from grporecipe.terminal import redraws
     from grposweep.report.status import status_json, status_screen, watch_status
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.report.view import SweepReader
@@ -36,7 +37,7 @@ def status(
         print(dumps(status_json(reader.read())))
     elif not watch:
         console.print(status_screen(reader.read()))
-    elif console.is_terminal:
+    elif redraws(console):
         watch_status(reader, console)
     else:
         raise UserError("--watch needs a terminal. Without one, repeat 'grposweep status', or use --json.")

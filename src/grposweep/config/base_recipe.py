@@ -80,12 +80,17 @@ def installed_version(python: str, framework: str) -> Version:
         return known
     try:
         asked = [python, "-c", ASKED.format(package="trl")]
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+        answer = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"trainer.python={python}: it gave no answer in 60 s. Name a Python interpreter that starts faster."
+        ) from error
     except OSError as error:
         raise UserError(
             f"trainer.python={python}: it cannot be started ({error.strerror}). Name a Python interpreter."
         ) from error
-    return parse_version(answer.stdout.strip()) if answer.returncode == 0 else known
+    said = answer.stdout.split()  # a sitecustomize of that environment may print before it
+    return parse_version(said[-1]) if answer.returncode == 0 and said else known
 
 
 def base_of(trainer: Trainer, processes: int) -> Setting:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grporecipe.files import read_json
+from grporecipe.files import count_or_none, read_json
 
 if TYPE_CHECKING:  # lint loads every framework and needs no schema
     from grposweep.schema import Cluster, Trainer
@@ -178,12 +178,14 @@ class TrainerStateTail:
         if newest is None:
             return []
         try:
-            history = (read_json(newest) or {}).get("log_history", [])
-        except (OSError, ValueError):  # the file is being written or was just rotated
+            history = (read_json(newest) or {}).get("log_history")
+        except OSError:  # the file was just rotated
+            return []
+        if not isinstance(history, list):
             return []
         new, self.seen = history[self.seen :], max(self.seen, len(history))
         # a run's last line has times and the mean loss, and is not a step
-        return [as_entry(line) for line in new if "train_runtime" not in line]
+        return [as_entry(line) for line in new if isinstance(line, dict) and "train_runtime" not in line]
 
     def _states(self) -> list[Path]:
         return [*self.output.glob(NAME), *self.output.glob(f"checkpoint-*/{NAME}")]
@@ -192,4 +194,6 @@ class TrainerStateTail:
 def as_entry(line: dict[str, Any]) -> Entry:
     """Convert a line of the history; the keys of evaluations identify them."""
     kind = "eval" if any(name.startswith("eval_") for name in line) else "train"
-    return Entry(kind, int(line.get("step", 0)), {name: value for name, value in line.items() if name != "step"})
+    return Entry(
+        kind, count_or_none(line.get("step")) or 0, {name: value for name, value in line.items() if name != "step"}
+    )

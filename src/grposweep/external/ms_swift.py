@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grporecipe.files import parse_json
+from grporecipe.files import objects
 from grposweep.external import Entry, ExternalProgram, Trial, interpreter
 
 NAME = "logging.jsonl"
@@ -76,10 +76,7 @@ class MsSwiftLogTail:
 
 def as_entry(line: bytes) -> Entry | None:
     """Return a line of a step or an evaluation; None for the summaries at start and end."""
-    try:
-        values: dict[str, Any] = parse_json(line)
-    except ValueError:
-        return None
+    values = next(objects([line]), {})
     step = str(values.get(STEP, "")).partition("/")[0]
     if not step.isdigit() or "train_runtime" in values:
         return None

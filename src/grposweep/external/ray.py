@@ -6,10 +6,9 @@ nested); verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogge
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from grporecipe import frameworks
-from grporecipe.files import parse_json
+from grporecipe.files import finite_or_none, objects
 from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.planning import steps_per_rollout
@@ -84,12 +83,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def as_entries(line: bytes, factor: float) -> Iterator[Entry]:
     """Yield a line's training metrics, and its evaluation if it has one."""
-    try:
-        content: dict[str, Any] = parse_json(line)
-    except ValueError:
-        return
-    step = round(int(content.pop("step", 0)) * factor)
-    leaves = flatten(content.get("data", content), "/")  # EasyR1 nests what it calls val/reward_score
+    content = next(objects([line]), {})
+    step = round((finite_or_none(content.pop("step", None)) or 0) * factor)
+    data = content.get("data")
+    leaves = flatten(data if isinstance(data, dict) else content, "/")  # EasyR1 nests what it calls val/reward_score
     values = {name: value for name, value in leaves.items() if isinstance(value, int | float)}
     measured = {name: value for name, value in values.items() if name.startswith("val")}
     trained = {name: value for name, value in values.items() if name not in measured}

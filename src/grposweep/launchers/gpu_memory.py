@@ -102,7 +102,9 @@ def query(what: str) -> tuple[list[list[str]], str]:
     """Return the rows of an nvidia-smi query, and why it failed; empty if it did not."""
     command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], getattr(error, "strerror", None) or f"no answer in {TIMEOUT_SECONDS:g} s"
     if done.returncode:

@@ -390,7 +390,13 @@ def build_processes(experiment: Experiment) -> Processes:
 
     A rerun's copy of the code may be older than the warm server's module.
     """
-    preload = [*TRAINING, *(TRL if runs_trl(experiment.trainer.kind) else [])]
+    trains = runs_trl(experiment.trainer.kind)
+    if trains and sys.flags.optimize > 1:
+        raise UserError(
+            "PYTHONOPTIMIZE=2 removes docstrings, and transformers cannot be imported without them. Set PYTHONOPTIMIZE=1, "
+            "or unset it."
+        )
+    preload = [*TRAINING, *(TRL if trains else [])]
     code = Path(experiment.cluster.code or SOURCE)
     is_warm = experiment.cluster.warm and (code / "grposweep" / "train" / "warm_server.py").is_file()
     return ForkServer(preload, code, experiment.cluster.environment) if is_warm else SpawnedProcesses(code)

@@ -7,7 +7,7 @@ over several seeds, otherwise by a z-test from the evaluations' standard errors.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from grporecipe.frameworks.parsing.yaml_text import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import is_of_evaluation
-from grposweep.report.tables import FOLD, build_table, draw_curves, format_objective
+from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import default_of, keys_with
@@ -246,9 +246,9 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     metric = sides[0].view.metric
     curves = {side.letter: [(point.completions, point.value) for point in side.trial.curve(metric)] for side in sides}
-    if lines := draw_curves(curves):
+    if any(curves.values()):
         yield Text(f"{metric} (* where curves meet)", "bold")
-        yield Text("\n".join(lines), no_wrap=True)
+        yield Fitted(partial(draw_curves, curves))
 
 
 def _completions(sides: Sequence[Side]) -> Iterator[RenderableType]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.files import as_number, write_json
-from grporecipe.terminal import count, label_text, short, short_names
+from grporecipe.terminal import count, label_text, redraws, short, short_names
 from grposweep.registries import runs_trl
 from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
@@ -36,7 +36,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if redraws(console) else None
         self._since = time.monotonic()
 
     def __enter__(self) -> "LiveDisplay":

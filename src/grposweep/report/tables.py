@@ -1,14 +1,17 @@
 """Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from grporecipe.terminal import count, label_text, printable, short_names
 from grposweep.report.ranking import NORMAL, Importance
@@ -35,7 +38,10 @@ class SafeConsole(Console):
 def build_console(columns: int | None = None) -> Console:
     """Return a console for the terminal. Without one it is ``columns`` wide, by default $COLUMNS or 100."""
     console = SafeConsole(highlight=False, markup=False, emoji=False)
-    if not (console.is_terminal or (columns is None and "COLUMNS" in os.environ)):
+    if console.file.isatty():
+        if console.is_dumb_terminal:  # rich takes 80 columns for granted
+            console.size = ConsoleDimensions(*shutil.get_terminal_size())
+    elif columns is not None or "COLUMNS" not in os.environ:
         console.width = columns or LOG_COLUMNS
     return console
 
@@ -246,9 +252,21 @@ def format_contrast(contrast: Contrast) -> tuple[str, str]:
 
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bits of a character, by row and column
+AXIS = 10  # columns before a curve
 SHARED = "*"  # two curves meet
 
 Series = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A drawing as wide as the console allows, up to 60 columns and its axis; ``draw`` gets the width."""
+
+    draw: Callable[[int], list[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the lines."""
+        yield Text("\n".join(self.draw(max(min(60, options.max_width - AXIS), 1))))
 
 
 def draw_curve(series: Series, width: int = 60, height: int = 8) -> list[str]:
@@ -276,7 +294,7 @@ def draw_curves(curves: Mapping[str, Series], width: int = 60, height: int = 10)
     span = y[1] - y[0] or 1.0
     for letter, points in known.items():
         for column in range(width):
-            value = at(points, x[0] + (x[1] - x[0]) * column / (width - 1))
+            value = at(points, x[0] + (x[1] - x[0]) * column / max(width - 1, 1))
             if value is not None:
                 row = rows[round((y[1] - value) / span * (height - 1))]
                 row[column] = letter if row[column] == " " else SHARED

@@ -1,6 +1,7 @@
 """Everything about one trial: point, objective, cost, curve, problems, and differences from the best and the baseline."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,15 @@ from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
 from grposweep.report.hang import hang_sentence
-from grposweep.report.tables import FOLD, build_table, draw_curve, format_duration, format_effect, format_objective
+from grposweep.report.tables import (
+    FOLD,
+    Fitted,
+    build_table,
+    draw_curve,
+    format_duration,
+    format_effect,
+    format_objective,
+)
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
@@ -89,7 +98,7 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         points = trial.curve(metric)
         if len(points) > 1:
             yield Text(f"\n{metric}", "bold")
-            yield Text("\n".join(draw_curve([(point.completions, point.value) for point in points])))
+            yield Fitted(partial(draw_curve, [(point.completions, point.value) for point in points]))
             return
 
 

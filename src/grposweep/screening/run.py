@@ -15,6 +15,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import write_text
 from grporecipe.planning import completions_per_step
 from grporecipe.setting import Setting
+from grporecipe.terminal import redraws
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key, screen_key
 from grposweep.config.to_setting import read_setting
@@ -129,7 +130,7 @@ def _attempt(launcher: Launcher, run: Experiment, folder: Path, console: Console
         return End(ExitCode.STOPPED)
     attempt, job_id = begun
     console.print(f"screening in {folder}", soft_wrap=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(console=console, transient=True, disable=not redraws(console)) as bar:
         task = bar.add_task("prompts", total=None)
         while (end := launcher.poll(job_id)) is None:
             if interrupts.count > heard:

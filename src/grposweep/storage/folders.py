@@ -254,18 +254,27 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
     return next((folder for folder in found if folder.is_real), found[0])
 
 
+SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own."
+
+
 def cache_folder() -> Path:
-    """Return the user's folder for created models and the index of sweeps: $GRPOSWEEP_CACHE, $XDG_CACHE_HOME or ~/.cache."""
+    """Return the user's folder for created models and the index of sweeps: $GRPOSWEEP_CACHE, $XDG_CACHE_HOME or ~/.cache.
+
+    Raises UserError for a user without a home, as in a container that is run under any number.
+    """
     if own := os.environ.get("GRPOSWEEP_CACHE"):
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grposweep"
+    except RuntimeError as error:
+        raise UserError(f"this user has no home folder. {SET_CACHE}") from error
 
 
 def remember(outputs: Path) -> None:
     """Note a folder of sweeps in the user's index, where they are found from any other folder."""
     known = remembered()
     if (outputs := outputs.resolve()) not in known:
-        with suppress(OSError):  # a convenience only
+        with suppress(OSError, UserError):  # a convenience only
             cache_folder().mkdir(parents=True, exist_ok=True)
             write_text(cache_folder() / INDEX, "".join(f"{path}\n" for path in [*known, outputs]))
 
@@ -274,7 +283,7 @@ def remembered() -> list[Path]:
     """Return the folders in the user's index that still exist."""
     try:
         lines = (cache_folder() / INDEX).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return []
     return [path for path in map(Path, lines) if path.is_dir()]
 

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -172,23 +172,28 @@ def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
     named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     given = [root for root in named_roots if not (root / "grposweep").is_dir()]  # not our own source
     for spec in specs:
-        place = spec.rpartition(":")[0]
-        roots = [Path.cwd(), *given]
-        named = [Path(place)] if place.endswith(".py") else _module_files(place, roots) if place else []
-        found += _with_imports([path for path in named if path.is_file()], roots)
+        place, last = spec.rpartition(":")[0], user_folders([spec])
+        named = [Path(place)] if place.endswith(".py") else _module_files(place, given, last) if place else []
+        found += _with_imports([path for path in named if path.is_file()], given, last)
     if trainer.script is not None:
         script = Path(trainer.workdir or ".") / trainer.script
         found += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
     return found
 
 
-def _with_imports(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
+def user_folders(specs: Iterable[str]) -> list[Path]:
+    """Return the folders that are searched last for what a task's code imports: those of its files, and the working directory."""
+    files = [Path(place) for spec in specs if (place := spec.rpartition(":")[0]).endswith(".py")]
+    return list(dict.fromkeys([*(file.absolute().parent for file in files), Path.cwd()]))
+
+
+def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
     """Return files and the project's files that they import, directly or indirectly."""
     found = {path.absolute(): path for path in files}
     waiting = list(files)
     while waiting and len(found) < MOST_FILES:
         for module in _imports(waiting.pop()):
-            for path in _module_files(module, roots):
+            for path in _module_files(module, roots, last):
                 if path.absolute() not in found:
                     found[path.absolute()] = path
                     waiting.append(path)
@@ -205,27 +210,42 @@ def _imports(path: Path) -> set[str]:
     return names | {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
 
 
-def _module_files(module: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the project's files of a module; all files of a package, because it may import them by name."""
+def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
+    """Return the project's files of a module; all files of a package, because it may import them by name.
+
+    An installed package takes precedence over the folders ``last``.
+    """
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or top in OWN_PACKAGES:
+    if top in sys.builtin_module_names or top in OWN_PACKAGES:
         return []
-    for root in roots:
+    for root in (*roots, *(last if _is_unknown(top, last) else ())):
         if (root / f"{top}.py").is_file():
             return [root / f"{top}.py"]
         package = root / top
-        if not package.is_dir() or not ((package / "__init__.py").is_file() or _is_unknown(top)):
+        if not package.is_dir() or not ((package / "__init__.py").is_file() or _is_unknown(top, roots)):
             continue  # an installed package takes precedence over a folder without __init__.py
         return [path for path, _ in zip(sorted(package.rglob("*.py")), range(MOST_FILES), strict=False)]
     return []
 
 
-def _is_unknown(top: str) -> bool:
-    """Return whether no package of this name is installed, without importing it."""
+def _is_unknown(top: str, folders: Sequence[Path]) -> bool:
+    """Return whether no package of this name is installed outside these folders, without importing it."""
     try:
-        return find_spec(top) is None
+        found = find_spec(top)
     except (ImportError, ValueError):
         return True
+    places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
+    return found is None or any(folder in Path(place).parents[:2] for folder in folders for place in places if place)
+
+
+def hidden_files(spec: str) -> Iterator[str]:
+    """Yield a sentence for each of the user's files that a task's code would import, if no package had its name."""
+    place, folders = spec.rpartition(":")[0], user_folders([spec])
+    modules = _imports(Path(place)) if place.endswith(".py") and Path(place).is_file() else {place}
+    for top in sorted({module.partition(".")[0] for module in modules} - {""}):
+        file = next((folder / f"{top}.py" for folder in folders if (folder / f"{top}.py").is_file()), None)
+        if file is not None and (top in sys.stdlib_module_names or not _is_unknown(top, folders)):
+            yield f"{_name(file)} is not used: 'import {top}' finds the installed package of that name. Rename the file."
 
 
 def digest_of(path: Path) -> str:
@@ -282,7 +302,9 @@ class TrialInputs:
 
     def with_originals(self, text: str) -> str:
         """Return a text with the user's files in place of their copies."""
-        copies = str(self.copies or os.devnull)
+        if self.copies is None:
+            return text
+        copies = str(self.copies)
         return text.replace(f"{copies}{Path.cwd()}/", "").replace(copies, "")
 
     def path(self, name: str) -> str:
@@ -314,9 +336,14 @@ class TrialInputs:
         return trainer if copy is None else replace(trainer, script=str(copy))
 
     def roots(self, given: Iterable[str]) -> list[str]:
-        """Return the copies of folders on the import path, followed by the folders themselves."""
+        """Return the copies of folders on the import path."""
         copies = [self.copies / Path(root or ".").resolve().relative_to("/") for root in given] if self.copies else []
         return [str(copy) for copy in copies if copy.is_dir()]
+
+    def search_path(self, given: Sequence[str], task: Task) -> list[str]:
+        """Return an import path that ends with the folders of the task's code. The copy of a folder comes before it."""
+        wanted = dict.fromkeys([*given, *map(str, user_folders(task_code(task)))])
+        return [found for root in wanted for found in (*self.roots([root]), root)]
 
     def check(self) -> None:
         """Raise UserError if a file without a copy changed since it was recorded."""

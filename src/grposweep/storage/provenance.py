@@ -129,7 +129,9 @@ def _git(*arguments: str) -> str | None:
     """Run git in the project's checkout and return its output; None if that fails."""
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
-    answer = subprocess.run(["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 

@@ -19,6 +19,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.fixes import render_problem
 from grporecipe.memory.estimate import GIB, estimate
+from grporecipe.terminal import redraws
 from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
@@ -229,7 +230,7 @@ def prepare_sweep(
     preparer = launcher.preparation(next(iter(missing.values())).cluster)
     preparer.start(folder.path, log)
     console.print(f"preparing model and data ({preparer.where})")
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(console=console, transient=True, disable=not redraws(console)) as bar:
         task = bar.add_task("", total=None)
         while (code := preparer.poll()) is None:
             if interrupts.count:

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from grporecipe.errors import ExitCode
+from grporecipe.errors import ExitCode, packages_first
 from grposweep.redaction import guard_output
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
 
 def run(arguments: list[str]) -> int:
     """Return the exit code, even if the disk is too full to record the failure."""
+    packages_first()
     try:
         code = main(arguments)
         sys.stdout.flush()

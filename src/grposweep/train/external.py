@@ -21,7 +21,7 @@ from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.environment import foreign_path, package_folder
-from grposweep.process import MARK, kill_group, signals_blocked, start_guard
+from grposweep.process import MARK, OF_RANKS, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import EXTERNAL
 from grposweep.storage import paths
@@ -51,9 +51,8 @@ NEVER_REPORTED = (
     "begin with GRPOSWEEP_ on to it."
 )
 LAST_LINES = 25  # of its output, kept in result.json
-# What a launcher above us has set for torch.distributed is not meant for the ranks that the program starts itself.
-NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
-                 "NPROC_PER_NODE", "NNODES", "NODE_RANK")  # fmt: skip
+# The program starts ranks itself; the last three are ms-swift's.
+NOT_INHERITED = (*OF_RANKS, "PYTHONPATH", "NPROC_PER_NODE", "NNODES", "NODE_RANK")
 
 
 def train(attempt: Attempt) -> Outcome:

@@ -33,6 +33,7 @@ from grposweep.train.rewards import (
     TOOLS,
     Reward,
     RewardError,
+    hidden_note,
     list_tools,
     load_rewards,
     load_tools,
@@ -49,7 +50,6 @@ def prepare_sweep(folder: Path) -> int:
     inputs = TrialInputs.of_sweep(folder)
     try:
         inputs.check()
-        sys.path[:0] = inputs.roots(sys.path)
         if not os.access(folder, os.W_OK):
             raise UserError(f"{folder} cannot be written. Name an existing sweep folder of your own.")
         with FileLock(folder / paths.PREPARE_FOLDER / "lock"):
@@ -58,6 +58,7 @@ def prepare_sweep(folder: Path) -> int:
                 done = (read_json(folder / paths.PREPARED) or {}).get("entries", {})
                 if key not in done:
                     experiment = load_experiment(folder / path)
+                    sys.path[:] = inputs.search_path(sys.path, experiment.task)
                     experiment.task = inputs.task(experiment.task)
                     done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
                     write_json(folder / paths.PREPARED, {"entries": done})
@@ -261,7 +262,7 @@ def try_reward(reward: Reward, train: Dataset) -> None:
     try:
         reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
     except RewardError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{error}{hidden_note(reward.spec)}") from error
 
 
 def _ignore(*_: Any) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,12 +227,12 @@ def _last_line(log: Path) -> str:
 
 
 def _nodes(answer: Path) -> list[list[float]] | None:
-    """Return the GPUs and CPUs of each node in the last line of an answer; None if it is none."""
+    """Return the GPUs and CPUs of each node in an answer's last line of that form; None without one."""
     lines = answer.read_text(encoding="utf-8", errors="replace").split("\n") if answer.is_file() else []
-    try:
-        return [list(map(float, node)) for node in parse_json(next(line for line in reversed(lines) if line.strip()))]
-    except (ValueError, TypeError, StopIteration):
-        return None
+    for line in reversed(lines):
+        with suppress(ValueError, TypeError):  # Ray may write more
+            return [list(map(float, node)) for node in parse_json(line)]
+    return None
 
 
 def _own_address(name: str) -> str:

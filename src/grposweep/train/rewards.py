@@ -25,7 +25,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Experiment, Task
-from grposweep.storage.inputs import original_path
+from grposweep.storage.inputs import hidden_files, original_path
 
 Function = Callable[..., Sequence[float | None]]
 
@@ -247,8 +247,15 @@ def _load(key: str, spec: str) -> Callable[..., Any]:
     place, _, name = spec.rpartition(":")
     found: Callable[..., Any] | None = getattr(_load_module(key, spec, place), name, None)
     if not callable(found):
-        raise UserError(f"{key} holds {spec}, but {place} has no {_kind(key)} {name}. Set the name of one it has.")
+        advice = hidden_note(spec) or " Set the name of one it has."
+        raise UserError(f"{key} holds {spec}, but {place} has no {_kind(key)} {name}.{advice}")
     return found
+
+
+def hidden_note(spec: str) -> str:
+    """Return what is to be said of files that a package hides from the user's code; they may be why it fails."""
+    place, _, name = spec.rpartition(":")
+    return "".join(f" {sentence}" for sentence in hidden_files(f"{original_path(place)}:{name}" if place else spec))
 
 
 def _kind(key: str) -> str:
@@ -380,6 +387,6 @@ def _load_module(key: str, spec: str, place: str) -> ModuleType:
         raise
     except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
-            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
-            "Set a module that can be imported from the working directory."
+            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
+            + (hidden_note(spec) or " Set a module that can be imported from the working directory.")
         ) from error

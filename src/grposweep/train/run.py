@@ -60,6 +60,7 @@ def run_attempt(folder: Path) -> int:
 def _train(attempt: Attempt) -> int:
     """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
     is_screen = (attempt.folder / paths.SCREEN).is_file()
+    sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
     train = SCREEN if is_screen else OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
 

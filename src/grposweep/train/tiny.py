@@ -28,7 +28,8 @@ import transformers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from grposweep.storage.folders import cache_folder
+from grporecipe.errors import UserError
+from grposweep.storage.folders import SET_CACHE, cache_folder
 from grposweep.train.tasks.arithmetic import CHARACTERS, TOOL_CHARACTERS, WARM_START_PAIRS, pairs
 
 EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS = "embedded", "embedded-text", "embedded-tools"
@@ -153,8 +154,13 @@ def _padded_left(inner: tokenizers.Tokenizer, **options: Any) -> PreTrainedToken
 
 def _make(target: Path, path: str, progress: Progress) -> None:
     """Build in a folder of our own and rename: two processes at once both succeed, and the first one's stays."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
+    except OSError as error:
+        raise UserError(
+            f"{target.parent}: the tiny model cannot be kept there ({error.strerror}). {SET_CACHE}"
+        ) from error
     try:
         tokenizer = TOKENIZERS[path]()
         model = untrained(tokenizer) if path == EMBEDDED_TEXT else warm_start(path, tokenizer, progress)

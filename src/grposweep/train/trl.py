@@ -4,7 +4,6 @@ import logging
 import math
 import os
 import random
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -81,7 +80,6 @@ def train(attempt: Attempt, make: Make | None = None) -> Outcome:
     configure, build = make or (build_config, build_trainer)
     calm()
     use_devices(attempt)
-    sys.path[:0] = attempt.inputs.roots(sys.path)  # what a reward imports is the sweep's copy as well
     model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
     data = load_data(attempt.task, attempt.folder.parent.parent)
     check_counts(attempt, data)

@@ -1,7 +1,8 @@
 """The warm server: imports what training needs once, then forks a process for each request.
 
-Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to standard output,
-``{"started": pid}`` and ``{"ended": pid, "code": code}``. When its input ends, it kills its children and ends.
+Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to what was standard output
+at the start, ``{"started": pid}`` and ``{"ended": pid, "code": code}``. What imports print goes to the error stream instead.
+When its input ends, it kills its children and ends.
 If it must not fork, its only answer is ``{"cannot_fork": why}``. If the system starts no process now, it answers
 ``{"refused": errno}``.
 Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
@@ -15,14 +16,21 @@ import select
 import signal
 import sys
 import traceback
+from functools import partial
 from typing import Any, NoReturn
 
+from grporecipe.errors import packages_first
 from grporecipe.files import parse_json
 from grposweep.process import die_with, end_session
+
+Say = partial[None]  # of `_say`: writes one answer
 
 
 def serve(preload: list[str]) -> None:
     """Answer requests until standard input ends."""
+    say = partial(_say, os.dup(1))
+    packages_first()
+    os.dup2(2, 1)  # before the first import: transformers prints a line at WANDB_MODE=offline
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported; a rank sets its own number later
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # TRL imports MLflow, which would start a thread
     # If an import made the CUDA runtime look for GPUs, the children could not use CUDA.
@@ -30,8 +38,9 @@ def serve(preload: list[str]) -> None:
     for name in preload:
         importlib.import_module(name)
     if uses_cuda():
-        _say({"cannot_fork": "a package that training imports starts CUDA (bitsandbytes does)"})
+        say({"cannot_fork": "a package that training imports starts CUDA (bitsandbytes does)"})
         return
+    sys.stdout.flush()  # a fork would write it once more
     gc.freeze()  # the children's collector then leaves these pages shared
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -43,14 +52,14 @@ def serve(preload: list[str]) -> None:
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
-            _reap(children)
+            _reap(children, say)
         if 0 in ready:
             data = os.read(0, 65536)
             if not data:
                 break
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
-                children |= _fork(parse_json(line), close=(wake, waker))
+                children |= _fork(parse_json(line), say, close=(wake, waker, *say.args))
     for pid in children:
         end_session(pid)
 
@@ -61,21 +70,21 @@ def uses_cuda() -> bool:
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
-def _fork(request: dict[str, Any], close: tuple[int, int]) -> set[int]:
+def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]:
     """Start one child, and report it. If none can be started now, the others continue: they would end with this process."""
     server = os.getpid()
     try:
         pid = os.fork()
     except OSError as error:
-        _say({"refused": error.errno or 0})
+        say({"refused": error.errno or 0})
         return set()
     if pid == 0:
         _child(request, close, server)
-    _say({"started": pid})
+    say({"started": pid})
     return {pid}
 
 
-def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoReturn:
+def _child(request: dict[str, Any], close: tuple[int, ...], server: int) -> NoReturn:
     """Become ``python -m grposweep.train <arguments>``: own session, own output, nothing of the server's left open."""
     code = 1
     try:
@@ -101,25 +110,25 @@ def _child(request: dict[str, Any], close: tuple[int, int], server: int) -> NoRe
 
 
 def _redirect(log: str | None) -> None:
-    """Close the input. Send output to the log file, or to the error stream, because standard output carries JSON."""
+    """Close the input. Send output to the log file, or to the error stream."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if log is not None:
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     os.dup2(2, 1)
 
 
-def _reap(children: set[int]) -> None:
+def _reap(children: set[int], say: Say) -> None:
     """Report how children ended."""
     for pid in list(children):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             children.discard(pid)
-            _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+            say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _say(event: dict[str, int | str]) -> None:
-    """Write one answer as a whole line."""
-    os.write(1, (json.dumps(event) + "\n").encode())
+def _say(answers: int, event: dict[str, int | str]) -> None:
+    """Write one answer as a line of its own: a library may have left one unfinished."""
+    os.write(answers, b"\n" + json.dumps(event).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def test_a_server_and_its_clients_know_their_addresses_and_no_proxy_stands_betwe
     assert "--export=ALL" in ranks[0]
     assert "--gres=gpu:h100:2" in server[0]
     assert "--gres=gpu:h100:6" in ranks[0]
-    assert f"apptainer exec --nv --bind {tmp_path} image.sif python -m grposweep.train serve" in server[0]
+    assert f"apptainer exec --nv --bind {tmp_path} image.sif python -P -m grposweep.train serve" in server[0]
 
 
 def test_jobs_that_do_not_train_have_their_own_partition_and_ask_for_no_gpu(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_jobs_that_do_not_train_have_their_own_partition_and_ask_for_no_gpu(tmp_
 def test_a_path_with_blanks_is_one_word(tmp_path: Path) -> None:
     """If there is such a file; other text is a command of several words."""
     (tmp_path / "my python").touch()
-    assert python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python'"
-    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python"
+    assert python_command(Cluster(python=str(tmp_path / "my python"))) == f"'{tmp_path}/my python' -P"
+    assert python_command(Cluster(python="apptainer exec a.sif python")) == "apptainer exec a.sif python -P"
 
 
 def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_image(tmp_path: Path) -> None:
@@ -198,7 +198,8 @@ def test_the_guides_apptainer_command_makes_a_script_that_starts_ranks_in_the_im
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     assert "\nmodule load apptainer\n" in script
     assert (
-        f"\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -m grposweep.train {tmp_path} &\n" in script
+        f"\n  apptainer exec --nv --bind /scratch /images/grpo.sif python -P -m grposweep.train {tmp_path} &\n"
+        in script
     )
 
 

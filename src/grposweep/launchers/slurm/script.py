@@ -15,7 +15,7 @@ from typing import Any
 from grporecipe.errors import ExitCode
 from grporecipe.files import write_text
 from grposweep.launchers.base import Job
-from grposweep.process import inherited
+from grposweep.process import SOURCE, inherited, python_flags
 from grposweep.schema import Cluster
 from grposweep.storage import paths
 
@@ -208,7 +208,8 @@ def cpus_per_task(cluster: Cluster, starts_ranks: bool = False) -> int:
 def python_command(cluster: Cluster) -> str:
     """Return the interpreter for the shell: this one, a path, or words such as ``apptainer exec image.sif python``."""
     python = cluster.python or sys.executable
-    return shlex.quote(python) if Path(python).is_file() else shlex.join(shlex.split(python))
+    words = [python] if Path(python).is_file() else shlex.split(python)
+    return shlex.join([*words, *python_flags(Path(cluster.code or SOURCE))])
 
 
 _MOUNTS = ("--container-mounts", "--container-image", "--bind", "-B", "--volume", "-v")  # of pyxis, Apptainer, Docker

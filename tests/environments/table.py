@@ -1,0 +1,121 @@
+"""The environments in which grposweep is started, one a line. Add a line, and both tiers start there.
+
+`before` is what a run of two steps did in that environment at the commit at which it was first tried.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+FINE = "worked"
+NOT_JSON = "JSONDecodeError: a line of another program was read as an answer of the warm server"
+PRINTS = 'import os\nprint("hello")\nos.write(1, b"no line end")\n'
+BREAKS = 'raise RuntimeError("the file of the user was imported instead of the package")\n'
+WARNS = "a ResourceWarning with a traceback at the end"
+NO_STREAM = "AttributeError: 'NoneType' object has no attribute 'write'"
+OTHERS = "http://127.0.0.1:9"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One environment: what is set, which files are there, how the command is started, and how it is expected to end."""
+
+    name: str
+    before: str = FINE
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # None: not set; {here} is the working directory
+    files: Mapping[str, str] = field(default_factory=dict)  # in the working directory
+    enter: str = ""  # a shell command before the command
+    streams: str = ""  # what the shell has after the command
+    code: int = 0
+    says: str = ""  # a part of what it prints
+    shows: bool = False  # whether the default tier prints a sweep's screen there
+    alone: bool = False  # never together with another environment in one run, because it would hide what the other does
+
+    def fits(self, others: Iterable["Environment"]) -> bool:
+        """Return whether one run can be in this environment and in the others."""
+        return not self.alone and not self.code and not any(
+            other.alone or other.code or (self.streams and other.streams)
+            or self.variables.keys() & other.variables.keys() or self.files.keys() & other.files.keys()
+            for other in others
+        )  # fmt: skip
+
+
+def together(environments: Iterable[Environment]) -> list[list[Environment]]:
+    """Return groups of environments that one run can be in, each in the smallest group that it fits."""
+    groups: list[list[Environment]] = []
+    for one in environments:
+        group = min((group for group in groups if one.fits(group)), key=len, default=None)
+        groups.append([one]) if group is None else group.append(one)
+    return groups
+
+
+E = Environment
+ENVIRONMENTS = [
+    # What libraries and the user's files do when they are imported.
+    E("wandb offline", NOT_JSON, {"WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}),
+    E("a site that prints", NOT_JSON, {"PYTHONPATH": "{here}/site"}, {"site/sitecustomize.py": PRINTS}, shows=True),
+    E("own h2.py", NOT_JSON, files={"h2.py": 'print("mine")\n' + BREAKS}),
+    E("own tokenizers.py", "preparing failed: cannot import name 'Encoding' from 'tokenizers'", files={"tokenizers.py": BREAKS}),
+    E("own datasets.py", "preparing failed: cannot import name 'Dataset' from 'datasets'", files={"datasets.py": BREAKS}),
+    E("own yaml.py and typer.py", "grposweep: ImportError: cannot import name 'Argument' from 'typer'",
+      files={"yaml.py": BREAKS, "typer.py": BREAKS}, shows=True),
+    E("own random.py", "preparing failed: cannot import name 'Random' from 'random'", files={"random.py": BREAKS}),
+    E("an empty entry in PYTHONPATH", "AttributeError: module 'yaml' has no attribute 'Dumper'",
+      {"PYTHONPATH": ":/nowhere"}, {"yaml.py": BREAKS, "tokenizers.py": BREAKS}, shows=True),
+    E("the folder named in PYTHONPATH", "AttributeError: module 'yaml' has no attribute 'Dumper'",
+      {"PYTHONPATH": "."}, {"yaml.py": BREAKS, "tokenizers.py": BREAKS}, shows=True),
+    E("logging configured", FINE, {"PYTHONPATH": "{here}/start"},
+      {"start/sitecustomize.py": "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"}),
+    E("transformers at debug", "four lines of transformers on the terminal",
+      {"TRANSFORMERS_VERBOSITY": "debug", "DATASETS_VERBOSITY": "debug", "ACCELERATE_LOG_LEVEL": "DEBUG", "HF_DEBUG": "1"}),
+    E("torch that logs", FINE, {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
+    E("wandb disabled", FINE, {"WANDB_DISABLED": "true"}),
+    # The output.
+    E("ASCII", "UnicodeEncodeError with a traceback after the training",
+      {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, shows=True),
+    E("POSIX without UTF-8", "UnicodeEncodeError with a traceback after the training",
+      {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, shows=True),
+    E("Turkish", FINE, {"LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}),
+    E("an unknown language", FINE, {"LANG": "xx_YY.nothing", "LC_CTYPE": "UTF-8"}),
+    E("a dumb terminal of 40 columns", FINE, {"TERM": "dumb", "COLUMNS": "40"}, shows=True),
+    E("columns without a number", FINE, {"COLUMNS": "wide"}),
+    E("colours forced", "cursor movements in the file, 60 lines for 19",
+      {"NO_COLOR": None, "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, shows=True),
+    E("a reader that leaves", FINE, streams="| { read -r line; echo $line; }", alone=True, shows=True),
+    E("input closed", FINE, streams="<&-", shows=True),
+    E("output closed", NO_STREAM, streams=">&-", alone=True, shows=True),
+    E("errors closed", "exit code 120", streams="2>&-", alone=True, shows=True),
+    E("all streams closed", "exit code 120, no result", streams="<&- >&- 2>&-", alone=True, shows=True),
+    E("output on a full disk", FINE, streams=">/dev/full", alone=True),
+    # Python.
+    E("warnings are errors", WARNS, {"PYTHONWARNINGS": "error"}, shows=True),
+    E("all warnings", WARNS, {"PYTHONWARNINGS": "always"}),
+    E("development mode", WARNS, {"PYTHONDEVMODE": "1"}),
+    E("no docstrings", NOT_JSON, {"PYTHONOPTIMIZE": "2"}, code=2, says="Set PYTHONOPTIMIZE=1"),
+    E("safe path", FINE, {"PYTHONSAFEPATH": "1"}, alone=True),
+    E("no breakpoints", FINE, {"PYTHONBREAKPOINT": "nowhere.stop"}),
+    E("a startup file", FINE, {"PYTHONSTARTUP": "{here}/startup.py"}, {"startup.py": BREAKS}),
+    E("a fixed hash seed", FINE, {"PYTHONHASHSEED": "0"}),
+    # The machine, the user and the folder.
+    E("no HOME", FINE, {"HOME": None}),
+    E("a HOME that cannot be written", "NotADirectoryError in the log of the preparation",
+      {"HOME": "/dev/null", "GRPOSWEEP_CACHE": None, "XDG_CACHE_HOME": None}, code=2, says="Set GRPOSWEEP_CACHE="),
+    E("a hub cache that cannot be written", FINE, {"HF_HOME": "/dev/null/hub"}),
+    E("umask 077", FINE, enter="umask 077"),
+    E("a hundred open files", FINE, enter="ulimit -n 100"),
+    E("proxies", FINE, {"http_proxy": OTHERS, "https_proxy": OTHERS, "ALL_PROXY": "socks5://127.0.0.1:9", "no_proxy": ""}),
+    E("no folder for temporary files", FINE, {"TMPDIR": "/nowhere/at all"}),
+    E("another time zone", FINE, {"TZ": "Pacific/Chatham"}),
+    E("no programs", FINE, {"PATH": "/nowhere"}),
+    E("no GPU shown", FINE, {"CUDA_VISIBLE_DEVICES": ""}),
+    E("odd numbers of threads", FINE, {"OMP_NUM_THREADS": "2,1", "MKL_NUM_THREADS": "all"}),
+    E("a conda environment", FINE,
+      {"CONDA_PREFIX": "/nowhere/conda", "CONDA_DEFAULT_ENV": "base", "LD_LIBRARY_PATH": "/nowhere/conda/lib"}),
+    E("a shell of a job", "failed: this trial was started with 8 processes",
+      {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3",
+       "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}),
+    E("a folder with blanks and Unicode", FINE, enter="mkdir 'wörk dir 日本' && cd 'wörk dir 日本'", alone=True),
+    E("a folder behind a link", FINE, enter="mkdir real && ln -s real link && cd link", alone=True),
+    E("a folder that was deleted", "FileNotFoundError with a traceback", enter="mkdir gone && cd gone && rmdir ../gone",
+      code=2, says="it may have been deleted", shows=True),
+    E("a file named outputs", FINE, files={"outputs": ""}, code=2, says="Set outputs=... to a folder that can"),
+]  # fmt: skip
