@@ -163,7 +163,6 @@ def test_no_command_prints_a_secret_of_a_recipe(here: Path, name: str) -> None:
     (here / name).write_text(RECIPES[name])
     for command in COMMANDS:
         ended = grposweep(here, *command.split(), name)
-        assert ended.out + ended.err
         assert OF_A_RECIPE[:20] not in ended.out + ended.err, command
         if command.startswith("translate"):
             assert "*** stands for a secret" in ended.out + ended.err
