@@ -104,7 +104,7 @@ NO_SECRETS = {
 
 @pytest.mark.parametrize("name", NO_SECRETS)
 def test_names_that_only_sound_like_a_secret_hide_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither next to the name, nor wherever their value is."""
+    """Neither next to the name, nor at another place."""
     monkeypatch.setenv(name, NO_SECRETS[name])
     for form in ("{}={}", "{}: {}", '"{}": "{}"', "--{} {}"):
         assert redact(text := form.format(name, NO_SECRETS[name])) == text

@@ -44,9 +44,9 @@ def test_functions_that_trl_1_18_moved_are_found_in_both_places(tmp_path: Path, 
     assert "TRL says: a refusal of TRL's" in done.stderr
 
 
-@pytest.mark.parametrize(("release", "is_said"), [("1.99.0", True), (".".join(map(str, TRL)), False)])
+@pytest.mark.parametrize(("release", "is_newer"), [("1.99.0", True), (".".join(map(str, TRL)), False)])
 def test_a_sweep_says_in_one_line_that_the_installed_trl_is_newer_than_tested(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], release: str, is_said: bool
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], release: str, is_newer: bool
 ) -> None:
     """With both releases and what to install; nothing of the kind if it is the tested one."""
     about = here / f"trl-{release}.dist-info"
@@ -57,4 +57,4 @@ def test_a_sweep_says_in_one_line_that_the_installed_trl_is_newer_than_tested(
     said = [line for line in capsys.readouterr().out.splitlines() if "was tested with" in line]
     newest = ".".join(map(str, TRL))
     line = f"TRL {release} is installed, and the newest that grposweep was tested with is {newest}: "
-    assert said == [f"{line}if a trial fails in TRL, run pip install trl=={newest}."] * is_said
+    assert said == [f"{line}if a trial fails in TRL, run pip install trl=={newest}."] * is_newer
