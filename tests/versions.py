@@ -10,31 +10,39 @@ import shlex
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 UV = PROJECT / ".venvs" / "uv" / "bin" / "uv"
-RESOLUTIONS = {"lowest": "lowest-direct", "locked": "highest", "newest": "highest"}
+KINDS = ("lowest", "locked", "newest")
 EXTRAS = os.environ.get("EXTRAS", "train,dev")
 # Tests marked ``locked`` show what the versions of constraints.txt print or declare.
 OTHERS = "not locked and not slow and not thorough and not slurm and not gpu and not gpu_stack"
 
 
+def lower_bounds() -> Iterator[str]:
+    """Yield every lower bound of pyproject.toml as an exact version. If they do not fit together, a bound is wrong."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    for wanted in chain(project["dependencies"], *project["optional-dependencies"].values()):
+        if bound := re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", wanted):
+            yield f"{bound[1]}=={bound[2]}"
+
+
 def resolve(kind: str, python: str, folder: Path) -> Path:
     """Write the exact versions of an environment into its folder; return the file."""
     found, limits = folder / "versions.txt", folder / "limits.txt"
-    torch = os.environ.get("TORCH")
-    locked = (PROJECT / "constraints.txt").read_text() if kind == "locked" else ""
-    limits.write_text(locked + f"\ntorch=={torch}\n" * bool(torch))
+    lines = {"locked": (PROJECT / "constraints.txt").read_text().splitlines(), "lowest": [*lower_bounds()]}.get(
+        kind, []
+    )
+    if torch := os.environ.get("TORCH"):
+        lines = [*(line for line in lines if not line.startswith("torch==")), f"torch=={torch}"]
+    limits.write_text("\n".join(lines))
     extras = [f"--extra={name}" for name in EXTRAS.split(",")]
-    how = [
-        f"--resolution={RESOLUTIONS[kind]}",
-        f"--python={python}",
-        f"--constraint={limits}",
-        "--no-header",
-        "--upgrade",
-    ]
-    command = [UV, "pip", "compile", "--quiet", *how, *extras, f"--output-file={found}", "pyproject.toml"]
+    how = [f"--python={python}", f"--constraint={limits}", "--no-header", "--upgrade", f"--output-file={found}"]
+    command = [UV, "pip", "compile", "--quiet", *how, *extras, "pyproject.toml"]
     subprocess.run(command, cwd=PROJECT, check=True)
     return found
 
@@ -52,7 +60,7 @@ def build(kind: str, python: str) -> Path:
 
 def main(pythons: list[str]) -> int:
     """Test each environment; return the exit code."""
-    kinds = os.environ.get("VERSIONS", " ".join(RESOLUTIONS)).split()
+    kinds = os.environ.get("VERSIONS", " ".join(KINDS)).split()
     failed = 0
     for python in pythons:
         for kind in kinds:
