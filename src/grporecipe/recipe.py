@@ -141,9 +141,11 @@ class Recipe:
 
     def without_secrets(self, text: str) -> str:
         """Return a text about this recipe with the values of its keys redacted that are secrets."""
-        values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
-        found = {secret for key, value in values for secret in secrets_in(key, value)}
-        for secret in sorted(found, key=len, reverse=True):
+        if "secrets" not in self.derived:
+            values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
+            found = {secret for key, value in values for secret in secrets_in(key, value)}
+            self.derived["secrets"] = sorted(found, key=len, reverse=True)
+        for secret in self.derived["secrets"]:
             text = text.replace(secret, SHOWN)
             if len(secret) > SHORTENED:
                 text = re.sub(rf"{re.escape(secret[:SHORTENED])}\S*", SHOWN, text)
