@@ -70,7 +70,8 @@ def main(pythons: list[str]) -> int:
             command = [own, "-m", "pytest", *workers, *marks, *shlex.split(os.environ.get("TESTS", ""))]
             done = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False)
             tail = done.stdout.splitlines()[-40:]
-            print(*(tail if done.returncode else []), sep="\n")
+            if done.returncode:
+                print(*tail, sep="\n")
             said = next((line for line in reversed(tail) if re.search(r"\d+ (passed|failed)", line)), "see above")
             print(f"| {own.parent.parent.name} | {said.strip('= ')} | {time.monotonic() - start:.0f} s |", flush=True)
             failed += done.returncode != 0
