@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
+.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -120,6 +120,18 @@ bench-slurm: $(VENV)/ready
 # Older TRL releases, each in an environment of its own under .venvs; gigabytes and minutes.
 trl-versions: $(VENV)/ready
 	$(BIN)/python benchmarks/trl_versions/run.py
+
+# The default tier with the lowest versions that pyproject.toml allows, those of constraints.txt, and the newest, on each
+# interpreter of PYTHONS. TORCH sets one torch for all, such as 2.13.0 if pip has a CPU build of it. EXTRAS=sweep,dev
+# installs no torch; TESTS then names the tests that need none.
+PYTHONS ?= $(PYTHON)
+environments: .venvs/uv/ready
+	EXTRAS=$${EXTRAS:-train,dev} $(PYTHON) tests/versions.py $(PYTHONS)
+
+.venvs/uv/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	touch $@
 
 # Another framework's environment, from its list under benchmarks/frameworks; their requirements exclude each other.
 .venvs/%/ready: benchmarks/frameworks/%.txt

@@ -213,6 +213,7 @@ def _import_all() -> None:
     import gc
     import importlib
     import pkgutil
+    from importlib.util import find_spec
     from itertools import product
 
     from hydra.types import RunMode
@@ -229,9 +230,10 @@ def _import_all() -> None:
             if others.isdisjoint(module.name.split(".")):
                 importlib.import_module(module.name)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in the warm server: torch reads it when it is imported
-    # Typer imports the last one, and pydantic with it, when it reads arguments: half of what a short command costs.
+    # Newer releases of Typer import the last one, and pydantic with it, when they read arguments: half of a short command.
     for name in (*TRAINING, *(TRL if TRAINS in os.environ else []), "typer._adapters"):
-        importlib.import_module(name)
+        if find_spec(name) is not None:
+            importlib.import_module(name)
     keep_options()
     with open_session() as session:
         for trainer, mode in product(("trainer=fake", "trainer=script"), RunMode):

@@ -1,10 +1,14 @@
 """A recipe of one framework as it was read: native keys, values and lines."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from grporecipe.redaction import SHOWN, secrets_in
 from grporecipe.setting import Version
+
+SHORTENED = 16  # characters that a message shows at least of a long value
 
 
 class KeySpec(NamedTuple):
@@ -134,6 +138,18 @@ class Recipe:
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # computed once
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text about this recipe with the values of its keys redacted that are secrets."""
+        if "secrets" not in self.derived:
+            values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
+            found = {secret for key, value in values for secret in secrets_in(key, value)}
+            self.derived["secrets"] = sorted(found, key=len, reverse=True)
+        for secret in self.derived["secrets"]:
+            text = text.replace(secret, SHOWN)
+            if len(secret) > SHORTENED:
+                text = re.sub(rf"{re.escape(secret[:SHORTENED])}\S*", SHOWN, text)
+        return text
 
     def line(self, key: str) -> int | None:
         """Return the line that sets a key, from 1; None if the recipe has no lines."""

@@ -29,6 +29,7 @@ from grporecipe.frameworks.trl.keys import known
 from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
 from grporecipe.frameworks.verl.recipes import WRITTEN
 from grporecipe.recipe import Recipe
+from grporecipe.redaction import SHOWN, masked
 from grporecipe.rules.helpers import cut
 from grporecipe.setting import TRL, FrameworkTraits, Setting
 from grporecipe.terminal import printable, say, write_data
@@ -207,7 +208,8 @@ def translate_file(
     ``translator`` writes it for a target that is no framework.
     """
     try:
-        recipe, others = load_recipe(path, options), len(load_recipes(path, options)) - 1
+        recipe, hidden = _without_secrets(load_recipe(path, options))
+        others = len(load_recipes(path, options)) - 1
         setting = frameworks.read_recipe(recipe).setting
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -216,6 +218,9 @@ def translate_file(
     if others:
         where = f", the one on line {min(recipe.lines.values())}," if recipe.lines else ""
         lost = f"{others} more in this file: one recipe{where} is translated"
+        translation = replace(translation, losses=(lost, *translation.losses))
+    if hidden:
+        lost = f"{', '.join(hidden)}: {SHOWN} stands for a secret. Set it in the environment of the training instead, or by hand"
         translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
         write_data(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
@@ -226,6 +231,12 @@ def translate_file(
     for problem in broken:
         say(f"{path} breaks {problem.code} as it is: {problem.broken.what}: {problem.broken.why}.", sys.stderr)
     return int(bool(broken or translation.changed))
+
+
+def _without_secrets(recipe: Recipe) -> tuple[Recipe, list[str]]:
+    """Return a recipe with a placeholder for each secret, and the keys that hold one."""
+    hidden = [key for key, value in recipe.config.items() if masked(key, value) != value]
+    return replace(recipe, config={**recipe.config, **{key: masked(key, recipe.config[key]) for key in hidden}}), hidden
 
 
 def translate(

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
@@ -20,7 +19,7 @@ from grporecipe.errors import BadSettings, ExitCode, UserError
 from grporecipe.frameworks import FRAMEWORKS, read_recipe
 from grporecipe.frameworks.memory import describe
 from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
-from grporecipe.frameworks.trl.keys import parse_version, releases
+from grporecipe.frameworks.trl.keys import installed, releases
 from grporecipe.linting.command import Target, find_targets
 from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grporecipe.linting.output import place_of
@@ -393,8 +392,5 @@ def _stated(args: Any) -> dict[str, Any]:
 
 def _installed() -> str | None:
     """Return the installed TRL, or the newest known release if that is older."""
-    try:
-        found = parse_version(version("trl"))
-    except (PackageNotFoundError, UserError):
-        return None
-    return ".".join(map(str, min(found, releases()[-1])))
+    found = installed()
+    return None if found is None else ".".join(map(str, min(found, releases()[-1])))

@@ -9,54 +9,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from threading import Thread
 from typing import IO, Any, TextIO, cast
 
 from grporecipe.errors import UserError
+from grporecipe.redaction import SHOWN, is_secret, redact
 from grporecipe.terminal import open_streams
 from grposweep.process import STEP_SIGNALS, python_flags, signals_blocked
 
-SHOWN = "***"
-SHORTEST = 12  # characters of a secret that is recognised by its name only
-
-# Tokens that the services issue.
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
-)
-_NAME = r"[A-Z][A-Z0-9_]*_(?:TOKEN|SECRET|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS)|[A-Z0-9_]*(?:PASSWORD|PASSWD)[A-Z0-9_]*"
-_SECRET_NAME = re.compile(_NAME)
-# An environment variable with a literal value; a reference to another ($X, $(cat x)) reveals nothing.
-_NAMED = re.compile(
-    rf"(?<![A-Za-z0-9_])((?:{_NAME})[\"']?\s*[:=]\s*)"
-    r"(?!(?i:null|none|true|false)\b|\*\*\*)(\"[^\"$`\n]{3,}\"|'[^'$`\n]{3,}'|[^\s\"'$`,;&)}\]]{3,})"
-)
-_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
-_BEARER = re.compile(r"((?i:\bbearer)\s+)[\w.~+/=-]{12,}")  # of an Authorization header
-# Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a diff.
-_PRIVATE = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
-)
-# In a diff of a configuration, or in a request's address: password: correct-horse, &api_key=0123456789ab
-_LOWER = re.compile(
-    r"((?<![A-Za-z0-9])(?:api[_-]?key|password|passwd|secret(?:[_-]key)?|(?:hub|hf|auth|access)[_-]token)[\"']?\s*[:=]\s*)"
-    r"([\"']?)(?![$`*])[^\s\"'$`,;&(){}\[\]]{12,}(?=[\s\"',;&)}\]]|$)"
-)
-# Configuration keys that hold a secret. TRL's hub_token is one, pad_token is not.
-_KEY = re.compile(rf"{_NAME}|(?:hub|hf|auth|access|push_to_hub)_token|(?:\w+_)?(?:api_?key|password|secret|secret_key)")
-
-
-def redact(text: str) -> str:
-    """Return the text with everything redacted that looks like a secret or is a secret in this environment."""
-    text = _PRIVATE.sub(SHOWN, text)
-    for value in secret_values(os.environ):
-        text = text.replace(value, SHOWN)
-    for pattern in (_NAMED, _BEARER, _URL):
-        text = pattern.sub(rf"\g<1>{SHOWN}", text)
-    text = _LOWER.sub(rf"\g<1>\g<2>{SHOWN}", text)
-    return _TOKEN.sub(SHOWN, text)
-
+__all__ = ["SHOWN", "StreamRedactor", "guard_output", "redact", "redact_own_output", "refuse_secrets"]
 
 _BEGIN, _END = (re.compile(rf"-----{word} [A-Z ]*PRIVATE KEY-----") for word in ("BEGIN", "END"))
 _OF_KEY = re.compile(r"[\w+/=]{16,}")  # in a line of a key; a logger may put its own words before
@@ -95,22 +56,10 @@ class StreamRedactor:
         return line
 
 
-def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of variables whose names denote secrets, the longest first."""
-    found = {environment.get(name, "") for name in environment if _is_secret_name(name)}
-    return tuple(sorted((value for value in found if len(value) >= SHORTEST), key=len, reverse=True))
-
-
-@lru_cache(4096)  # the environment is searched for each text, because secrets may be set later; its names repeat
-def _is_secret_name(name: str) -> bool:
-    return _SECRET_NAME.fullmatch(name) is not None
-
-
 def refuse_secrets(content: Mapping[str, Any], where: str = "") -> None:
     """Raise UserError if a configuration holds a secret; ``where`` names the file that it is from."""
     for key, value in _leaves(content, ""):
-        is_named = _KEY.fullmatch(key.rpartition(".")[2]) and len(value) >= SHORTEST and not re.search(r"[$`]", value)
-        if is_named or redact(value) != value:
+        if is_secret(key, value) or redact(value) != value:
             raise UserError(
                 f"{where}{key} holds what looks like a secret, and would be written into every trial's folder. Leave it out "
                 "and set it in the environment of the shell that starts the sweep (jobs inherit it), or refer to a file: "

@@ -62,6 +62,7 @@ def _default(value: ast.expr | None) -> Any:
     return value.value if isinstance(value, ast.Constant) else ...
 
 
+@pytest.mark.locked
 def test_the_table_has_every_field_of_the_real_config() -> None:
     """Neither a key too many nor one too few."""
     assert taken().keys() == grpo_config().keys()

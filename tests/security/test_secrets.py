@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grposweep.redaction import RedactedProgram, redact
-from support import Ended, run_in, wait_for
+from support import Ended, grposweep, run_in, wait_for
 
 HF, KEY, PASSWORD = "hf_" + "aB3dE" * 6, "0123456789abcdef" * 2 + "01234567", "correct-horse-battery"
 SECRET = {"HF_TOKEN": HF, "WANDB_API_KEY": KEY, "MY_PASSWORD": PASSWORD}
@@ -140,3 +140,33 @@ def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is
     wait_for(lambda: log.read_text().endswith("last\n"), seconds=10)
     assert "HF_TOKEN=***" in log.read_text()
     assert found(here) == []
+
+
+OF_A_RECIPE = "a1b2c3d4e5f60718a1b2c3d4e5f60718a1b2c3d4"
+COMMON = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\n"
+RECIPES = {
+    "recipe.yaml": COMMON + "".join(f"{key}: {OF_A_RECIPE}\n" for key in ("hf_token", "wandb_api_key", "push_to_hub_token")),
+    "twice.yaml": f"{COMMON}hub_token: {OF_A_RECIPE}\nhub_token: other{OF_A_RECIPE}\n",
+    "openrlhf.sh": f"python3 -m openrlhf.cli.train_ppo_ray --use_wandb {OF_A_RECIPE} --logger.wandb.key {OF_A_RECIPE} "
+    "--rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --algo.advantage.estimator group_norm\n",
+    "verl.sh": f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.wandb_key={OF_A_RECIPE} "
+    f"+trainer.api_key={OF_A_RECIPE} data.train_batch_size=128 actor_rollout_ref.rollout.n=8\n",
+    "train.py": f"from trl import GRPOConfig\nGRPOConfig(push_to_hub_token='{OF_A_RECIPE}', num_generations=8)\n",
+}  # fmt: skip
+COMMANDS = ["lint", "lint --format json", "lint --format github", "lint --diff", "plan", "plan --format json"]
+COMMANDS += [f"translate --to {name}" for name in ("trl", "ms-swift", "verl", "openrlhf", "grposweep")]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_command_prints_a_secret_of_a_recipe(here: Path, name: str) -> None:
+    """A translated recipe has a placeholder, and a note says so; the recipe itself keeps its value when it is fixed."""
+    (here / name).write_text(RECIPES[name])
+    for command in COMMANDS:
+        ended = grposweep(here, *command.split(), name)
+        assert OF_A_RECIPE[:20] not in ended.out + ended.err, command
+        if command.startswith("translate"):
+            assert "*** stands for a secret" in ended.out + ended.err
+    assert grposweep(here, "translate", name, "--to", "trl", "-o", "out").code in (0, 1)
+    assert not [path for path in (here / "out").iterdir() if OF_A_RECIPE in path.read_text()]
+    assert OF_A_RECIPE not in grposweep(here, "lint", "--fix", "--unsafe-fixes", name).out
+    assert OF_A_RECIPE in (here / name).read_text()

@@ -20,7 +20,7 @@ from grposweep.report.trial_view import read_trial
 from grposweep.schema import Cluster
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.attempts import write_trial
-from support import Ended, shellcheck, trials
+from support import Ended, run_in, shellcheck, trials
 
 HOSTILE = 'it\'s "q" $HOME $(touch owned) `touch owned` ; touch owned & \\ * é\t!x\ntouch owned\n#'
 KEPT = ("SC2016",)  # $HOME in single quotes does not expand: that is wanted
@@ -106,3 +106,22 @@ def test_a_variable_of_the_shell_in_braces_stays_text(run: Callable[..., Ended])
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("error: cluster.setup[0] refers to a key that does not exist")
     assert r"write \${...} for text" in refused.err
+
+
+WORDS = ["account", "partition", "qos", "constraint", "exclude", "service_partition", "service_account", "service_qos"]
+
+
+PAIRS = [
+    *((name, "a\ntouch owned") for name in WORDS),
+    *(("account", value) for value in ("a --wrap=id", "a\ttab", "")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), PAIRS)
+def test_a_value_of_a_job_script_that_is_not_one_word_is_refused(here: Path, name: str, value: str) -> None:
+    """Or its second line would be a command of the script. No script is written."""
+    ended = run_in(here, "trainer=fake", "cluster=dry_run", "lr=1e-3", f'cluster.{name}="{value}"')
+    assert ended.code == 2, ended.out
+    assert f"cluster.{name}=" in ended.err
+    assert "as one word" in ended.err
+    assert not list(here.rglob("*.sbatch"))

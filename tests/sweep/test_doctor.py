@@ -1,6 +1,8 @@
 """The doctor finds what was broken, says what would repair it, and repairs it without losing anything."""
 
 import io
+import json
+import math
 import os
 import shutil
 import socket
@@ -16,8 +18,9 @@ from grporecipe.errors import UserError
 from grporecipe.files import append_line, write_json
 from grposweep.storage import lease as lease_module
 from grposweep.storage.lease import Lease
+from grposweep.storage.results import run_cost
 from grposweep.sweep.doctor import run_checks
-from support import environment, trials
+from support import environment, grposweep, read, run_in, trials
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +60,30 @@ def write(path: Path, text: str) -> None:
 def first(sweep: Path) -> Path:
     """The first trial's folder."""
     return trials(sweep)[0]
+
+
+def finished(sweep: Path) -> Path:
+    """The folder of the first trial that finished."""
+    return next(path for path in trials(sweep) if read(path / "result.json")["status"] == "finished")
+
+
+def lose_number(sweep: Path, number: float | None = None) -> Path:
+    """Give the finished trial a result without a number, as NaN is written or as another program may write it."""
+    trial = finished(sweep)
+    (trial / "result.json").write_text(json.dumps({**read(trial / "result.json"), "objective": number}))
+    return trial
+
+
+def cut(path: Path) -> None:
+    """Keep the first 37 bytes."""
+    path.write_bytes(path.read_bytes()[:37])
+
+
+def make_link(sweep: Path, trial: Path) -> Path:
+    """Put a trial's folder elsewhere, and a link in its place; return the link."""
+    trial.rename(elsewhere := sweep.with_name("elsewhere"))
+    trial.symlink_to(elsewhere)
+    return trial
 
 
 def write_twice(sweep: Path) -> None:
@@ -102,6 +129,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn attempts": (lambda s: write(first(s) / "attempts.jsonl", '+{"atte'), "attempts.jsonl has 1 torn line"),
     "torn metrics": (lambda s: write(first(s) / "metrics.jsonl", "+\x00\x00\n{"), "metrics.jsonl has 2 torn lines"),
     "a step twice": (repeat_step, "metrics.jsonl has step"),
+    "no number": (lose_number, "result.json has no number as objective of a finished trial: set it aside"),
+    "NaN": (lambda s: lose_number(s, math.nan), "result.json has no number as objective of a finished trial"),
+    "cut runs": (lambda s: cut(finished(s) / "runs.jsonl"), "runs.jsonl lacks runs of"),
+    "no runs": (lambda s: (finished(s) / "runs.jsonl").unlink(), "runs.jsonl lacks runs of"),
     "an open attempt": (reopen_attempt, "attempt 1 of"),
     "a draft": (lambda s: leave_draft(s, ".result.json.abcd1234"), "is the draft of a writer that died"),
     "a heartbeat's draft": (lambda s: leave_draft(s, ".heartbeat.attempt.new"), "is the draft of a writer that died"),
@@ -142,6 +173,18 @@ FOR_THE_USER: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "config.yaml differs from the hash in trial.json",
     ),
+    "a cut curve": (
+        lambda s: cut(finished(s) / "metrics.jsonl"),
+        "metrics.jsonl ends at step 0, and the trial finished",
+    ),
+    "half a curve": (
+        lambda s: write(
+            finished(s) / "metrics.jsonl",
+            "".join((finished(s) / "metrics.jsonl").read_text().splitlines(keepends=True)[:9]),
+        ),
+        "metrics.jsonl ends at step",
+    ),
+    "a linked trial": (lambda s: make_link(s, finished(s)), "is a symbolic link to"),
     "attempts out of order": (
         lambda s: write(
             first(s) / "attempts.jsonl", '+{"attempt": 0, "event": "intent"}\n{"attempt": 0, "event": "ended"}\n'
@@ -164,7 +207,7 @@ def test_what_only_the_user_can_repair_is_left_as_it_is(sweep: Path, name: str) 
 
 def test_everything_at_once_is_repaired_in_one_run(sweep: Path) -> None:
     """Damage that hides other damage as well."""
-    for name in DAMAGE.keys() - {"two folders"}:
+    for name in DAMAGE.keys() - {"two folders", "no runs"}:
         DAMAGE[name][0](sweep)
     code, said = doctor(sweep, repair=True)
     assert code == 0, said
@@ -233,3 +276,44 @@ def test_what_stands_in_a_files_place_is_named_and_set_aside(sweep: Path) -> Non
     assert f"{trial.name}/metrics.jsonl: it is not a regular file" in said
     assert f"{trial.name}/attempts.jsonl has 1 torn line" in said
     assert (trial / "metrics.jsonl.damaged").is_dir()
+
+
+def test_a_finished_trial_without_a_number_has_one_state_everywhere(tmp_path: Path) -> None:
+    """It has failed, with its reason; the sweep's command runs it again."""
+    command = ("trainer=fake", "name=s", "-m", "lr=1e-3,2e-3,3e-3")
+    assert run_in(tmp_path, *command).code == 0
+    sweep = tmp_path / "outputs" / "s"
+    trial = lose_number(sweep)
+    ended = {word: grposweep(tmp_path, *word.split(), "s") for word in ("status", "doctor", "status --format json")}
+    assert "2 finished, 1 failed" in ended["status"].out
+    assert "it finished without a number as its objective" in ended["status"].out
+    assert "2 finished, 1 failed" in ended["doctor"].out
+    assert run_in(tmp_path, *command).code == 0
+    assert read(trial / "result.json")["objective"] is not None
+    assert "3 finished" in grposweep(tmp_path, "status", "s").out
+    assert "s is sound: 3 trials, 3 finished" in grposweep(tmp_path, "doctor", "s").out
+
+
+def test_a_restored_runs_file_has_the_hours_of_the_result(sweep: Path) -> None:
+    """So the budget and the costs count them again."""
+    before = run_cost(trial := finished(sweep))
+    cut(trial / "runs.jsonl")
+    assert doctor(sweep, repair=True)[0] == 0
+    assert run_cost(trial) == pytest.approx(before, abs=0.1)
+
+
+def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
+    """It is refused with the link's name before anything is written; a trial that is over may lie elsewhere."""
+    command = ("trainer=fake", "name=s", "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-3,1e-2")
+    assert run_in(tmp_path, *command).code == 0
+    sweep = tmp_path / "outputs" / "s"
+    make_link(sweep, finished(sweep))
+    assert run_in(tmp_path, *command).code == 0
+    failed = next(path for path in trials(sweep) if read(path / "result.json")["status"] == "failed")
+    failed.rename(tmp_path / "other")
+    failed.symlink_to(tmp_path / "other")
+    before = tree(tmp_path / "other")
+    ended = run_in(tmp_path, *command, "search.retry_failed=true")
+    assert ended.code == 2
+    assert f"{failed} is a symbolic link to {tmp_path / 'other'}" in ended.err
+    assert tree(tmp_path / "other") == before

@@ -14,6 +14,7 @@ from grporecipe.frameworks.parsing.load import PYTHON, SHELLS, Options, load_tex
 from grporecipe.frameworks.parsing.version_source import Judged
 from grporecipe.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grporecipe.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
+from grporecipe.redaction import masked
 
 MOST_ROUNDS = 50  # each round fixes one problem
 PLAIN = str.maketrans("", "", "_-/.")
@@ -116,6 +117,7 @@ def render_change(change: Mapping[str, Any], in_python: bool = False) -> str:
     """Return a change as the user types it: ``old removed, key: value``, in Python ``key=value``."""
 
     def stated(key: str, value: Any) -> str:
+        value = masked(key, value)
         return f"{key}={value!r}" if in_python else f"{key}: {render_value(value)}"
 
     return ", ".join(f"{key} removed" if value is None else stated(key, value) for key, value in change.items())

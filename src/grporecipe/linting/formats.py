@@ -17,6 +17,7 @@ from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, fixable, place_of, render_fix, writable
 from grporecipe.recipe import Recipe
+from grporecipe.redaction import redact
 from grporecipe.terminal import one_line
 
 HOME = "https://github.com/grposweep/grposweep"
@@ -144,5 +145,6 @@ class DiffReport(Report):
         out, name = self._out, one_line(str(path))
         for line in unified_diff(old, new, name, name):
             text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
+            text = redact(text)  # a line with a secret is no patch, which is safer than to print it
             shown = one_line(text.expandtabs(4)) if out.isatty() else text  # patch needs the exact text
             out.write(writable(self._screen.paint(shown, *STYLES.get(line[0], ())), out) + end)

@@ -124,6 +124,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
         diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
+    diagnostics = [replace(found, message=recipe.without_secrets(found.message)) for found in diagnostics]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 

@@ -18,6 +18,7 @@ from grporecipe.frameworks.parsing.version_source import BY_DEFAULT
 from grporecipe.linting.apply_fixes import FixedFile, render_change, render_value
 from grporecipe.linting.linter import Diagnostic, Fix, LintResult
 from grporecipe.recipe import BY_CALLER, Recipe
+from grporecipe.redaction import masked, redact
 from grporecipe.terminal import one_line
 
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -88,7 +89,7 @@ def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: 
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
     if diagnostic.line and diagnostic.line <= len(lines):
         number = f"{place.rstrip(':').rpartition(':')[2]:>4} | "
-        source = one_line(lines[diagnostic.line - 1].expandtabs(4))
+        source = recipe.without_secrets(redact(one_line(lines[diagnostic.line - 1].expandtabs(4))))
         room = screen.width - len(INDENT) - len(number)
         shown = source if len(source) <= room else source[: room - 3] + "..."
         screen.say(f"{INDENT}{screen.paint(number + shown, DIM)}")
@@ -111,6 +112,7 @@ def _as_word(key: str, value: Any, recipe: Recipe) -> str:
     """Return a change of a script as a flag or an override; of a key in the file that the script names as YAML."""
     if value is None:
         return f"{key} removed"
+    value = masked(key, value)
     if recipe.launch and recipe.launch.config and key in recipe.config and key not in recipe.lines:
         return render_change({key: value})
     listed = value if isinstance(value, list) else [value]
@@ -277,7 +279,11 @@ def render_result(result: LintResult, name: Any = None, start: int | None = None
             "plan": result.plan,
             "problems": [
                 {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
-                | {"fixes": [{key: as_json(value) for key, value in fix.change.items()} for fix in found.fixes]}
+                | {
+                    "fixes": [
+                        {key: as_json(masked(key, value)) for key, value in fix.change.items()} for fix in found.fixes
+                    ]
+                }
                 | {"safe": [fix.safe for fix in found.fixes]}
                 | _cell(recipe, found.line)
                 for found in result.diagnostics

@@ -53,7 +53,7 @@ class TrialFolder:
     @property
     def result(self) -> TrialResult:
         """Return how the last attempt ended; an empty record if there is no result."""
-        return TrialResult.read(self.path)
+        return TrialResult.read(self.path).judged
 
     @property
     def is_done(self) -> bool:

@@ -114,6 +114,9 @@ class FailureReport:
         return {**head, **{name: value for name, value in known.items() if value is not None}}
 
 
+NO_NUMBER = FailureReport("no_number", "it finished without a number as its objective")
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """result.json: how the last attempt of a trial ended. An empty record stands for a missing file.
@@ -173,6 +176,13 @@ class TrialResult:
     def value(self) -> float | None:
         """Return the study's value of the trial: the objective if it finished and is finite, otherwise None."""
         return finite_or_none(self.objective) if self.status is TrialStatus.FINISHED else None
+
+    @property
+    def judged(self) -> Self:
+        """Return the result as a sweep counts it: a trial that finished without a number has failed."""
+        if self.status is not TrialStatus.FINISHED or self.value is not None:
+            return self
+        return replace(self, status=TrialStatus.FAILED, failure=NO_NUMBER)
 
     @property
     def awaits_classification(self) -> bool:

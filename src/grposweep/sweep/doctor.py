@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import (
     age_seconds,
+    append_line,
     is_draft,
     objects,
     read_bytes,
@@ -24,12 +25,13 @@ from grporecipe.files import (
 )
 from grporecipe.terminal import count, say
 from grposweep.launchers import RunningJobs
+from grposweep.registries import is_external
 from grposweep.search.space import read_space
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import Lease, is_held
-from grposweep.storage.records import AttemptEvent, AttemptEventKind, TrialRecord
-from grposweep.storage.results import TrialStatus
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, TrialRecord, as_mapping, read_metrics
+from grposweep.storage.results import NO_NUMBER, TrialResult, TrialStatus, read_runs, run_cost
 from grposweep.sweep.resume import folders_by_number
 
 
@@ -118,6 +120,10 @@ def check_files(trial: TrialFolder) -> Iterator[Finding]:
     elif record.config_sha256 not in ("", text_sha256(_config_text(trial))):
         what = f"{name}/config.yaml differs from the hash in trial.json"
         yield Finding(what, "restore it: the folder's name and results are another experiment's")
+    if trial.result.failure == NO_NUMBER:
+        what = f"{name}/{paths.RESULT} has no number as objective of a finished trial"
+        remedy = f"set it aside as {scrap_path(Path(paths.RESULT)).name}; {REMEDIES[paths.RESULT]}"
+        yield Finding(what, remedy, partial(set_aside, trial.path / paths.RESULT))
     for file, remedy in REMEDIES.items():
         if found := check_json(trial.path / file, f"{name}/{file}", remedy):
             yield found
@@ -153,13 +159,44 @@ def _disorder(events: list[AttemptEvent]) -> Iterator[str]:
         ended |= {attempt} if event == AttemptEventKind.ENDED else set()
 
 
-def check_metrics(trial: TrialFolder) -> Iterator[Finding]:
-    """Check that metrics.jsonl is readable and has no step twice."""
+def check_runs(trial: TrialFolder) -> Iterator[Finding]:
+    """Check that runs.jsonl is readable, and has the run time that result.json counts."""
+    yield from _check_torn(trial, paths.RUNS)
+    result, runs = trial.result, read_runs(trial.path)
+    cost = run_cost(trial.path)
+    is_lost = result.attempt not in {run.attempt for run in runs} or cost[0] < (result.seconds or 0) - UNNOTED_SECONDS
+    if result.seconds is not None and is_lost:
+        ended = (trial.path / paths.RESULT).stat().st_mtime
+        what = f"{trial.path.name}/runs.jsonl lacks runs of {result.seconds - cost[0]:.0f} s that result.json counts"
+        yield Finding(what, "write them from result.json", partial(_restore_runs, trial, result, cost, ended))
+
+
+UNNOTED_SECONDS = 60.0  # a run that died is counted up to its last heartbeat
+
+
+def _restore_runs(trial: TrialFolder, result: TrialResult, cost: tuple[float, float], end: float) -> None:
+    """Append one run that ended at ``end`` and stands for those that are lost; ``cost`` is that of the others."""
+    lost = max((result.seconds or 0) - cost[0], 0.0)
+    devices = ((result.gpu_seconds or 0) - cost[1]) / lost if lost else 0
+    start = {"event": "start", "attempt": result.attempt, "time": end - lost, "devices": devices, "restarts": 0}
+    append_line(trial.path / paths.RUNS, start)
+    append_line(trial.path / paths.RUNS, {"event": "end", "attempt": result.attempt, "time": end, "seconds": lost})
+
+
+def check_metrics(trial: TrialFolder, steps_are_logged: bool) -> Iterator[Finding]:
+    """Check that metrics.jsonl is readable, has no step twice, and reaches the end of a finished trial.
+
+    ``steps_are_logged``: every optimizer step has a line, which a program of the user may not write.
+    """
     yield from _check_torn(trial, paths.METRICS)
     counts = Counter(_step(line) for line in read_lines(trial.path / paths.METRICS) if "step" in line)
     if twice := sorted({str(step) for (_, step), lines in counts.items() if lines > 1}):
         what = f"{trial.path.name}/metrics.jsonl has step {', '.join(twice[:5])} more than once"
         yield Finding(what, "keep the last line of each", partial(_keep_last, trial.path / paths.METRICS))
+    last, result = max((row.step for row in read_metrics(trial.path)), default=0), trial.result
+    if result.status is TrialStatus.FINISHED and last < (result.step or 0) and (steps_are_logged or not last):
+        what = f"{trial.path.name}/metrics.jsonl ends at step {last}, and the trial finished {result.step} steps"
+        yield Finding(what, "restore it: the rest of its curve is lost")
 
 
 def _step(line: dict[str, Any]) -> tuple[str, str]:
@@ -232,21 +269,27 @@ class CheckRun:
             yield from check_leftovers(folder)
             yield from check_doubles(folder)
         jobs = RunningJobs(folder.path)
+        baseline = as_mapping((folder.settings() or {}).get("baseline"))
+        steps_are_logged = not is_external(str(as_mapping(baseline.get("trainer")).get("kind")))
         for trial in folder.trials():
+            if trial.path.is_symlink():
+                what = f"{trial.path.name} is a symbolic link to {trial.path.resolve()}"
+                yield Finding(what, "put the folder itself in its place: a sweep writes only into its own folder")
             if self.quiet or trial.is_done:
                 yield from check_files(trial)
             if self.quiet:
-                yield from _check_quiet(trial, jobs)
+                yield from _check_quiet(trial, jobs, steps_are_logged)
 
 
-def _check_quiet(trial: TrialFolder, jobs: RunningJobs) -> Iterator[Finding]:
+def _check_quiet(trial: TrialFolder, jobs: RunningJobs, steps_are_logged: bool) -> Iterator[Finding]:
     """Check what is stable only while the trial's attempt does not run."""
     begun = trial.open_attempt()
     runs = jobs.runs(trial.path, begun.number, begun.job_id) if begun is not None else False
     if runs is not False:
         return
     yield from check_attempts(trial)
-    yield from check_metrics(trial)
+    yield from check_runs(trial)
+    yield from check_metrics(trial, steps_are_logged)
     if begun is not None:
         what = f"attempt {begun.number} of {trial.path.name} is open, and nothing runs"
         note = partial(trial.note_attempt, begun.number, AttemptEventKind.ENDED, code=-9, killed=True, kind="vanished")

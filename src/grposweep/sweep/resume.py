@@ -63,6 +63,7 @@ def open_folder(
         if settings is None and _names(folder.path) - OURS:
             raise UserError(f"{folder.path} exists and holds no sweep. Set another name=..., or move it away.")
         if settings is not None and (settings.get("identity") == identity or any(folder.trials())):
+            _refuse_links(folder)
             return folder, _recognise(folder, settings, identity, space, base, provenance)
         # New, or a first try that never got to a trial: nothing can be mixed up.
         (folder.path / paths.TRIALS).mkdir(parents=True, exist_ok=True)
@@ -73,6 +74,16 @@ def open_folder(
             f"outputs={base.outputs}: {folder.path} cannot be written ({error.strerror}). Set outputs=... to a folder that can."
         ) from error
     return folder, None
+
+
+def _refuse_links(folder: SweepFolder) -> None:
+    """Raise UserError if the folder of a trial that may still train is a symbolic link."""
+    for trial in folder.trials():
+        if trial.path.is_symlink() and trial.result.status not in (TrialStatus.FINISHED, TrialStatus.PRUNED):
+            raise UserError(
+                f"{trial.path} is a symbolic link to {trial.path.resolve()}, and a sweep trains only into its own folder. Put "
+                "the folder itself in the place of the link, or delete the link: the trial then runs again."
+            )
 
 
 @contextmanager

@@ -62,6 +62,7 @@ from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
     ValidatedSpace,
     build_controller,
+    newer_trl,
     prepare_sweep,
     share_gpus,
     task_problems,
@@ -222,6 +223,8 @@ def run_sweep(
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         remember(Path(base.outputs))
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
+        if newer := newer_trl(judged.distinct("trainer", "cluster")):
+            console.print(newer, style="yellow", soft_wrap=True)
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)
         say = partial(console.print, soft_wrap=True)

@@ -18,7 +18,9 @@ from grporecipe.check import errors
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.fixes import render_problem
+from grporecipe.frameworks.trl.keys import installed
 from grporecipe.memory.estimate import GIB, estimate
+from grporecipe.setting import TRL
 from grporecipe.terminal import redraws
 from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
@@ -174,11 +176,27 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
 
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
-    for experiment in experiments:
-        cluster = experiment.cluster
-        if runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster):
-            yield from _data_problems(experiment)
-            yield from task_code_problems(experiment)
+    for experiment in filter(_runs_trl_here, experiments):
+        yield from _data_problems(experiment)
+        yield from task_code_problems(experiment)
+
+
+def _runs_trl_here(experiment: Experiment) -> bool:
+    """Return whether the TRL of this environment trains."""
+    cluster = experiment.cluster
+    return runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster)
+
+
+def newer_trl(experiments: Iterable[Experiment]) -> str:
+    """Return a sentence if the TRL that trains is newer than the newest that was tested; empty otherwise."""
+    found = installed()
+    if found is None or found <= TRL or not any(map(_runs_trl_here, experiments)):
+        return ""
+    newest = ".".join(map(str, TRL))
+    return (
+        f"TRL {'.'.join(map(str, found))} is installed, and the newest that grposweep was tested with is {newest}: "
+        f"if a trial fails in TRL, run pip install trl=={newest}."
+    )
 
 
 def _data_problems(experiment: Experiment) -> Iterator[str]:

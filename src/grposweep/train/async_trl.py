@@ -21,7 +21,7 @@ import transformers
 from accelerate.utils import send_to_device
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # exported there until TRL 2.0
 
 from grporecipe.errors import UserError
 from grposweep.config.native_keys import SINGLE_PRECISION

@@ -16,14 +16,13 @@ from typing import Any
 import requests
 import torch
 import trl.trainer.grpo_trainer
-from trl.experimental.async_grpo.async_grpo_trainer import save_lora_adapter, validate_lora_for_vllm_sync
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grporecipe.errors import UserError
 from grposweep.storage import paths
 from grposweep.train.attempt import Attempt
-from grposweep.train.vllm import shared_address
+from grposweep.train.vllm import async_grpo_module, shared_address
 
 AT_ONCE = 64  # requests of a trial
 RECOVERIES = 3  # of one generation, after the server has ended or lost the adapter
@@ -173,7 +172,7 @@ class SharedEngine(VLLMGeneration):  # type: ignore[misc]  # trl is not typed
             torch.distributed.broadcast_object_list(names, src=0)
         model = self.accelerator.unwrap_model(self.model)
         folder = self.attempt.folder / paths.ADAPTERS / names[0]
-        save_lora_adapter(model, self.accelerator, model.active_adapters[0], str(folder))
+        async_grpo_module().save_lora_adapter(model, self.accelerator, model.active_adapters[0], str(folder))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.vllm_client.publish()
@@ -183,7 +182,7 @@ class SharedEngine(VLLMGeneration):  # type: ignore[misc]  # trl is not typed
 def check_adapter(model: Any) -> None:
     """Raise UserError if vLLM cannot apply the adapter that is trained, as TRL judges it."""
     try:
-        validate_lora_for_vllm_sync(model)
+        async_grpo_module().validate_lora_for_vllm_sync(model)
     except ValueError as error:
         raise UserError(
             f"generation.vllm_shared_gpus: the shared vLLM server cannot apply this adapter. TRL says: {error} Change "

@@ -12,8 +12,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,11 +73,17 @@ def adapter_options(experiment: Experiment) -> list[str]:
 
     vLLM takes certain ranks only, and keeps adapters that it does not compute with in main memory.
     """
-    from trl.experimental.async_grpo.async_grpo_trainer import round_lora_rank
-
     most = experiment.generation.vllm_max_loras or 1
-    rank = round_lora_rank(experiment.model.lora.r)
+    rank = async_grpo_module().round_lora_rank(experiment.model.lora.r)
     return ["--enable-lora", f"--max-loras={most}", f"--max-cpu-loras={2 * most}", f"--max-lora-rank={rank}"]
+
+
+def async_grpo_module() -> ModuleType:
+    """Return TRL's module of the asynchronous trainer, whose functions handle LoRA adapters in vLLM. TRL 1.18 moved it."""
+    try:
+        return import_module("trl.trainer.async_grpo_trainer")
+    except ModuleNotFoundError:
+        return import_module("trl.experimental.async_grpo.async_grpo_trainer")
 
 
 IDLE_SECONDS = 3600.0  # without a new adapter of any trial, such as after the controller of Slurm jobs has ended

@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cache, lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
@@ -34,10 +35,18 @@ def parse_version(text: str) -> Version:
         raise UserError(
             f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
         )
-    version = (int(match[1]), int(match[2]), int(match[3] or 0))
-    if version < releases()[0]:
+    found = (int(match[1]), int(match[2]), int(match[3] or 0))
+    if found < releases()[0]:
         raise UserError(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
-    return version
+    return found
+
+
+def installed() -> Version | None:
+    """Return the TRL release of this environment; None without TRL, or if its version is not understood."""
+    try:
+        return parse_version(version("trl"))
+    except (PackageNotFoundError, UserError):
+        return None
 
 
 @lru_cache(maxsize=128)

@@ -30,7 +30,14 @@ from grposweep.launchers.base import (
 )
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
-from grposweep.launchers.slurm.script import attempt_name, build_job_name, submit_command, warn_seconds, write_script
+from grposweep.launchers.slurm.script import (
+    DEFAULTS,
+    attempt_name,
+    build_job_name,
+    submit_command,
+    warn_seconds,
+    write_script,
+)
 from grposweep.launchers.slurm.sweep_jobs import (
     CONTROLLER,
     SlurmPreparation,
@@ -114,6 +121,13 @@ class Slurm(Launcher):
         cluster, trainer = experiment.cluster, experiment.trainer
         _check_server(cluster, experiment.generation)
         _check_shape(cluster, experiment.generation)
+        for name in (*DEFAULTS, "service_partition", "service_account", "service_qos"):
+            value = getattr(cluster, name)
+            if value is not None and not re.fullmatch(r"[^\s\0]+", value):
+                raise UserError(
+                    f"cluster.{name}={value!r}: a job script has it in one line as one word, and what follows a blank or a line "
+                    "break would be another option or a command. Set a value without them, or null for the cluster's default."
+                )
         for option in (*cluster.extra, *cluster.container):
             if not option.startswith("-") or "\n" in option:
                 raise UserError(

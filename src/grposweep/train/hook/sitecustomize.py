@@ -22,10 +22,10 @@ def _run_users() -> None:
 
 _run_users()
 if os.environ.get("GRPOSWEEP_ASK"):
-    from grposweep.train.hook import probe
+    from grposweep.train.hook.probe import install
 
-    probe.install(os.environ["GRPOSWEEP_ASK"])
+    install(os.environ["GRPOSWEEP_ASK"])
 elif os.environ.get("GRPOSWEEP_ENTERS"):
-    from grposweep.train.hook import trial
+    from grposweep.train.hook.trial import install
 
-    trial.install(os.environ["GRPOSWEEP_ENTERS"])
+    install(os.environ["GRPOSWEEP_ENTERS"])

@@ -1,0 +1,142 @@
+"""Find secrets in text and in configurations, by the names that they have and by the forms that services give them."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+SHOWN = "***"
+# Values that a log has anyway: shorter ones are hidden only next to their name. With letters and digits, eight are enough.
+SHORTEST, SHORTEST_MIXED = 12, 8
+
+# Words that make a name that of a secret, two of them side by side, and words that make it another thing: a path, a number.
+_SECRET = frozenset(["PASSPHRASE", "SECRET", "SECRETS", "CREDENTIALS", "APIKEY"])
+_PAIRS = frozenset(
+    ["API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "SECRET_KEY", "HUB_TOKEN", "HF_TOKEN", "AUTH_TOKEN", "ACCESS_TOKEN"]
+)
+_OTHER = frozenset(
+    ["PATH", "FILE", "DIR", "URL", "URI", "NAME", "ID", "IDS", "TYPE", "COUNT", "NUM", "LEN", "LENGTH", "MAX", "MIN", "LIMIT",
+     "BUDGET", "LEVEL", "PER", "TTL", "TIMEOUT", "PUBLIC"]
+)  # fmt: skip
+# Tokens that a model reads, and keys of a data row.
+_OF_A_MODEL = frozenset(
+    ["PAD", "EOS", "BOS", "UNK", "MASK", "SEP", "CLS", "STOP", "START", "END", "IMAGE", "VIDEO", "AUDIO", "SPECIAL", "NEW",
+     "THINK", "TOOL", "PROMPT", "INPUT", "OUTPUT", "LABEL", "REWARD", "RESPONSE", "ANSWER", "QUESTION", "SOLUTION", "COLUMN",
+     "CACHE", "SORT", "GROUP", "PRIMARY", "FOREIGN", "METRIC", "INDEX", "DATA", "TEMPLATE", "CHAT", "TEXT"]
+)  # fmt: skip
+_WANDB = "USE_WANDB"  # OpenRLHF's --use_wandb takes the key
+_NO_SECRETS = frozenset(["null", "none", "true", "false", "str", "bytes", SHOWN])
+
+
+@lru_cache(4096)  # the environment is searched for each text, and the names in it repeat
+def _kind(name: str) -> str:
+    """Return ``sure`` for a name that only secrets have, ``likely`` if the value decides, otherwise an empty text."""
+    own = name.rpartition(".")[2]
+    words = [word for word in re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()) if word]
+    if not _OTHER.isdisjoint(words):
+        return ""
+    if not _SECRET.isdisjoint(words) or not _PAIRS.isdisjoint(map("_".join, pairwise(words))):
+        return "sure"
+    if any(word.endswith(("PASSWORD", "PASSWD")) for word in words):
+        return "sure"
+    if not _OF_A_MODEL.isdisjoint(words):
+        return ""
+    if own.isupper() and ("TOKEN" in words or own.endswith(("_PASS", "_PWD"))):
+        return "sure"
+    has_one = "TOKEN" in words or not {"KEY", "PAT"}.isdisjoint(words[1:]) or "_".join(words[-2:]) == _WANDB
+    return "likely" if has_one else ""
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a value with this name is a secret. A reference to one ($X, $(cat x)) and code are none."""
+    kind = _kind(name)
+    if not kind or value.lower() in _NO_SECRETS or re.search(r"[$`]", value):
+        return False
+    is_variable = name.rpartition(".")[2].isupper()
+    if kind == "sure":
+        return len(value) >= (3 if is_variable else 4) and (is_variable or not re.search(r"[(\[{<]", value))
+    is_key = re.fullmatch(r"[\w+/=.~:-]{8,}" if is_variable else r"[\w+/=.~:-]{12,}", value) is not None
+    return is_key and (is_variable or _is_mixed(value))
+
+
+def _is_mixed(value: str) -> bool:
+    """Return whether a value has letters and digits."""
+    return re.search(r"[A-Za-z]", value) is not None and re.search(r"\d", value) is not None
+
+
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of variables whose names denote secrets, also as a URL quotes them, the longest first."""
+    found: set[str] = set()
+    for name in environment:
+        if _kind(name.upper()):
+            value = environment.get(name, "")
+            is_long = len(value) >= SHORTEST or (len(value) >= SHORTEST_MIXED and _is_mixed(value))
+            if is_long and is_secret(name.upper(), value.replace("$", "")):
+                found |= {value, quote(value, safe="")}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def secrets_in(key: str, value: Any) -> Iterator[str]:
+    """Yield the secrets in the value of a key, which may be a mapping or a list."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from secrets_in(str(name), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from secrets_in(key, inner)
+    elif isinstance(value, str) and is_secret(key, value):
+        yield value
+
+
+def masked(key: str, value: Any) -> Any:
+    """Return the value of a key with ``***`` in the place of secrets."""
+    if isinstance(value, Mapping):
+        return {name: masked(str(name), inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(key, inner) for inner in value)
+    if not isinstance(value, str):
+        return value
+    return SHOWN if is_secret(key, value) else redact(value)
+
+
+# Tokens that the services issue.
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
+)
+_URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
+_HEADER = re.compile(r"((?i:\bbearer)\s+|(?i:\bauthorization)[\"']?\s*[:=]\s*[\"']?(?i:basic|token)\s+)[\w.~+/=:-]{8,}")
+# Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a diff.
+_PRIVATE = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
+)
+# NAME=value, "name": "value", --name value
+_HINT = re.compile(r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb")
+_NAME = re.compile(
+    r"(?<![\w.-])(?:--([A-Za-z][\w.-]{0,80})[ \t]+(?!-)|-{0,2}\+{0,2}([A-Za-z_][\w.-]{0,80})[\"']?[ \t]*[:=][ \t]*)"
+)
+_VALUE = re.compile(r"\"([^\"$`\n]{3,})\"|'([^'$`\n]{3,})'|([^\s\"'$`,;&)}\]]{3,})")
+
+
+def redact(text: str) -> str:
+    """Return the text with everything redacted that looks like a secret or is a secret in this environment."""
+    text = _PRIVATE.sub(SHOWN, text)
+    for value in secret_values(os.environ):
+        text = text.replace(value, SHOWN)
+    text = _HEADER.sub(rf"\g<1>{SHOWN}", text)
+    text = _URL.sub(rf"\g<1>{SHOWN}", text)
+    return _TOKEN.sub(SHOWN, _redact_named(text) if _HINT.search(text) else text)
+
+
+def _redact_named(text: str) -> str:
+    """Return the text with the values redacted that stand behind the name of a secret."""
+    parts, end = [], 0
+    for found in _NAME.finditer(text):
+        value = _VALUE.match(text, found.end()) if found.start() >= end else None
+        if value is not None and is_secret(found[1] or found[2], (inner := value[value.lastindex or 0])):
+            parts += [text[end : value.start()], value[0].replace(inner, SHOWN)]
+            end = value.end()
+    return "".join([*parts, text[end:]])
