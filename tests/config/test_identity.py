@@ -1,11 +1,13 @@
 """Released identities never change: they name folders on disk, and a finished trial is recognised by its own."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from external.conftest import SCRIPT
 from grposweep.config.compose import Session
 from grposweep.config.identity import experiment_id, learning, prepared_key, sweep_identity
 from grposweep.config.points import Points
@@ -30,7 +32,14 @@ def test_an_experiment_and_its_sweep_keep_their_released_identities(
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text(RECIPE)
     Path("train.py").write_text("print('hello')\n")
-    experiment = Points(session.compose, overrides.split()).base
+    words = overrides.split()
+    if "trainer=script" in words:  # whose interpreter, which is no part of it, runs a stub in place of a greeting
+        monkeypatch.setenv("GRPOSWEEP_ASK_MODE", "real")
+        Path("stub.py").write_text(SCRIPT)
+        Path("python").write_text(f'#!/bin/sh\nshift\nexec {sys.executable} stub.py "$@"\n')
+        Path("python").chmod(0o755)
+        words.append("trainer.python=./python")
+    experiment = Points(session.compose, words).base
     found = [experiment_id(experiment, read_setting(experiment)), sweep_identity(SPACE, experiment)]
     assert [*found, prepared_key(experiment)] == FROZEN[overrides]
 

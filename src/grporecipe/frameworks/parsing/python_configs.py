@@ -7,7 +7,7 @@ FastLanguageModel (``from_pretrained``, ``get_peft_model``).
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +25,7 @@ from grporecipe.frameworks.parsing.python_source import (
     Source,
     last_name,
     name_of,
-    parse_python,
     place_of,
-    read_file,
     read_names,
     read_source,
     text_of,
@@ -295,69 +293,3 @@ def _pin(source: Source) -> tuple[str, int] | None:
         if source.cells and not line.lstrip().startswith("#") and (match := PINS.search(line))
     ]
     return pins[-1] if pins else None
-
-
-# A script with one of these names may read values from outside.
-READS = re.compile(
-    r"Parser|argparse|argv|environ|getenv|\b(?:click|typer|fire|tyro|hydra|yaml|json|tomllib|omegaconf)\b",
-    re.IGNORECASE,
-)
-
-
-def hard_coded(script: Path) -> int | None:
-    """Return the line of a script's GRPOConfig(...) if the script sets every value itself; None otherwise.
-
-    A parser that is only imported reads nothing.
-    """
-    try:
-        text = script.read_text(encoding="utf-8")
-        made = find_configs(script, text) if CONFIG in text else []
-    except (OSError, ValueError, UserError):
-        return None
-    tree = parse_python(text) or ast.Module([], [])
-    used = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(tree))
-    if any(map(READS.search, used)) or any(one.unresolved for one in made):
-        return None
-    return made[0].line if made else None
-
-
-def overridden(script: Path) -> dict[str, int]:
-    """Return the keys of the trainer's configuration that a script sets itself and nothing overrides, each with its line.
-
-    These are constants that depend on no condition: ``args.learning_rate = 1e-6`` for the ``args`` of a trainer, and words of
-    its only ``GRPOConfig(...)``.
-    """
-    names, found = read_file(script), dict[str, int]()
-    if names is None:
-        return {}
-    names.options = {}  # the command line may give an option another value than its default
-    made = [call for call, _ in names.calls if _is_config(names, call.func)]
-    if len(made) == 1:
-        found = {word.arg: word.lineno for word in made[0].keywords if word.arg and _is_constant(names, word.value)}
-    trainers = [call for call, _ in names.calls if last_name(call.func).endswith("Trainer")]
-    owners = {place_of(word.value) for call in trainers for word in call.keywords if word.arg == "args"} | {".args"}
-    tree = parse_python(script.read_text(encoding="utf-8-sig")) or ast.Module([], [])
-    for node in _always_run(tree.body):
-        for target in node.targets:
-            if isinstance(target, ast.Attribute) and place_of(target.value) in owners:
-                found.pop(target.attr, None)
-                if _is_constant(names, node.value):
-                    found[target.attr] = node.lineno
-    return found
-
-
-def _always_run(body: list[ast.stmt]) -> Iterator[ast.Assign]:
-    """Yield the assignments of a file and its functions that depend on no condition but that the file is run."""
-    for node in body:
-        if isinstance(node, ast.Assign):
-            yield node
-        elif isinstance(node, ast.FunctionDef | ast.With) or (
-            isinstance(node, ast.If) and "__name__" in text_of(node.test)
-        ):
-            yield from _always_run(node.body)
-
-
-def _is_constant(names: Names, node: ast.expr) -> bool:
-    """Return whether an expression is made of literals, and of constants of the file by their capital letters."""
-    is_fixed = all(one.id.isupper() for one in ast.walk(node) if isinstance(one, ast.Name))
-    return is_fixed and names.value(node, names.module) not in (UNKNOWN, None)

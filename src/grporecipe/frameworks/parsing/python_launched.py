@@ -17,7 +17,6 @@ from grporecipe.frameworks.parsing.python_source import (
     last_name,
     name_of,
     option_names,
-    parse_python,
     read_file,
     text_of,
 )
@@ -320,61 +319,3 @@ def _calls_super(function: ast.FunctionDef) -> bool:
     calls = (node.func.value for node in ast.walk(function) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__")  # fmt: skip
     return any(isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls)
-
-
-# What may read all fields of an object by no name.
-READS_ALL = frozenset({"vars", "asdict", "getattr", "__dict__", "to_dict", "fields", "setattr"})
-
-
-def never_read(path: Path) -> frozenset[str]:
-    """Return the options that a Python file declares and certainly does not read.
-
-    Not those of a class that is derived from one of another file. Empty if parsed options leave the file.
-    """
-    names = read_file(path)
-    if names is None:
-        return frozenset()
-    tree = parse_python(path.read_text(encoding="utf-8-sig")) or ast.Module([], [])
-    nodes = list(ast.walk(tree))
-    functions = {node.name: [one.arg for one in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)}
-    inside = {*functions, *names.classes, "print"}
-    own = {name for name, node in names.classes.items() if all(name_of(base) in names.classes for base in node.bases)}
-    calls = [call for call, _ in names.calls]
-    parsers = [call.args[0] for call in calls if "Parser" in last_name(call.func) and call.args]
-    kinds = [name for one in parsers for name in _names_in(one)]
-    holders = set[str]()  # names of parsed options of this file
-    for node in nodes:
-        if isinstance(node, ast.Assign) and _is_parsed(node.value):
-            holders |= _of_file(_names_in(node.targets[0]), kinds, own)
-    for call in calls:
-        taken = functions.get(last_name(call.func), [])
-        holders |= {name for name, word in zip(taken, call.args, strict=False) if name_of(word) in holders}
-        if len(call.args) == 1 and isinstance(call.args[0], ast.Starred) and _is_parsed(call.args[0].value):
-            holders |= _of_file(taken, kinds, own)
-    given = [word for call in calls if last_name(call.func) not in inside
-             for word in (*call.args, *(one.value for one in call.keywords))]  # fmt: skip
-    words = (node for node in given if isinstance(node, ast.Name | ast.Starred))
-    if any(name_of(getattr(node, "value", node)) in holders for node in words):
-        return frozenset()
-    loads = [node for node in nodes if not isinstance(getattr(node, "ctx", None), ast.Store)]
-    read = {node.attr for node in loads if isinstance(node, ast.Attribute)}
-    read |= {node.id for node in loads if isinstance(node, ast.Name)}
-    read |= {node.value for node in loads if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    declares = {key for name in own & set(kinds) for key in fields_of(names, name)}
-    declares |= {key for call in calls if last_name(call.func) == "add_argument" for key in _read_option(call)}
-    return frozenset() if read & READS_ALL else frozenset(declares - read)
-
-
-def _is_parsed(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and "parse" in last_name(node.func)
-
-
-def _names_in(node: ast.expr) -> list[str]:
-    """Return the names in a tuple or list, or the one name."""
-    return [name_of(one) for one in (node.elts if isinstance(node, ast.Tuple | ast.List) else [node])]
-
-
-def _of_file(targets: list[str], kinds: list[str], own: set[str]) -> set[str]:
-    """Return the names that get options of classes of this file, or of classes that are not known."""
-    known = kinds if len(kinds) == len(targets) else [""] * len(targets)
-    return {name for name, kind in zip(targets, known, strict=True) if not kind or kind in own}
