@@ -197,7 +197,7 @@ def test_what_cannot_be_asked_says_why(asked: Ask, text: str, command: str, said
 
 
 @pytest.mark.slow
-def test_a_script_that_writes_is_asked_for_real(asked: Ask, here: Path) -> None:
+def test_a_script_that_writes_is_run_for_real(asked: Ask, here: Path) -> None:
     """Nothing is written from stand-ins; for real the number of rows is known."""
     text = script("open('rows.txt', 'w').write(str(len(data())))\nargs = GRPOConfig('o', max_steps=len(data()))")
     found = asked(text, "python -m torch.distributed.run --nproc_per_node 2 train.py")

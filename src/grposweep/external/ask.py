@@ -135,20 +135,20 @@ def _run(
         guard.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, goes_on: bool) -> bool:
+def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, is_repeated: bool) -> bool:
     """Wait for the answer, or for the command's end if it may train again. Return whether the time was over."""
-    started, is_said = time.monotonic(), False
+    started, is_announced = time.monotonic(), False
     while process.poll() is None:
         spent = time.monotonic() - started
         if spent > limit:
             return True
         found = [*answers.glob("*.json")]
-        if found and not goes_on:
+        if found and not is_repeated:
             break
         if found:
-            (answers / "go_on").touch()
-        if spent > QUIET and not is_said:
-            is_said = True
+            (answers / "continue").touch()
+        if spent > QUIET and not is_announced:
+            is_announced = True
             print(f"asking the trainer of {command[:80]} for its values ...", file=sys.stderr, flush=True)
         time.sleep(0.02)
     return False
