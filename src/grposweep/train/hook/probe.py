@@ -77,6 +77,8 @@ class Answers:
         modules = sorted({str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()})
         overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
         found |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
+        if _changes_batches():
+            found["values"] = found["given"]
         files, loop = sorted(filter(os.path.isfile, self.files)), programs.loop_around(sys._getframe(1))
         self.give(record=found, files=files, modules=modules, several=loop)
 
@@ -173,6 +175,16 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
 
     def change(module: Any) -> None:
         cls = getattr(module, name)
+        of_trl = cls.__post_init__
+
+        def accepted(self: Any) -> None:
+            try:
+                of_trl(self)
+            except ValueError:
+                if not _changes_batches():
+                    raise
+
+        cls.__post_init__ = accepted
         record.watch_config(cls, lambda _: None)
         check = cls.__post_init__
 
@@ -186,6 +198,13 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
         cls.__post_init__ = checked
 
     return change
+
+
+def _changes_batches() -> bool:
+    """Return whether a stand-in is in the place of Unsloth, whose own configuration has other defaults and adjusts the batch."""
+    from grposweep.train.hook.stand_ins import Module
+
+    return isinstance(sys.modules.get("unsloth"), Module)
 
 
 def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:

@@ -77,7 +77,10 @@ class Thing(metaclass=AnyClass):
         loaded = (*values, named.get("pretrained_model_name_or_path"), named.get("model_name"))
         if name == "from_pretrained" and isinstance(first := next(filter(None, loaded), None), str):
             return Thing.named(name, name_or_path=first)
-        return Thing.named(name)
+        same = (
+            values[0] if values and isinstance(values[0], Thing) else named.get("model")
+        )  # get_peft_model(model, ...)
+        return Thing.named(name, **(_model_of(same) if isinstance(same, Thing) else {}))
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
