@@ -249,7 +249,8 @@ def test_a_notebook_is_asked_without_a_kernel(asked: Ask, here: Path) -> None:
         (dedent(UNSLOTH), "GRPOTrainer", ["_get_train_sampler"], True),
         (script("from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='m', args=SFTConfig('s')).train()\n"
                 "args = GRPOConfig('o', num_generations=4)"), "GRPOTrainer", [], False),
-        (script("import transformers\nclass GRPOTrainer(transformers.Trainer):\n    pass\nargs = GRPOConfig('o')"), None, [], False),
+        (script("import transformers\nclass GRPOTrainer(transformers.Trainer):\n    pass\nargs = GRPOConfig('o')"),
+         None, [], False),
     ],
 )  # fmt: skip
 def test_other_trainers_are_asked(

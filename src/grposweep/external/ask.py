@@ -89,7 +89,7 @@ def ask(
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
         )
     return Asked(
-        how, first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        first["how"], first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
         "processes_assumed" in run.notes, why,
     )  # fmt: skip
 
@@ -111,7 +111,9 @@ def _run(
     place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
     answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
     answers.mkdir()
-    path = os.pathsep.join([str(package_folder(place)), *foreign_path()])
+    path = os.pathsep.join(
+        [str(package_folder(place)), *foreign_path(), *filter(None, [environment.get("PYTHONPATH")])]
+    )
     variables = {
         **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), "GRPOSWEEP_ASK_MODE": mode,
         "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",

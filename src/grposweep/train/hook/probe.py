@@ -80,7 +80,8 @@ class Answers:
         if _changes_batches():
             found["values"] = found["given"]
         files, loop = sorted(filter(os.path.isfile, self.files)), programs.loop_around(sys._getframe(1))
-        self.give(record=found, files=files, modules=modules, several=loop)
+        how = "real" if self.pipe is None and self.other is None else "stand-ins"
+        self.give(how=how, record=found, files=files, modules=modules, several=loop)
 
 
 def _is_own(member: Any) -> bool:
