@@ -29,7 +29,7 @@ TRAINERS = {
 }
 # Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the process.
 CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
-                     "shutil.move", "shutil.copyfile", "shutil.copytree"])  # fmt: skip
+                     "shutil.move", "shutil.copyfile", "shutil.copytree", "sqlite3.connect"])  # fmt: skip
 STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
                     "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -288,7 +288,7 @@ def _is_harmless(path: str) -> bool:
     """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
     place = Path(path).absolute()
     is_temporary = place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
-    if place.is_relative_to("/dev") or is_temporary:
+    if place.is_relative_to("/dev") or is_temporary or path == ":memory:":
         return True
     frame: Any = sys._getframe(2)
     while frame is not None and not record.is_users(frame.f_code.co_filename):

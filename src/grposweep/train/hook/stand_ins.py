@@ -24,7 +24,8 @@ from grposweep.train.hook import record
 HIDDEN = frozenset(
     ["torch", "torchvision", "torchaudio", "peft", "datasets", "vllm", "accelerate", "wandb", "deepspeed", "pandas", "scipy",
      "sklearn", "unsloth", "unsloth_zoo", "flash_attn", "bitsandbytes", "liger_kernel", "triton", "xformers", "tensorflow",
-     "jax", "flax", "mlflow", "swanlab", "tensorboard", "PIL", "matplotlib", "evaluate"]
+     "jax", "flax", "mlflow", "swanlab", "tensorboard", "PIL", "matplotlib", "evaluate", "pyarrow", "polars",
+     "duckdb"]
 )  # fmt: skip
 # Of transformers: classes that need no torch to be imported, but a hub or the model's files to be used.
 LOADING = ("AutoModel", "AutoTok", "AutoProc", "AutoConfig", "AutoFeature", "AutoImage", "BitsAndBytes", "GPTQ",
