@@ -11,6 +11,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grposweep.external.ask import Asked, ask
+from support import grposweep
 
 Ask = Callable[..., Asked]
 HEAD = """
@@ -90,6 +91,17 @@ LAUNCH = f"""
     {ACCELERATE} --num_processes 4 train.py --config sections.yaml
     touch after
 """
+UNSLOTH = """
+    from unsloth import FastLanguageModel, is_bfloat16_supported
+    from trl import GRPOConfig, GRPOTrainer
+    model, tokenizer = FastLanguageModel.from_pretrained(model_name="tiny")
+    class Own(GRPOTrainer):
+        def _get_train_sampler(self, dataset=None):
+            return None
+    args = GRPOConfig("o", num_generations=6, bf16=is_bfloat16_supported())
+    Own(model=model, processing_class=tokenizer, reward_funcs=[len], args=args, train_dataset=[])
+"""
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 SLOW = pytest.mark.slow
 
 
@@ -110,8 +122,7 @@ def asked(here: Path) -> Ask:
 
     def answer(text: str, command: str, processes: int | None = None, **variables: str) -> Asked:
         (here / "train.py").write_text(text)
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return ask(command, here, {"PATH": path, "HF_HUB_OFFLINE": "1", **variables}, processes)
+        return ask(command, here, {"PATH": PATH, "HF_HUB_OFFLINE": "1", **variables}, processes)
 
     return answer
 
@@ -197,7 +208,7 @@ def test_what_cannot_be_asked_says_why(asked: Ask, text: str, command: str, said
 
 
 @pytest.mark.slow
-def test_a_script_that_writes_is_asked_for_real(asked: Ask, here: Path) -> None:
+def test_a_script_that_writes_is_run_for_real(asked: Ask, here: Path) -> None:
     """Nothing is written from stand-ins; for real the number of rows is known."""
     text = script("open('rows.txt', 'w').write(str(len(data())))\nargs = GRPOConfig('o', max_steps=len(data()))")
     found = asked(text, "python -m torch.distributed.run --nproc_per_node 2 train.py")
@@ -229,3 +240,36 @@ def test_a_notebook_is_asked_without_a_kernel(asked: Ask, here: Path) -> None:
     found = asked("", "python papermill train.ipynb out.ipynb -p lr 1e-3")
     assert (found.how, found.record["given"]["learning_rate"]) == ("stand-ins", 1e-3)
     assert found.record["line"].startswith("train.ipynb:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "base", "own_batches", "is_unsloth"),
+    [
+        (dedent(UNSLOTH), "GRPOTrainer", ["_get_train_sampler"], True),
+        (script("from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='m', args=SFTConfig('s')).train()\n"
+                "args = GRPOConfig('o', num_generations=4)"), "GRPOTrainer", [], False),
+        (script("import transformers\nclass GRPOTrainer(transformers.Trainer):\n    pass\nargs = GRPOConfig('o')"),
+         None, [], False),
+    ],
+)  # fmt: skip
+def test_other_trainers_are_asked(
+    asked: Ask, text: str, base: str | None, own_batches: list[str], is_unsloth: bool
+) -> None:
+    """Unsloth, which adjusts the batch, a stage before GRPO, and a trainer of one's own that takes a GRPOConfig."""
+    found = asked(text, "python train.py")
+    assert found.how == "stand-ins", found.why
+    record = found.record
+    assert (record["base"], record["own_batches"], record["unsloth"]) == (base, own_batches, is_unsloth)
+
+
+def test_check_judges_what_the_trainer_gets(here: Path) -> None:
+    """With the sizes of the script, not TRL's defaults; a rule that needs an unknown value is silent."""
+    sizes = "num_generations=12, per_device_train_batch_size=12"
+    (here / "train.py").write_text(script(f"args = GRPOConfig('o', {sizes}, learning_rate=len(data()), beta=-1.0)"))
+    ended = grposweep(here, "check", "--", "python", "train.py", PATH=PATH)
+    first, *rest = ended.out.splitlines()
+    assert first.startswith("train.py:9 builds GRPOTrainer with 1 process, TRL "), ended.err
+    assert "asked on stand-ins in" in first
+    assert rest[0] == "not judged, because only a real run knows it: learning_rate"
+    assert (ended.code, "GB101" in ended.out, "train.py:8: GK" in ended.out) == (1, False, True)

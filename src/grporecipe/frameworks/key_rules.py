@@ -63,7 +63,9 @@ def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
         it = "it" if len(unknown) == 1 else "them"
         why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
         flag = ", or lint with --processes" if "num_processes" in unknown else ""
-        yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.", tuple(unknown))
+        is_trl = frameworks.FRAMEWORKS[recipe.framework].traits.follows_trl
+        ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
+        yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
 
 
 MODELS = frozenset(

@@ -64,7 +64,11 @@ def recipe_of(asked: Asked) -> Recipe:
         unresolved=dict.fromkeys(record["unknown"], ""),
         version_source=VersionSource("asked", "installed"),
         code=LaunchedCode(
-            file, trainer=record["base"] or "", own_trainer=own, other_keys="stop", no_evaluation=no_evaluation
+            file,
+            trainer=record["trainer"].rpartition(".")[2] if own else record["base"],
+            own_trainer=own,
+            other_keys="stop",
+            no_evaluation=no_evaluation,
         ),
     )
 
@@ -84,7 +88,7 @@ def _describe(asked: Asked) -> Iterable[str]:
     if asked.assumed:
         yield f"nothing states the number of processes, so it is taken to be {count}; --processes sets it"
     if record["unknown"]:
-        yield f"not judged, because only the data know it: {', '.join(record['unknown'])}"
+        yield f"not judged, because only a real run knows it: {', '.join(record['unknown'])}"
 
 
 def _how(asked: Asked) -> str:

@@ -138,7 +138,7 @@ def lint(
     "grposweep check -- bash launch.sh", "grposweep check -- accelerate launch --num_processes 4 train.py --lr 1e-5"
 )
 def check(
-    words: Annotated[list[str], Argument(metavar="-- COMMAND", help="The command that trains, as you run it.")],
+    words: Annotated[list[str], Argument(metavar="COMMAND", help="The command that trains, as you run it, after --.")],
     processes: Annotated[
         int | None, Option(min=1, help="Training processes, if the command does not state them.")
     ] = None,

@@ -91,7 +91,7 @@ def ask(
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
         )
     return Asked(
-        how, first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        first["how"], first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
         "processes_assumed" in run.notes, why,
     )  # fmt: skip
 
@@ -113,7 +113,9 @@ def _run(
     place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
     answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
     answers.mkdir()
-    path = os.pathsep.join([str(package_folder(place)), *foreign_path()])
+    path = os.pathsep.join(
+        [str(package_folder(place)), *foreign_path(), *filter(None, [environment.get("PYTHONPATH")])]
+    )
     variables = {
         **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), MODE: mode,
         "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
@@ -137,20 +139,20 @@ def _run(
         guard.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, goes_on: bool) -> bool:
+def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, is_repeated: bool) -> bool:
     """Wait for the answer, or for the command's end if it may train again. Return whether the time was over."""
-    started, is_said = time.monotonic(), False
+    started, is_announced = time.monotonic(), False
     while process.poll() is None:
         spent = time.monotonic() - started
         if spent > limit:
             return True
         found = [*answers.glob("*.json")]
-        if found and not goes_on:
+        if found and not is_repeated:
             break
         if found:
-            (answers / "go_on").touch()
-        if spent > QUIET and not is_said:
-            is_said = True
+            (answers / "continue").touch()
+        if spent > QUIET and not is_announced:
+            is_announced = True
             print(f"asking the trainer of {command[:80]} for its values ...", file=sys.stderr, flush=True)
         time.sleep(0.02)
     return False

@@ -2,8 +2,8 @@
 
 On stand-ins (`stand_ins`), a launcher is replaced by its script, and the script runs twice with other numbers where only the data
 know them. What must not happen on stand-ins ends the attempt. For real, nothing is replaced. Answers are JSON files in a folder,
-each with one of ``record``, ``refused`` (the configuration's own message) or ``failed``. Whoever asked then ends the command, or
-lets it go on to its next trainer.
+each with one of ``record``, ``refused`` (the configuration's own message) or ``failed``. `external.ask` then ends the command, or
+lets it run to its next trainer.
 """
 
 import inspect
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from grporecipe.files import parse_json
 from grposweep.train.hook import programs, record
 from grposweep.train.hook.imports import after_import
 
@@ -28,18 +29,13 @@ TRAINERS = {
 }
 # Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the process.
 CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
-                     "shutil.move", "shutil.copyfile", "shutil.copytree"])  # fmt: skip
+                     "shutil.move", "shutil.copyfile", "shutil.copytree", "sqlite3.connect"])  # fmt: skip
 STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
                     "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 WRITING = ("hydra.", "logging")  # libraries whose logs and copies of the configuration are harmless
-OWN_BATCHES = (
-    "__init__",
-    "get_train_dataloader",
-    "_get_train_sampler",
-    "_prepare_inputs",
-    "_generate_and_score_completions",
-)
+OWN_BATCHES = frozenset(["__init__", "get_train_dataloader", "_get_train_sampler", "_prepare_inputs",
+                         "_generate_and_score_completions"])  # fmt: skip
 
 
 class Answers:
@@ -61,14 +57,14 @@ class Answers:
             os._exit(0)
         if self.other is not None:
             both = b"".join(iter(lambda: os.read(self.other or 0, 65536), b""))
-            text = json.dumps(_merge(json.loads(text), json.loads(both or b"{}"))).encode()
+            text = json.dumps(_merge(parse_json(text), parse_json(both or b"{}"))).encode()
         if os.environ.get("RANK", "0") == "0":
             made = self.folder / f"{os.getpid()}.part"
             made.write_bytes(text)
             made.replace(made.with_suffix(".json"))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        while not (self.folder / "go_on").exists():
+        while not (self.folder / "continue").exists():
             time.sleep(0.02)
         os._exit(0)
 
@@ -77,17 +73,15 @@ class Answers:
         self.is_given = True  # what follows opens files
         found = record.describe(config, trainer, passed)
         paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
-        own = {
-            str(Path(path).absolute())
-            for name, path in paths.items()
-            if not name.startswith(OURS) and record.is_users(path)
-        }
-        modules = sorted(path for path in own if Path(path).is_file())
+        paths = {name: path for name, path in paths.items() if not name.startswith(OURS) and record.is_users(path)}
+        modules = sorted({str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()})
         overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
-        found |= {"own_batches": sorted(overrides & {*OWN_BATCHES}), "unsloth": "unsloth" in sys.modules}
-        self.give(
-            record=found, files=sorted(self.files), modules=modules, several=programs.loop_around(sys._getframe(1))
-        )
+        found |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
+        if _changes_batches():
+            found["values"] = found["given"]
+        files, loop = sorted(filter(os.path.isfile, self.files)), programs.loop_around(sys._getframe(1))
+        how = "real" if self.pipe is None and self.other is None else "stand-ins"
+        self.give(how=how, record=found, files=files, modules=modules, several=loop)
 
 
 def _is_own(member: Any) -> bool:
@@ -119,7 +113,7 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 def install(folder: str) -> None:
     """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
     answers = Answers(Path(folder))
-    if not answers.folder.is_dir():  # whoever asked is gone
+    if not answers.folder.is_dir():  # the question has ended
         os._exit(1)
     (answers.folder / "seen").touch()
     program = programs.this_program()
@@ -136,7 +130,7 @@ def install(folder: str) -> None:
             _run_on_stand_ins(answers, program)
         else:
             _watch(answers)
-    except Exception as error:  # noqa: BLE001 - otherwise Python goes on, and the script would train
+    except Exception as error:  # noqa: BLE001 - otherwise Python would continue, and the script would train
         answers.give(failed=f"{type(error).__name__}: {error}")
 
 
@@ -184,6 +178,16 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
 
     def change(module: Any) -> None:
         cls = getattr(module, name)
+        of_trl = cls.__post_init__
+
+        def accepted(self: Any) -> None:
+            try:
+                of_trl(self)
+            except ValueError:
+                if not _changes_batches():
+                    raise
+
+        cls.__post_init__ = accepted
         record.watch_config(cls, lambda _: None)
         check = cls.__post_init__
 
@@ -197,6 +201,13 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
         cls.__post_init__ = checked
 
     return change
+
+
+def _changes_batches() -> bool:
+    """Return whether a stand-in is in the place of Unsloth, whose own configuration has other defaults and adjusts the batch."""
+    from grposweep.train.hook.stand_ins import Module
+
+    return isinstance(sys.modules.get("unsloth"), Module)
 
 
 def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
@@ -278,12 +289,11 @@ def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
 def _is_harmless(path: str) -> bool:
     """Return whether a change is in a folder for temporary files, or made by a library that writes logs."""
     place = Path(path).absolute()
-    if place.is_relative_to("/dev") or (
-        place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
-    ):
+    is_temporary = place.is_relative_to(tempfile.gettempdir()) and not place.is_relative_to(Path.cwd())
+    if place.is_relative_to("/dev") or is_temporary or path == ":memory:":
         return True
     frame: Any = sys._getframe(2)
-    while frame is not None:
+    while frame is not None and not record.is_users(frame.f_code.co_filename):
         if str(frame.f_globals.get("__name__", "")).startswith(WRITING):
             return True
         frame = frame.f_back

@@ -91,6 +91,8 @@ def _imported(text: str, file: str, program: Program) -> Iterator[str]:
 
 def replace_launcher(program: Program, folder: Path) -> None:
     """Replace this process by the script that it would launch, if it is a launcher whose words can be read."""
+    if not program.file or (Path(program.file).suffix and not program.module):
+        return  # -c, or a script: reading a launch takes 0.2 s of imports
     from grporecipe.errors import UserError
     from grporecipe.frameworks import FRAMEWORKS
     from grporecipe.frameworks.parsing import launch

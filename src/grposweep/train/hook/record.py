@@ -101,7 +101,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
     return {
         "trainer": _qualified(type(trainer)),
-        "base": next((one.__name__ for one in type(trainer).__mro__ if one.__name__ in TRAINERS), None),
+        "base": _base(type(trainer)),
         "config": _qualified(type(config)),
         "versions": dict(_versions()),
         "line": noted.line,
@@ -169,6 +169,12 @@ def users_line() -> str:
 
 def _qualified(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _base(cls: type) -> str | None:
+    """Return the trainer of TRL or Unsloth that a class is, or inherits from."""
+    known = (one for one in cls.__mro__ if one.__name__ in TRAINERS and one.__module__.startswith(("trl.", "Unsloth")))
+    return next((one.__name__ for one in known), None)
 
 
 def _versions() -> Iterator[tuple[str, str]]:

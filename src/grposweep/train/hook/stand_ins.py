@@ -6,7 +6,6 @@ differs between the two runs of a script, so a value that depends on them differ
 
 import dis
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -14,6 +13,7 @@ import types
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from importlib.machinery import ModuleSpec
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,20 +24,12 @@ from grposweep.train.hook import record
 HIDDEN = frozenset(
     ["torch", "torchvision", "torchaudio", "peft", "datasets", "vllm", "accelerate", "wandb", "deepspeed", "pandas", "scipy",
      "sklearn", "unsloth", "unsloth_zoo", "flash_attn", "bitsandbytes", "liger_kernel", "triton", "xformers", "tensorflow",
-     "jax", "flax", "mlflow", "swanlab", "tensorboard", "PIL", "matplotlib", "evaluate"]
+     "jax", "flax", "mlflow", "swanlab", "tensorboard", "PIL", "matplotlib", "evaluate", "pyarrow", "polars",
+     "duckdb"]
 )  # fmt: skip
 # Of transformers: classes that need no torch to be imported, but a hub or the model's files to be used.
-LOADING = (
-    "AutoModel",
-    "AutoTok",
-    "AutoProc",
-    "AutoConfig",
-    "AutoFeature",
-    "AutoImage",
-    "BitsAndBytes",
-    "GPTQ",
-    "GenerationConfig",
-)
+LOADING = ("AutoModel", "AutoTok", "AutoProc", "AutoConfig", "AutoFeature", "AutoImage", "BitsAndBytes", "GPTQ",
+           "GenerationConfig")  # fmt: skip
 REAL_OF_TRL = ("_config", "_compat", "_lazy_module", "import_utils", "_hf_argparser")  # modules, by their ends
 PACKAGES_OF_TRL = ("trl", "trl.trainer", "trl.experimental", "trl.scripts")
 OPERATORS = ("getitem", "enter", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv",
@@ -86,7 +78,10 @@ class Thing(metaclass=AnyClass):
         loaded = (*values, named.get("pretrained_model_name_or_path"), named.get("model_name"))
         if name == "from_pretrained" and isinstance(first := next(filter(None, loaded), None), str):
             return Thing.named(name, name_or_path=first)
-        return Thing.named(name)
+        same = (
+            values[0] if values and isinstance(values[0], Thing) else named.get("model")
+        )  # get_peft_model(model, ...)
+        return Thing.named(name, **(_model_of(same) if isinstance(same, Thing) else {}))
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
@@ -161,7 +156,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, is_last: bool) -> None:
         self.is_last = is_last
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002 - the protocol's
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
         top = name.partition(".")[0]
         if self.is_last:
             if top not in imported and not _from_user():
@@ -172,13 +167,13 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         elif not _is_hidden_in_trl(name):
             return None
         imported.add(name if name.startswith("trl.") else top)
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         return Module(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Do nothing: every name of it is made when it is asked for."""
+        """Do nothing: ``__getattr__`` makes each name."""
 
 
 def _is_hidden_in_trl(name: str) -> bool:
@@ -201,7 +196,7 @@ def stand_in(trainer: type[Thing]) -> None:
     Module.trainer = trainer
     find = importlib.util.find_spec
 
-    def find_spec(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
         return None if name.partition(".")[0] in HIDDEN else find(name, package)
 
     importlib.util.find_spec = find_spec
@@ -221,7 +216,7 @@ def stand_in(trainer: type[Thing]) -> None:
 
 
 def as_first_rank(base: Any) -> None:
-    """Have the configurations judge as the first process of the launch, on a GPU with bfloat16, wherever they are asked."""
+    """Have the configurations judge as the first process of the launch, on a GPU with bfloat16, also on a machine without one."""
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
         if hasattr(base, name):
             setattr(base, name, lambda *_: True)
