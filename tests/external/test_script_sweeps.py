@@ -191,10 +191,10 @@ def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script
 
 def test_a_script_imports_its_neighbours_first_as_python_does(run: Run, script: Script, here: Path) -> None:
     """Our own processes do without the working directory on their path, and no variable passes that on."""
-    (here / "random.py").write_text("raise SystemExit(9)\n")
-    (here / "train.py").write_text("import random\n" + (here / "train.py").read_text())
+    (here / "colorsys.py").write_text("raise SystemExit(9)\n")
+    (here / "train.py").write_text("import colorsys\n" + (here / "train.py").read_text())
     ended = run(*script, "lr=0.1")
     assert "exit code 9" in ended.out
-    (here / "random.py").write_text("")
+    (here / "colorsys.py").write_text("")
     assert run(*script, "lr=0.1", "name=t").code == 0
     assert "PYTHONSAFEPATH" not in read(here / "seen.json")["environment"]

@@ -1,15 +1,19 @@
-"""Call a function on a module right after a program has imported it, whoever imports it first."""
+"""Call a function on a module right after a program has imported it, whichever module imports it first."""
 
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
+CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its class
+    "trl.trainer.grpo_config": "GRPOConfig",
+    "trl.experimental.async_grpo.async_grpo_config": "AsyncGRPOConfig",
+}
+TRAINERS = "transformers.trainer"  # the module of the class that all of TRL's trainers derive from
 Change = Callable[[ModuleType], None]
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
+class AfterImport:
     """Finds the modules named in ``changes`` as usual, and calls their change once they have run."""
 
     def __init__(self, changes: Mapping[str, Change]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from grporecipe.files import parse_json
 from grposweep.train.hook import programs, record
-from grposweep.train.hook.imports import after_import
+from grposweep.train.hook.imports import CONFIGS, after_import
 
 OURS = ("grposweep", "grporecipe", "hydra_plugins.", "sitecustomize")
 ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
@@ -167,7 +167,7 @@ def _watch(answers: Answers) -> None:
         module.load_dataset = noted
 
     after_import(
-        {name: _configuration(answers, cls) for name, cls in record.CONFIGS.items()}
+        {name: _configuration(answers, cls) for name, cls in CONFIGS.items()}
         | {name: trainer(cls) for name, cls in TRAINERS.items()}
         | {"transformers.training_args": as_first_rank, "accelerate.state": alone, "datasets.load": data}
     )
@@ -226,7 +226,7 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
                 answers.describe(config, self, {**dict(zip(ORDER, values, strict=False)), **named})
 
     stand_ins.stand_in(Trainer)
-    for module, cls in record.CONFIGS.items():
+    for module, cls in CONFIGS.items():
         if module in sys.modules:
             _configuration(answers, cls)(sys.modules[module])
         else:

@@ -24,10 +24,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its class
-    "trl.trainer.grpo_config": "GRPOConfig",
-    "trl.experimental.async_grpo.async_grpo_config": "AsyncGRPOConfig",
-}
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 _SECRETS = ("hub_token", "push_to_hub_token")

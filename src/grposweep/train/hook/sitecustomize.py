@@ -1,23 +1,29 @@
 """Imported by every Python that a user's command starts, because its folder is on PYTHONPATH; does nothing without a request.
 
-A ``sitecustomize`` of the user's own runs as well.
+A ``sitecustomize`` of the user's own runs as well. Little is imported here: a script's own ``random.py`` must not be too late.
 """
 
 import importlib.machinery
 import importlib.util
 import os
 import sys
-from pathlib import Path
+from types import ModuleType
 
 
 def _run_users() -> None:
     """Run the ``sitecustomize`` that Python would have imported without this one."""
-    here = str(Path(__file__).parent)
-    others = [folder for folder in sys.path if folder != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    here = os.path.dirname(__file__)  # noqa: PTH120 - pathlib imports more
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if folder != here])
     if spec is None or spec.loader is None or os.path.realpath(spec.origin or "") == os.path.realpath(__file__):
         return
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _enter(module: ModuleType) -> None:
+    """Change a module of TRL or transformers that the trial's program has imported."""
+    from grposweep.train.hook.trial import change
+
+    change(module, os.environ["GRPOSWEEP_ENTERS"])
 
 
 _run_users()
@@ -26,6 +32,6 @@ if os.environ.get("GRPOSWEEP_ASK"):
 
     install(os.environ["GRPOSWEEP_ASK"])
 elif os.environ.get("GRPOSWEEP_ENTERS"):
-    from grposweep.train.hook.trial import install
+    from grposweep.train.hook.imports import CONFIGS, TRAINERS, after_import
 
-    install(os.environ["GRPOSWEEP_ENTERS"])
+    after_import(dict.fromkeys((*CONFIGS, TRAINERS), _enter))

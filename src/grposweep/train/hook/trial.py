@@ -1,6 +1,6 @@
 """In a trial of the user's own command: its values enter where the configuration is built, our Callback where the trainer is.
 
-The command itself stays as it is. Nothing is imported here before the program imports it. Each rank does the same.
+The command itself stays as it is, and this module is imported only when TRL is. Each rank does the same.
 Sources: transformers 5.23 trainer.py (``Trainer.__init__``, ``train``); trl 1.16 trainer/grpo_config.py.
 """
 
@@ -16,25 +16,18 @@ from grporecipe.files import read_json
 from grposweep.external.environment import RESUME
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
-from grposweep.train.hook.imports import after_import
-from grposweep.train.hook.record import CONFIGS, is_watched, watch_config
+from grposweep.train.hook.imports import CONFIGS
+from grposweep.train.hook.record import is_watched, watch_config
 
 
-def install(folder: str) -> None:
-    """Prepare this Python for the trial in a folder."""
+def change(module: ModuleType, folder: str) -> None:
+    """Change a module that was just imported, in the trial of a folder: a configuration's, or the trainers'."""
     trial = Path(folder)
+    if module.__name__ not in CONFIGS:
+        _follow_trainers(module)
+        return
     values = {**(read_json(trial / paths.CHANGED) or {}).get("keys", {}), "output_dir": str(trial / paths.MODEL)}
-    enter = partial(_enter, trial, values)
-    after_import(
-        {
-            **{module: partial(_watch, name=name, enter=enter) for module, name in CONFIGS.items()},
-            "transformers.trainer": _follow_trainers,
-        }
-    )
-
-
-def _watch(module: ModuleType, name: str, enter: Any) -> None:
-    watch_config(getattr(module, name), enter)
+    watch_config(getattr(module, CONFIGS[module.__name__]), partial(_enter, trial, values))
 
 
 def _enter(trial: Path, values: dict[str, Any], config: Any) -> None:
