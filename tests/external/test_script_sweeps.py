@@ -191,7 +191,7 @@ def test_an_edit_while_trials_wait_reaches_none_of_them(run: Run, script: Script
 
 def test_a_script_imports_its_neighbours_first_as_python_does(run: Run, script: Script, here: Path) -> None:
     """Our own processes do without the working directory on their path, and no variable passes that on."""
-    (here / "colorsys.py").write_text("raise SystemExit(9)\n")
+    (here / "colorsys.py").write_text("import os\nif 'GRPOSWEEP_TRIAL' in os.environ: raise SystemExit(9)\n")
     (here / "train.py").write_text("import colorsys\n" + (here / "train.py").read_text())
     ended = run(*script, "lr=0.1")
     assert "exit code 9" in ended.out
