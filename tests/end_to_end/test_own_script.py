@@ -3,25 +3,35 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from command_server import shims
 from support import PROJECT, environment, lines, read, trials
 
 pytestmark = pytest.mark.slow
 DOCUMENT = PROJECT / "docs" / "guides" / "own_script.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PROGRAMS = {  # what pip installs; interpreters of their own, because values enter when Python starts
+    "python": "",
+    "grposweep": " -m grposweep",
+    "torchrun": " -m torch.distributed.run",
+}
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a user who did all that the tutorial says, in order."""
     folder = tmp_path_factory.mktemp("own") / "a folder"
+    programs = folder.parent / "bin"
     folder.mkdir()
-    path = f"{shims(folder.parent / 'bin')}:{os.environ['PATH']}"
+    programs.mkdir()
+    for name, words in PROGRAMS.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
     known = environment(GRPOSWEEP=str(PROJECT), PATH=path, PYTHONPATH=str(PROJECT / "src"))
     for kind, text in BLOCK.findall(DOCUMENT.read_text()):
         if kind == "sh":
@@ -40,40 +50,45 @@ def sweep(folder: Path, name: str) -> Path:
     return found
 
 
-def test_the_unchanged_script_is_swept_and_invalid_points_never_start(followed: Path) -> None:
-    """Two of four points train; each with its own learning rate, the rest of the recipe as it was."""
-    done = trials(sweep(followed, "train-recipe"))
+def test_the_unchanged_command_is_swept_and_invalid_points_never_start(followed: Path) -> None:
+    """Two of four points train; each trainer got its own learning rate, and the rest as the recipe has it."""
+    done = trials(sweep(followed, "launch-lr"))
     assert [read(folder / "result.json")["status"] for folder in done] == ["finished"] * 2
-    recipes = [yaml.safe_load((folder / "recipe.yaml").read_text()) for folder in done]
-    assert [recipe["learning_rate"] for recipe in recipes] == [1e-4, 1e-3]
-    assert {recipe["num_generations"] for recipe in recipes} == {8}
+    got = [read(folder / "trained_with.json")["values"] for folder in done]
+    assert [values["learning_rate"] for values in got] == [1e-4, 1e-3]
+    assert {(values["num_generations"], values["max_steps"]) for values in got} == {(8, 40)}
+    assert "bash launch.sh" in (done[0] / "program.sh").read_text()
 
 
 def test_a_trials_objective_is_the_scripts_own_last_evaluation(followed: Path) -> None:
-    """Read from the state that transformers saved, and the better learning rate learned more."""
-    first, second = (read(folder / "result.json") for folder in trials(sweep(followed, "train-recipe")))
-    metrics = lines(trials(sweep(followed, "train-recipe"))[0] / "metrics.jsonl")
+    """Every step is logged once, and the better learning rate learned more."""
+    first, second = (read(folder / "result.json") for folder in trials(sweep(followed, "launch-lr")))
+    metrics = lines(trials(sweep(followed, "launch-lr"))[0] / "metrics.jsonl")
     assert first["objective"] == [line["eval_reward"] for line in metrics if line["kind"] == "eval"][-1]
     assert [line["step"] for line in metrics if line["kind"] == "train"] == list(range(1, 41))
     assert second["objective"] > first["objective"]
 
 
-def test_the_callback_writes_metrics_and_the_search_keeps_to_valid_groups(followed: Path) -> None:
-    """Four trials, no group of 12 among them; one may have paused."""
+def test_an_option_of_the_script_is_swept_and_no_paused_trial_repeats_a_step(followed: Path) -> None:
+    """Three trials, each on the rows that its option asks for; one may have paused."""
     done = trials(sweep(followed, "search"))
-    assert len(done) == 4
+    assert len(done) == 3
+    for folder in done:
+        last = read(folder / "changed.json")["options"]["last"]
+        assert read(folder / "trained_with.json")["train_rows"] == (last - 10) * 20
+        steps = [line["step"] for line in lines(folder / "metrics.jsonl") if line["kind"] == "train"]
+        assert steps == list(range(1, len(steps) + 1))
     ended = {read(f / "result.json")["status"]: read(f / "callback.json")["step"] for f in done}
-    assert ended["finished"] == 40
+    assert ended["finished"] == 20
     assert ended.keys() <= {"finished", "stopped"}
-    recipes = [yaml.safe_load((folder / "recipe.yaml").read_text()) for folder in done]
-    assert {recipe["num_generations"] for recipe in recipes} <= {8, 16}
 
 
 def test_two_processes_really_train(followed: Path) -> None:
-    """The callback compares the world's size with the trial's, so a finished trial had two."""
+    """The trainer reports the size of its world."""
     (trial,) = trials(sweep(followed, "two"))
     assert read(trial / "result.json")["status"] == "finished"
-    assert "torch.distributed.run --nproc_per_node 2" in (trial / "program.sh").read_text()
+    assert read(trial / "trained_with.json")["world_size"] == 2
+    assert "torchrun --nproc_per_node 2" in (trial / "program.sh").read_text()
 
 
 def test_a_job_has_one_task_per_node_with_all_of_its_gpus(followed: Path) -> None:

@@ -62,7 +62,8 @@ class Trainer:
     """Options of FSDP under transformers' names, added to the built-in ones."""
     fake: Fake = field(default_factory=Fake)
     recipe: str | None = None
-    """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay."""
+    """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay.
+    ``script``: the file behind ``--config``, or the shell script that is the command."""
     python: str | None = None
     """Interpreter of the program's environment (null: this one)."""
     workdir: str | None = None
@@ -75,7 +76,8 @@ class Trainer:
     """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A trial's values enter where it
     builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it."""
     script: str | None = None
-    """Training script of ``trainer=script``, a short form of a command: with ``--config`` and ``recipe``."""
+    """Training script, for a command that grposweep writes: the launcher, this script, ``--config`` with ``recipe``, and
+    ``arguments``."""
     launcher: str = key(AUTO, choices=(AUTO, "accelerate", "torchrun", "python"))
     """What starts the script. ``auto`` is accelerate with ``launch_arguments``, torchrun for several processes, python
     for one."""
