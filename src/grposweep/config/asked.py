@@ -36,7 +36,7 @@ _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
 
 
 def asks(trainer: Trainer) -> bool:
-    """Return whether a trainer is a command of the user's, which is asked for its values instead of read."""
+    """Return whether a trainer is a command of the user's, whose trainer tells its values when it is asked."""
     external = EXTERNAL.get(trainer.kind)
     return external is not None and external.asks
 

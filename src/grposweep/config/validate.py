@@ -487,7 +487,7 @@ def check_program(experiment: Experiment) -> Iterator[str]:
         yield from check_command(experiment)
 
 
-PARTS = ("script", "recipe", "launch_arguments", "arguments")  # of a command that grposweep puts together
+PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")  # of a command that grposweep puts together
 
 
 def check_command(experiment: Experiment) -> Iterator[str]:
@@ -499,6 +499,15 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     unread = [f"trainer.{name}" for name in PARTS if trainer.command is not None and getattr(trainer, name)]
     if unread:
         yield f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave {' and '.join(unread)} out."
+        return
+    if trainer.command is not None and cluster.nodes > 1:
+        yield (
+            f"trainer.command with cluster.nodes={cluster.nodes}: a whole command does not learn which node it is on. Set "
+            "trainer.script and trainer.recipe instead, which torchrun or accelerate starts on each node."
+        )
+        return
+    if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
+        yield "trainer.command submits a job, and each trial is one with cluster=slurm. Give the command that runs in the job."
         return
     record = ask_base(trainer, cluster.processes).record
     if record["world_size"] != cluster.processes:

@@ -145,7 +145,7 @@ class ExternalTrainer:
     """Builds the program of one ``trainer.kind``, which reads recipes of ``framework``.
 
     ``output`` is the recipe's key for the program's output folder.
-    ``asks``: it is a command of the user's, which is asked for what its trainer gets. ``ray_cpus``: the CPUs per GPU that it
+    ``asks``: it is a command of the user's, which is asked what its trainer gets. ``ray_cpus``: the CPUs per GPU that it
     reserves in a Ray cluster; with fewer it would wait forever (0: it does not use Ray).
     """
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.frameworks.parsing.launch import LaunchParser
+from grporecipe.redaction import redact
 from grposweep.external.environment import foreign_path, package_folder
 from grposweep.process import MARK, kill_group, start_guard
 
@@ -24,7 +25,8 @@ STAND_INS, REAL = "stand-ins", "real"
 SECONDS = {STAND_INS: 60.0, REAL: 600.0}
 QUIET = 2.0  # seconds before a long question is announced
 _SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
-_MANUAL = "Add its callback to the script instead: docs/guides/own_script.md."
+_MANUAL = "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: docs/guides/own_script.md."
+_NOT_FOUND = re.compile(r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _has_failed(run: _Run) -> bool:
 def _reason(run: _Run) -> str:
     """Return why a run has no answer."""
     failed = next((answer["failed"] for answer in run.answers if "failed" in answer), "")
-    return failed or ("it took too long" if run.is_late else "it ended before its trainer")
+    return redact(failed) or ("it took too long" if run.is_late else "it ended before its trainer")
 
 
 def _run(
@@ -131,7 +133,7 @@ def _run(
         is_late = _wait(process, command, answers, limit, _trains_again(command, folder))
         found = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
         notes = frozenset(each.name for each in answers.iterdir())
-        return _Run(found, notes, log.read_text(encoding="utf-8", errors="replace"), is_late)
+        return _Run(found, notes, redact(log.read_text(encoding="utf-8", errors="replace")), is_late)
     finally:
         kill_group(mark)
         if guard.stdin is not None:
@@ -180,6 +182,9 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"{command}: it built no GRPO trainer within {limit:g} s. Give a command that does less before its trainer, or "
             f"prepare its data first.{said}"
         )
+    if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
+        name = lacking[1] or lacking[2]
+        raise UserError(f"{command}: it cannot be started, because {name} is not found. Correct the command.")
     if "seen" not in run.notes:
         raise UserError(
             f"{command}: the program never reported its trainer: no Python of it imports our hook. It may run in a container, "

@@ -116,7 +116,7 @@ def original_path(name: str) -> str:
 def find_inputs(experiments: Iterable[Experiment], asked: Callable[[Trainer], list[Path]] = lambda _: []) -> Inputs:
     """Find the files that these experiments depend on, with their present hashes.
 
-    ``asked`` returns the files that a user's command read and imported when it was asked for its trainer.
+    ``asked`` returns the files that a user's command read and imported when it was asked what its trainer gets.
     """
     data: list[Path] = []
     read_in_place: list[Path] = []

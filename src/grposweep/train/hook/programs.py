@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -211,11 +212,20 @@ def _holds(node: Any, line: int) -> bool:
 
 
 def _has_rounds(node: ast.For | ast.While, frame: FrameType) -> bool:
-    """Return whether a loop may have a second round. Only names and literals are evaluated."""
-    simple = (ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.Constant, ast.Load)
-    if isinstance(node, ast.While) or not all(isinstance(one, simple) for one in ast.walk(node.iter)):
+    """Return whether a loop may have a second round. Only names and literals are looked up."""
+    if isinstance(node, ast.While):
+        return True
+    if isinstance(node.iter, ast.List | ast.Tuple):
+        return len(node.iter.elts) > 1
+    names = []
+    place = node.iter
+    while isinstance(place, ast.Attribute):
+        names.append(place.attr)
+        place = place.value
+    if not isinstance(place, ast.Name):
         return True
     try:
-        return len(eval(compile(ast.Expression(node.iter), "", "eval"), frame.f_globals, frame.f_locals)) > 1
+        found = {**frame.f_globals, **frame.f_locals}[place.id]
+        return len(reduce(getattr, reversed(names), found)) > 1
     except Exception:  # noqa: BLE001 - the user's own objects may raise anything
         return True
