@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
-from support import Ended, lines, read, trials
+from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]
 ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"  # the stub of TRL takes no time
@@ -110,3 +111,13 @@ def test_a_script_that_never_resumes_continues(start: Callable, run: Run, comman
     (trial,) = trials(command / "outputs" / "s")
     assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(range(1, 61))
     assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}
+
+
+def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) -> None:
+    """Values that the script computes are in it, TRL's defaults in place of them are not."""
+    edit(command, "args = GRPOConfig(**recipe)", "args = GRPOConfig(**recipe, warmup_steps=recipe['max_steps'] - 1)")
+    assert run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh").code == 0
+    told = grposweep(command, "best", "s", "--as", "trl").out
+    recipe = yaml.safe_load(told)
+    assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (0.1, 2, 0.1)
+    assert "Not in it: model, data and rewards" in told

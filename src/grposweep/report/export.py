@@ -29,7 +29,7 @@ from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
-from grposweep.storage.records import read_metrics
+from grposweep.storage.records import as_mapping, read_metrics
 
 if TYPE_CHECKING:
     import pandas
@@ -230,6 +230,8 @@ def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: 
     head = f"trial {best.number} of {view.name}, {view.metric} {view.places[best.number][1].brief}"
     if form == "command":
         return f"#!/bin/sh\n# {head}\n{best.command}\n"
+    if form in ("recipe", "trl") and (record := read_json(best.path / paths.TRAINED_WITH)):
+        return _trained_with(best, record, head)
     if form == "recipe":
         return _own_recipe(best, head)
     return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head, tell)
@@ -264,6 +266,18 @@ def _own_recipe(best: TrialView, head: str) -> str:
         )
     text = _own_output(best, path.read_text(encoding="utf-8"))
     return f"# {head}; {best.path / 'program.sh'} launched it\n{text}"
+
+
+def _trained_with(best: TrialView, record: Mapping[str, Any], head: str) -> str:
+    """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and rewards are the command's own."""
+    import yaml
+
+    given = {name: value for name, value in as_mapping(record.get("given")).items() if name != "output_dir"}
+    made = [f"TRL {as_mapping(record.get('versions')).get('trl', '')}", f"processes: {record.get('world_size')}"]
+    own = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
+    lines = [f"# {head}", f"# what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
+             f"# Not in it: model, data and rewards, which are the command's own ({'; '.join(own)})."]  # fmt: skip
+    return "\n".join([*lines, yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)])
 
 
 def _own_output(best: TrialView, recipe: str) -> str:
