@@ -20,10 +20,11 @@ from grporecipe.errors import ProgramFailed, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
+from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
 from grposweep.process import MARK, OF_RANKS, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
-from grposweep.registries import EXTERNAL
+from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import newest_checkpoint, set_aside
 from grposweep.storage.inputs import original_path
@@ -130,11 +131,13 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     chosen = attempt.folder / RESUME
     if attempt.is_main:
         ranks = attempt.experiment.cluster.processes
-        set_aside(trial.output, ranks, is_ours=False)
-        newest = newest_checkpoint(trial.output, ranks)
+        if not is_opaque(trial.trainer.kind):
+            set_aside(trial.output, ranks, is_ours=False)
+        newest = _newest(trial, ranks)
         if attempt.ranks > 1:
-            write_json(chosen, {"attempt": attempt.number, "checkpoint": newest.path.name if newest else None})
-        return newest.path if newest else None
+            kept = str(newest.relative_to(trial.output)) if newest else None
+            write_json(chosen, {"attempt": attempt.number, "checkpoint": kept})
+        return newest
     until = time.monotonic() + CHOICE_SECONDS
     while (choice := read_json(chosen) or {}).get("attempt") != attempt.number:
         if time.monotonic() > until:
@@ -227,9 +230,12 @@ class ExternalProgramMonitor:
             return
         if entries and not self.heard and self.attempt.is_main:
             self.heard = True
-            self.attempt.metrics.rewind(None)  # a log that resumes from a checkpoint holds its past as well
+            # a log that resumes from a checkpoint holds its past as well, unless the program's reader says otherwise
+            self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
-            self.attempt.log(entry.kind, entry.step, dict(entry.values))
+            objective = self.attempt.experiment.search.metric
+            kind = entry.kind or ("eval" if objective in entry.values else "train")
+            self.attempt.log(kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
 
@@ -270,7 +276,7 @@ def _outcome(
     if program.reports and callback is None and (watch.unreported or (code == 0 and watch.asked_at is None)):
         raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
-    stopped = callback.stopped if callback else was_asked and code != 0
+    stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
     if code != 0 and not (was_asked and not callback):
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
@@ -279,8 +285,16 @@ def _outcome(
 
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
     """Return a stop, with the checkpoint that a further attempt resumes from."""
-    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
-    return Outcome(True, step, checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None)
+    newest = _newest(trial, attempt.experiment.cluster.processes)
+    return Outcome(True, step, checkpoint=str(newest.relative_to(attempt.folder)) if newest else None)
+
+
+def _newest(trial: Trial, ranks: int) -> Path | None:
+    """Return the checkpoint to resume from. Of a program of which nothing is known, it is the one with the highest number."""
+    if is_opaque(trial.trainer.kind):
+        return newest_of(trial.trainer, trial.output)
+    newest = newest_checkpoint(trial.output, ranks)
+    return newest.path if newest else None
 
 
 def _last_lines(attempt: Attempt) -> list[str]:
