@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from grporecipe.errors import ProgramFailed, UserError
+from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
@@ -50,6 +50,10 @@ NEVER_REPORTED = (
     "trainer.command: the program never reported its trainer, so it did not get this trial's values. Its Python was started "
     "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass PYTHONPATH and the variables that "
     "begin with GRPOSWEEP_ on to it."
+)
+NOTHING_READ = (
+    "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called {trainer.step_key}. Set the file "
+    "that it writes its metrics to, and trainer.step_key to the name of the step."
 )
 LAST_LINES = 25  # of its output, kept in result.json
 # The program starts ranks itself; the last three are ms-swift's.
@@ -280,6 +284,8 @@ def _outcome(
     if code != 0 and not (was_asked and not callback):
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
+    if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
+        raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)
 
 
