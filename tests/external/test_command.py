@@ -103,17 +103,21 @@ def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -
         (("lr=0.1", JSON_LINES), "p {lr}", "trainer.command has no {output}"),
         (("lr=0.1", JSON_LINES, "search.seeds=2"), "p {lr} {output}", "no place for a seed"),
         (("lr=0.1", JSON_LINES, "search.stopping=rank"), "p {lr} {output}", "a paused trial has to resume"),
-        (("lr=0.1", JSON_LINES, "trainer.python=python"), "p {lr} {output}", "trainer.python: trainer=command does not"),
+        (
+            ("lr=0.1", JSON_LINES, "trainer.python=python"),
+            "p {lr} {output}",
+            "trainer.python: trainer=command does not",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(
-    run: Run, words: tuple[str, ...], command: str, said: str
+    run: Run, here: Path, words: tuple[str, ...], command: str, said: str
 ) -> None:
     """With what to set instead."""
     ended = run("trainer=command", *words, REWARD, "name=s", "--", command)
     assert ended.code == 2
     assert said in ended.err
-    assert not (ended.sweep).exists()
+    assert not (here / "outputs" / "s").exists()
 
 
 def test_a_metric_that_it_does_not_write_is_told_with_those_that_it_writes(run: Run) -> None:
@@ -181,7 +185,9 @@ def test_a_program_that_cannot_resume_starts_over(
     trial = interrupted(run, start, here)
     first, second = seen(trial)
     assert second == first
-    assert [(line["attempt"], line["step"]) for line in lines(trial / "metrics.jsonl")] == [(1, s) for s in range(1, 13)]
+    assert [(line["attempt"], line["step"]) for line in lines(trial / "metrics.jsonl")] == [
+        (1, s) for s in range(1, 13)
+    ]
 
 
 @pytest.mark.slow

@@ -29,7 +29,11 @@ from grposweep.search.space import Space
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
-TEXTS = ("trainer.metrics", "trainer.resume", "trainer.checkpoints")  # their braces and commas are text, not Hydra's grammar
+TEXTS = (
+    "trainer.metrics",
+    "trainer.resume",
+    "trainer.checkpoints",
+)  # their braces and commas are text, not Hydra's grammar
 VERBOSE = ("-v", "--verbose")  # these flags show the controller's log on the terminal
 # By error: what the user can change about a file that cannot be written. Other errors are shown in full.
 DISK_ERRORS = {

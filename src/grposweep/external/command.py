@@ -162,7 +162,9 @@ def newest_of(trainer: Trainer, output: Path) -> Path | None:
     """Return the checkpoint with the highest number in its name; None if there is none, or if nothing can use it."""
     if trainer.resume is None:
         return None
-    return max((path for path in output.glob(trainer.checkpoints) if _NUMBER.search(path.name)), key=step_of, default=None)
+    return max(
+        (path for path in output.glob(trainer.checkpoints) if _NUMBER.search(path.name)), key=step_of, default=None
+    )
 
 
 def step_of(checkpoint: Path) -> int:
@@ -228,7 +230,9 @@ class MetricsTail:
             if step is None:
                 self.unnumbered |= {*line}
             elif step > (-1 if self.resumed_at is None else self.resumed_at):
-                found.append(Entry("", int(step), {n: v for n, v in values.items() if n not in (self.step_key, "step")}))
+                found.append(
+                    Entry("", int(step), {n: v for n, v in values.items() if n not in (self.step_key, "step")})
+                )
         return found
 
     def _new(self) -> list[dict[str, Any]]:
@@ -258,6 +262,7 @@ class MetricsTail:
         if self.expression is not None:
             yield from (match.groupdict() for match in self.expression.finditer(text))
         elif file is not None and file.suffix == ".csv":
-            yield from ({name: value for name, value in row.items() if name and value} for row in csv.DictReader(text.splitlines()))
+            rows = csv.DictReader(text.splitlines())
+            yield from ({name: value for name, value in row.items() if name and value} for row in rows)
         else:
             yield from TEXT_FORMATS["JSON lines"](text.splitlines())

@@ -49,7 +49,9 @@ def command_line(trainer: Trainer, options: Mapping[str, Any], place: NodeContex
                 f"trainer.command has {{{name}}}, and trainer.args.{name} is not set. Write its value in your own command "
                 f"behind it, as in {{{name}:0.1}}."
             )
-    text = _PLACEHOLDER.sub(lambda found: _as_typed(command[: found.start()], str(options.get(found[1], found[2]))), command)
+    text = _PLACEHOLDER.sub(
+        lambda found: _as_typed(command[: found.start()], str(options.get(found[1], found[2]))), command
+    )
     return " ".join([text, *map(shlex.quote, flags(options, placed))])
 
 

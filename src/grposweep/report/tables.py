@@ -281,7 +281,9 @@ def draw_curve(series: Series, width: int = 60, height: int = 8, axis: str = "co
         for step in range(steps + 1):
             column, row = round(a + (c - a) * step / steps), round(b + (d - b) * step / steps)
             letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
-    return _frame(["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes, axis)
+    return _frame(
+        ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes, axis
+    )
 
 
 def draw_curves(

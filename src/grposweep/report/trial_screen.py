@@ -98,7 +98,9 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         points = trial.curve(metric)
         if len(points) > 1:
             yield Text(f"\n{metric}", "bold")
-            yield Fitted(partial(draw_curve, [(point.completions, point.value) for point in points], axis=axis_of(points)))
+            yield Fitted(
+                partial(draw_curve, [(point.completions, point.value) for point in points], axis=axis_of(points))
+            )
             return
 
 
