@@ -4,7 +4,6 @@ Nothing is known of the program but its command. ``{lr}`` and other keys of grpo
 ``{output}``, ``{seed}`` and ``{resume}`` are its places.
 """
 
-import csv
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grporecipe.diagnose import binary
 from grporecipe.diagnose.log import to_number
-from grporecipe.diagnose.readers import TEXT_FORMATS, find_log
+from grporecipe.diagnose.readers import find_log, own_lines
 from grporecipe.errors import UserError
-from grporecipe.files import read_json
+from grporecipe.files import read_bytes, read_json
 from grposweep.external import Entry, ExternalProgram, Trial
 from grposweep.external.environment import SHELL
 from grposweep.external.script import command_line, placeholders
@@ -217,7 +215,6 @@ class MetricsTail:
         """Note what is there already."""
         self.data, self.file = b"", None  # type: bytes, Path | None
         self.seen = 0  # lines
-        self.unnumbered: set[str] = set()  # names in lines that have no step
         self._new()
 
     def __call__(self) -> list[Entry]:
@@ -227,9 +224,7 @@ class MetricsTail:
             step = to_number(line.get(self.step_key if self.expression is None else "step"))
             numbers = {name: to_number(value) for name, value in line.items()}
             values = {name: value for name, value in numbers.items() if value is not None}
-            if step is None:
-                self.unnumbered |= {*line}
-            elif step > (-1 if self.resumed_at is None else self.resumed_at):
+            if step is not None and step > (-1 if self.resumed_at is None else self.resumed_at):
                 found.append(
                     Entry("", int(step), {n: v for n, v in values.items() if n not in (self.step_key, "step")})
                 )
@@ -239,30 +234,20 @@ class MetricsTail:
         """Return the lines since the last call, as they were parsed."""
         file = self.find()
         try:
-            data = b"" if file is None else file.read_bytes()
-        except OSError:  # it was just moved away
+            data = b"" if file is None else read_bytes(file)
+        except (OSError, ValueError):  # it was just moved away, or is too large
             return []
         if data == self.data:
             return []
         if file != self.file or not data.startswith(self.data):
             self.seen = 0
         self.data, self.file = data, file
-        lines = [*self._parsed(data, file)]
+        if file is None:
+            return []
+        if self.expression is None:
+            lines = [*own_lines(file, data)]
+        else:
+            text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+            lines = [found.groupdict() for found in self.expression.finditer(text)]
         new, self.seen = lines[self.seen :], len(lines)
         return new
-
-    def _parsed(self, data: bytes, file: Path | None) -> Iterator[dict[str, Any]]:
-        if data.startswith(binary.WANDB):
-            yield from binary.wandb_lines(data)
-            return
-        if binary.is_events(data):
-            yield from binary.event_lines(data)
-            return
-        text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-        if self.expression is not None:
-            yield from (match.groupdict() for match in self.expression.finditer(text))
-        elif file is not None and file.suffix == ".csv":
-            rows = csv.DictReader(text.splitlines())
-            yield from ({name: value for name, value in row.items() if name and value} for row in rows)
-        else:
-            yield from TEXT_FORMATS["JSON lines"](text.splitlines())
