@@ -177,6 +177,7 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     script = f"trainer.script={__file__}"
     lora = "model.lora.enabled=true"
     needs = {"jsonl": ["task.path=p.jsonl"], "script": [script], "open-r1": [script], "4bit": [lora], "8bit": [lora],
+             "command": ["trainer.command='p {output}'", "trainer.metrics='{output}/log'"],
              "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
              "float16": [lora, "model.mixed_precision=fp16"],
              "async_trl": ["generation.use_vllm=true", "generation.vllm_mode=server", "loss.loss_type=bnpo"]}  # fmt: skip

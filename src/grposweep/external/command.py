@@ -203,7 +203,7 @@ def _newest_file(folder: Path, name: str) -> Path | None:
 class MetricsTail:
     """Reads what a program adds to its metrics, in any of the formats. Lines from before its start are skipped.
 
-    A file that is written anew is read anew. After a resume, steps up to the checkpoint's are skipped as well.
+    A file that is replaced is read from its start. After a resume, steps up to the checkpoint's are skipped as well.
     """
 
     find: Callable[[], Path | None]
