@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.made import events
+from diagnose.made import run as training
+from diagnose.made import wandb
 from support import PROJECT, Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
@@ -76,6 +79,21 @@ def test_its_metrics_are_read_where_it_writes_them(run: Run, form: str, words: t
     assert ended.code == 0, ended.out + ended.err
     assert objectives(ended.sweep) == [1.2, 2.4]
     assert steps(trials(ended.sweep)[0]) == list(range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "step"),
+    [("events.out.tfevents.1.node", events, "step"), ("run-1.wandb", wandb, "train/global_step")],
+)
+def test_binary_logs_are_read_without_their_libraries(
+    run: Run, here: Path, name: str, write: Callable[..., bytes], step: str
+) -> None:
+    """TensorBoard and W&B; a pattern finds the file."""
+    (here / name).write_bytes(write(training(20)))
+    words = ("trainer=command", "trainer.metrics={output}/*", f"trainer.step_key={step}", "name=s")
+    ended = run(*words, "search.metric=train/reward", "--", "cp", name, "{output}/")
+    assert ended.code == 0, ended.out + ended.err
+    assert max(steps(trials(ended.sweep)[0])) >= 19
 
 
 def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -> None:
