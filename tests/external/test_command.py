@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.made import events
+from diagnose.made import events, wandb
 from diagnose.made import run as training
-from diagnose.made import wandb
 from support import PROJECT, Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
