@@ -125,6 +125,11 @@ def is_external(kind: str) -> bool:
     return kind not in OWN_TRAINERS
 
 
+def is_opaque(kind: str) -> bool:
+    """Return whether nothing is known of a ``trainer.kind`` but its command."""
+    return kind in EXTERNAL and EXTERNAL[kind].opaque
+
+
 def runs_trl(kind: str) -> bool:
     """Return whether TRL trains the configured model in the ranks of this ``trainer.kind``."""
     return not is_external(kind) and OWN_TRAINERS[kind].runs_trl
@@ -139,6 +144,7 @@ def is_asynchronous(kind: str) -> bool:
 EXTERNAL = {
     "script": ExternalTrainer("trl", Lazy("grposweep.external.script:build_script"), asks=True),
     "open-r1": ExternalTrainer("open-r1", Lazy("grposweep.external.script:build_script"), asks=True),
+    "command": ExternalTrainer("trl", Lazy("grposweep.external.command:build_command"), opaque=True),
     "ms-swift": ExternalTrainer("ms-swift", Lazy("grposweep.external.ms_swift:build_ms_swift")),
     "easyr1": ExternalTrainer(
         "easyr1", Lazy("grposweep.external.ray:build_easyr1"), output="trainer.save_checkpoint_path", ray_cpus=3

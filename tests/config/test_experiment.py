@@ -176,6 +176,7 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     """The message names the words that would do."""
     lora = "model.lora.enabled=true"
     needs = {"jsonl": ["task.path=p.jsonl"], "4bit": [lora], "8bit": [lora],
+             "command": ["trainer.command='p {output}'", "trainer.metrics='{output}/log'"],
              "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
              "float16": [lora, "model.mixed_precision=fp16"],
              "async_trl": ["generation.use_vllm=true", "generation.vllm_mode=server", "loss.loss_type=bnpo"]}  # fmt: skip

@@ -248,15 +248,34 @@ def _easyr1(lines: Iterable[str]) -> Iterator[Line]:
 
 def _table(lines: Iterable[str]) -> Iterator[Line]:
     """Read a W&B history as CSV. A chart's export has columns "RUN - METRIC", and bounds, which are left out."""
+    for row in _rows(lines):
+        named = {name.split(" - ", 1)[-1]: value for name, value in row.items()}
+        if not translate(dict.fromkeys(named, "0")):
+            return
+        yield {n: v for n, v in named.items() if v and not n.endswith(("__MIN", "__MAX"))}
+
+
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     rows = csv.reader(line.replace("\0", "") for line in lines if line)
     try:
-        names = [name.split(" - ", 1)[-1] for name in next(rows, [])]
-        if not translate(dict.fromkeys(names, "0")):
-            return
-        for row in rows:
-            yield {n: v for n, v in zip(names, row, strict=False) if v and not n.endswith(("__MIN", "__MAX"))}
+        names = next(rows, [])
+        yield from (dict(zip(names, row, strict=False)) for row in rows)
     except csv.Error:
         return
+
+
+def own_lines(file: Path, data: bytes) -> Iterator[Line]:
+    """Yield the lines of a log under their own names: a W&B run, TensorBoard events, CSV by the file's name, or JSON lines.
+
+    An incomplete last line is left out.
+    """
+    if data.startswith(binary.WANDB):
+        yield from binary.wandb_lines(data)
+    elif binary.is_events(data):
+        yield from binary.event_lines(data)
+    else:
+        lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace").splitlines()
+        yield from _rows(lines) if file.suffix == ".csv" else _json_lines(lines)
 
 
 # The function that reads a file's metrics, by the name of its format.

@@ -29,6 +29,11 @@ from grposweep.search.space import Space
 MULTIRUN = ("-m", "--multirun")
 CONFIG_DIR = ("--config-dir", "-cd")
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
+TEXTS = (
+    "trainer.metrics",
+    "trainer.resume",
+    "trainer.checkpoints",
+)  # their braces and commas are text, not Hydra's grammar
 VERBOSE = ("-v", "--verbose")  # these flags show the controller's log on the terminal
 # By error: what the user can change about a file that cannot be written. Other errors are shown in full.
 DISK_ERRORS = {
@@ -50,6 +55,7 @@ def command(main: Callable[[], None]) -> None:
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     own, launched = split_command(sys.argv[1:])
+    own = [_as_text(word) for word in own]
     tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
     try:
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
@@ -92,6 +98,13 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     kind = [] if any(override_name(word) == "trainer" for word in own) else ["trainer=script"]
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
     return own, [*kind, f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}"]
+
+
+def _as_text(word: str) -> str:
+    """Return an override with its value quoted if its key takes plain text, so that ``{output}`` needs no quotes of Hydra's."""
+    name, _, value = word.partition("=")
+    is_plain = name.lstrip("+") in TEXTS and value not in ("", "null") and value[0] not in "'\""
+    return f"{name}={override_text(value)}" if is_plain else word
 
 
 def run_single(config: DictConfig) -> int:

@@ -15,8 +15,9 @@ from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
+from grposweep.external.command import named_files
 from grposweep.external.script import command_line, placeholders
-from grposweep.registries import EXTERNAL
+from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.schema import Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
@@ -96,7 +97,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 def _files(trainer: Trainer) -> list[Path]:
     if not asks(trainer):
-        return []
+        return named_files(trainer) if is_opaque(trainer.kind) else []
     asked = ask_base(trainer)
     return [Path(name) for name in (*asked.files, *asked.modules) if Path(name).exists()]
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL, Setting, Version
 from grposweep.config.asked import asked_recipe, asks, file_stamp
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import EXTERNAL
+from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.schema import Trainer
 
 ASKED = "from importlib.metadata import version; print(version('{package}'))"
@@ -44,6 +44,8 @@ def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
     """
     if asks(trainer):
         return asked_recipe(trainer, processes)
+    if is_opaque(trainer.kind):
+        return Recipe(EXTERNAL[trainer.kind].framework, TRL, {})
     framework = EXTERNAL[trainer.kind].framework
     version = installed_version(trainer.python or sys.executable, framework)
     if trainer.recipe is None:
@@ -96,9 +98,13 @@ def installed_version(python: str, framework: str) -> Version:
 def base_of(trainer: Trainer, processes: int) -> Setting:
     """Return the base's numbers with sizes in completions.
 
-    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown.
+    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown, and all of
+    a program of which nothing else is known.
     """
     parsed = frameworks.read_recipe(load_base(trainer, processes))
     setting, _ = in_completions(parsed.setting)
+    if is_opaque(trainer.kind):
+        every = frozenset(field.name for field in fields(Setting))
+        return setting.replace({"given": frozenset(), "lines": {}, "processes": None, "unknown": every})
     unknown = parsed.unknown if asks(trainer) else frozenset()
     return setting.replace({"given": frozenset(), "lines": {}, "processes": processes, "unknown": unknown})

@@ -132,6 +132,7 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
         "takes": "config"
     }  # a key of earlier versions, whose hashes name folders
     words |= {} if trainer.command is None else {"command": trainer.command}
+    words |= {name: getattr(trainer, name) for name in ("metrics", "step_key") if trainer.metrics is not None}
     return {**content, **words, "files": files, "named": named}
 
 

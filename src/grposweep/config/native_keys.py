@@ -31,7 +31,8 @@ from grposweep.config.fields import FROM_RECIPE, KEYS, NUMBERS
 from grposweep.config.precision import read_precision
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
-from grposweep.registries import EXTERNAL, is_asynchronous, is_external
+from grposweep.external.command import options_of, unplaced
+from grposweep.registries import EXTERNAL, is_asynchronous, is_external, is_opaque
 from grposweep.schema import Experiment, Trainer, default_of, keys_with, trl_arguments, value_at
 from grposweep.storage import paths
 
@@ -104,6 +105,8 @@ def homes() -> Mapping[str, str]:
 def check_args(experiment: Experiment) -> Iterator[str]:
     """Name keys that GRPOConfig lacks, that have a grposweep key, or whose value has a wrong type."""
     trainer = experiment.trainer
+    if is_opaque(trainer.kind):
+        return
     check = _check_own_key if is_external(trainer.kind) else _check_arg
     if trainer.args and asks(trainer):
         ask_base(trainer, experiment.cluster.processes)
@@ -203,6 +206,9 @@ def reaches(key: str) -> bool:
 
 def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
     """Name keys that an external trainer does not read, each with the nearest key that it reads."""
+    if is_opaque(trainer.kind):
+        yield from unplaced(trainer, names)
+        return
     for name in names if is_external(trainer.kind) else ():
         if reaches(name):
             continue
@@ -311,7 +317,9 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
-    """Read the recipe in a trial's folder, as it was when the trial was written."""
+    """Read the recipe in a trial's folder, as it was when the trial was written; empty if its command is all that is known."""
+    if is_opaque(experiment.trainer.kind):
+        return load_base(experiment.trainer)
     framework = EXTERNAL[experiment.trainer.kind].framework
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_release(noted["version"]) if "version" in noted else None
@@ -321,6 +329,8 @@ def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
 
 def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """Read the numbers of the recipe in a trial's folder."""
+    if is_opaque(experiment.trainer.kind):
+        return read_setting(experiment)
     setting = frameworks.read_recipe(load_trial_recipe(folder, experiment)).setting
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
@@ -337,16 +347,19 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting, named:
     nodes = cluster.nodes if external.ray_cpus else 1
     place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
     trial = Trial(trainer, folder.resolve(), {}, place)
-    recipe, changed = point_recipe(base, unchanged(experiment), setting, external.output, trial.output)
-    write_text(trial.file, render_keys(framework_of(trainer), recipe))
     noted: dict[str, Any] = {"version": text(base.version), "processes": cluster.processes}
+    recipe: dict[str, Any] = {}
+    if external.opaque:
+        noted = {"options": options_of(experiment, named, _plain(experiment))}
+    else:
+        recipe, changed = point_recipe(base, unchanged(experiment), setting, external.output, trial.output)
+        write_text(trial.file, render_keys(framework_of(trainer), recipe))
+        noted["keys"] = {**changed, **trainer.args}
     if asks(trainer):
         options = own_options(trainer, ask_base(trainer, cluster.processes))
         stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
         entered = {name: value for name, value in trainer.args.items() if name not in options}
         noted |= {"keys": {**stated, **changed, **entered}, "options": options}
-    else:
-        noted["keys"] = {**changed, **trainer.args}
     write_json(folder / paths.CHANGED, noted)
     program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
     hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
@@ -380,6 +393,11 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
 
 def unchanged(experiment: Experiment) -> Setting:
     """Return the setting of the recipe itself, for a point that changes nothing."""
+    return read_setting(_plain(experiment))
+
+
+def _plain(experiment: Experiment) -> Experiment:
+    """Return the experiment with the values of its base."""
     own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
-    return read_setting(to_experiment({**own, **kept}))
+    return to_experiment({**own, **kept})

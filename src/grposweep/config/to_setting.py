@@ -20,7 +20,7 @@ from grposweep.config.base_recipe import base_of, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
-from grposweep.registries import is_external, ranks_follow
+from grposweep.registries import is_external, is_opaque, ranks_follow
 from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, keys_of, value_at
 
 
@@ -115,6 +115,8 @@ def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, 
     """Return an external trainer's fields: model, data and rewards from its recipe, evaluations unless set in grposweep."""
     base = base_setting(experiment)
     fields |= {name: getattr(base, name) for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))}
+    if is_opaque(experiment.trainer.kind):
+        fields["processes"] = None  # what the command does with its GPUs is its own
     evaluates = experiment.schedule.evaluations > 0
     return fields | {
         "train_prompts": experiment.task.train_prompts,

@@ -14,6 +14,7 @@ from grposweep.config.asked import ask_base, asks
 from grposweep.config.native_keys import check_args, check_async, check_reach
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.to_setting import read_gpu
+from grposweep.external import command as external_command
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
     EXTERNAL,
@@ -467,8 +468,10 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     external = EXTERNAL.get(trainer.kind)
     if external is None:
         return
-    if trainer.command is not None and not external.asks:
-        yield f"trainer.command with trainer={trainer.kind}: only trainer=script runs it. Set trainer=script."
+    if external.opaque:
+        yield from external_command.check_command(experiment)
+    elif trainer.command is not None and not external.asks:
+        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
     if trainer.launcher == "python" and cluster.processes > 1:
         yield (
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "

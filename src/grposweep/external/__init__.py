@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # lint loads every framework and needs no schema
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a program's log: ``kind`` is train or eval, ``step`` counts optimizer steps."""
+    """One entry of a program's log: ``kind`` is train or eval, ``step`` counts optimizer steps.
+
+    An empty ``kind`` is unknown: the entry is an evaluation if it has the objective.
+    """
 
     kind: str
     step: int
@@ -130,7 +133,8 @@ class ExternalProgram:
 
     ``log`` is read every second, unless the program uses grposweep's Callback, which writes metrics itself. With ``ray`` it
     runs once, on the first node, and the job starts that cluster around it. ``reports``: its trainer gets our Callback by itself;
-    a program whose trainer never reports has not got its trial's values.
+    a program whose trainer never reports has not got its trial's values. ``resumed_at``: the step up to which its earlier
+    metrics stay; None if it logs all of them again. ``finishes``: it ends with an error if it is asked to end.
     """
 
     command: tuple[str, ...]
@@ -138,6 +142,8 @@ class ExternalProgram:
     environment: Mapping[str, str] = field(default_factory=dict)
     ray: RayCluster | None = None
     reports: bool = False
+    resumed_at: int | None = None
+    finishes: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,8 @@ class ExternalTrainer:
     """Builds the program of one ``trainer.kind``, which reads recipes of ``framework``.
 
     ``output`` is the recipe's key for the program's output folder.
-    ``asks``: it is a command of the user's, which is asked what its trainer gets. ``ray_cpus``: the CPUs per GPU that it
+    ``asks``: it is a command of the user's, which is asked what its trainer gets. ``opaque``: nothing is known of it but its
+    command. ``ray_cpus``: the CPUs per GPU that it
     reserves in a Ray cluster; with fewer it would wait forever (0: it does not use Ray).
     """
 
@@ -153,6 +160,7 @@ class ExternalTrainer:
     build: Callable[[Trial], ExternalProgram]
     output: str = "output_dir"
     asks: bool = False
+    opaque: bool = False
     ray_cpus: int = 0
 
 

@@ -49,8 +49,23 @@ def command_line(trainer: Trainer, options: Mapping[str, Any], place: NodeContex
                 f"trainer.command has {{{name}}}, and trainer.args.{name} is not set. Write its value in your own command "
                 f"behind it, as in {{{name}:0.1}}."
             )
-    text = _PLACEHOLDER.sub(lambda found: shlex.quote(str(options.get(found[1], found[2]))), command)
+    text = _PLACEHOLDER.sub(
+        lambda found: _as_typed(command[: found.start()], str(options.get(found[1], found[2]))), command
+    )
     return " ".join([text, *map(shlex.quote, flags(options, placed))])
+
+
+def _as_typed(before: str, value: str) -> str:
+    """Return a value for its place in a command line, which may stand in quotes."""
+    quote, escaped = "", False
+    for letter in before:
+        if escaped or (letter == "\\" and quote != "'"):
+            escaped = not escaped
+        elif letter in "'\"" and quote in ("", letter):
+            quote = "" if quote else letter
+    if quote == "'":
+        return value.replace("'", "'\"'\"'")
+    return re.sub(r'([\\"$`])', r"\\\1", value) if quote else shlex.quote(value)
 
 
 def placeholders(trainer: Trainer) -> frozenset[str]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from string import ascii_uppercase
@@ -24,7 +24,7 @@ from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import is_of_evaluation
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves, format_objective
-from grposweep.report.trial_view import TrialView
+from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
 from grposweep.schema import default_of, keys_with
 from grposweep.search.replication import CHANCE
@@ -245,10 +245,11 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
 
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     metric = sides[0].view.metric
-    curves = {side.letter: [(point.completions, point.value) for point in side.trial.curve(metric)] for side in sides}
+    found = {side.letter: side.trial.curve(metric) for side in sides}
+    curves = {letter: [(point.completions, point.value) for point in points] for letter, points in found.items()}
     if any(curves.values()):
         yield Text(f"{metric} (* where curves meet)", "bold")
-        yield Fitted(partial(draw_curves, curves))
+        yield Fitted(partial(draw_curves, curves, axis=axis_of([*chain.from_iterable(found.values())])))
 
 
 def _completions(sides: Sequence[Side]) -> Iterator[RenderableType]:

@@ -369,9 +369,11 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
     from grposweep.external import RECIPE
-    from grposweep.registries import is_external
+    from grposweep.registries import is_external, is_opaque
 
     experiment = load_experiment(best.path / paths.CONFIG)
+    if is_opaque(kind := experiment.trainer.kind):
+        raise UserError(f"--as {form}: nothing is known of trainer={kind} but its command. Set --as command.")
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})

@@ -9,7 +9,7 @@ from grporecipe.files import as_number
 from grporecipe.terminal import label_text, short, short_names
 from grposweep.report.export import writable
 from grposweep.report.ranking import NORMAL
-from grposweep.report.trial_view import TrialView
+from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import SweepView
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _draw_curves(view: SweepView, figure: "Figure") -> None:
         for trial in point.counted:
             is_first = trial is point.counted[0]
             _line(axes, view, trial, color, 1.6, f"trial {trial.number}: {short(trial.point)}" if is_first else "")
-    axes.set(xlabel="completions", ylabel=view.metric)
+    axes.set(xlabel=axis_of([point for trial in view.trials for point in trial.curve(view.metric)]), ylabel=view.metric)
     axes.legend(frameon=False, fontsize=7)
 
 

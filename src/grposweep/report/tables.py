@@ -269,8 +269,8 @@ class Fitted:
         yield Text("\n".join(self.draw(max(min(60, options.max_width - AXIS), 1))))
 
 
-def draw_curve(series: Series, width: int = 60, height: int = 8) -> list[str]:
-    """Return a curve over completions in Braille dots as lines of text; none without points."""
+def draw_curve(series: Series, width: int = 60, height: int = 8, axis: str = "completions") -> list[str]:
+    """Return a curve over ``axis`` in Braille dots as lines of text; none without points."""
     if not series:
         return []
     axes = x, y = _range(point[0] for point in series), _range(point[1] for point in series)
@@ -281,11 +281,15 @@ def draw_curve(series: Series, width: int = 60, height: int = 8) -> list[str]:
         for step in range(steps + 1):
             column, row = round(a + (c - a) * step / steps), round(b + (d - b) * step / steps)
             letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
-    return _frame(["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes)
+    return _frame(
+        ["".join(chr(BRAILLE + bits) if bits else " " for bits in row) for row in letters], width, *axes, axis
+    )
 
 
-def draw_curves(curves: Mapping[str, Series], width: int = 60, height: int = 10) -> list[str]:
-    """Return curves over completions under their letters, interpolated linearly, as lines of text; none without points."""
+def draw_curves(
+    curves: Mapping[str, Series], width: int = 60, height: int = 10, axis: str = "completions"
+) -> list[str]:
+    """Return curves over ``axis`` under their letters, interpolated linearly, as lines of text; none without points."""
     known = {letter: sorted(points) for letter, points in curves.items() if points}
     if not known:
         return []
@@ -298,7 +302,7 @@ def draw_curves(curves: Mapping[str, Series], width: int = 60, height: int = 10)
             if value is not None:
                 row = rows[round((y[1] - value) / span * (height - 1))]
                 row[column] = letter if row[column] == " " else SHARED
-    return _frame(["".join(row) for row in rows], width, x, y)
+    return _frame(["".join(row) for row in rows], width, x, y, axis)
 
 
 def at(points: Series, x: float) -> float | None:
@@ -309,11 +313,11 @@ def at(points: Series, x: float) -> float | None:
     return None
 
 
-def _frame(rows: Sequence[str], width: int, x: tuple[float, float], y: tuple[float, float]) -> list[str]:
+def _frame(rows: Sequence[str], width: int, x: tuple[float, float], y: tuple[float, float], axis: str) -> list[str]:
     """Return the rows with labelled axes."""
     labels = [f"{y[1]:8.4f}", *[" " * 8] * (len(rows) - 2), f"{y[0]:8.4f}"]
     lines = [f"{label} │{row.rstrip()}" for label, row in zip(labels, rows, strict=True)]
-    left, right = f"{x[0]:,.0f}", f"{x[1]:,.0f} completions"
+    left, right = f"{x[0]:,.0f}", f"{x[1]:,.0f} {axis}"
     return [*lines, f"{'':8} └{left}{right:>{max(width - len(left), len(right) + 1)}}"]
 
 

@@ -23,7 +23,7 @@ from grposweep.report.tables import (
     format_effect,
     format_objective,
 )
-from grposweep.report.trial_view import TrialView
+from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEvent, AttemptEventKind
@@ -98,7 +98,9 @@ def _curve(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         points = trial.curve(metric)
         if len(points) > 1:
             yield Text(f"\n{metric}", "bold")
-            yield Fitted(partial(draw_curve, [(point.completions, point.value) for point in points]))
+            yield Fitted(
+                partial(draw_curve, [(point.completions, point.value) for point in points], axis=axis_of(points))
+            )
             return
 
 

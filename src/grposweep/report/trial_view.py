@@ -68,7 +68,10 @@ class State(StrEnum):
 
 
 class CurvePoint(NamedTuple):
-    """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated."""
+    """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated.
+
+    Where completions are not known, they count as steps.
+    """
 
     step: int
     completions: int
@@ -324,9 +327,14 @@ def _state(folder: TrialFolder, result: TrialResult, controller_lives: bool) -> 
     return State.PAUSED if folder.control.action == Action.PAUSE else State.STOPPED
 
 
+def axis_of(points: Sequence[CurvePoint]) -> str:
+    """Return what a curve is drawn over: completions, or steps where completions are not known."""
+    return "steps" if all(point.completions == point.step for point in points) else "completions"
+
+
 def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
     value = finite_or_none(line.get(metric))
     if value is None or line["step"] < 0:
         return None
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
-    return CurvePoint(line["step"], count_or_none(line.get("completions")) or 0, value, error, when)
+    return CurvePoint(line["step"], count_or_none(line.get("completions")) or line["step"], value, error, when)

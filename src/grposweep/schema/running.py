@@ -74,7 +74,19 @@ class Trainer:
     """Variables added to its environment."""
     command: str | None = key(None, newer=True)
     """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A trial's values enter where it
-    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it."""
+    builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it. ``command``: any program's, with a place such as
+    ``{lr}`` for each value."""
+    metrics: str | None = key(None, newer=True)
+    """``command``: where the program writes its metrics. A file of JSON lines, CSV, TensorBoard or W&B (``{output}/log.jsonl``;
+    a pattern or folder stands for its newest log), or ``re:`` and an expression for its output, with the groups ``step`` and
+    metrics."""
+    step_key: str = key("step", newer=True)
+    """``command``: the name of the step in its metrics."""
+    resume: str | None = key(None, newer=True)
+    """``command``: words that make the program resume (``--resume {checkpoint}``), at ``{resume}`` in the command or its end
+    (null: it cannot, and an interrupted trial starts over)."""
+    checkpoints: str = key("checkpoint-*", newer=True)
+    """``command``: pattern of its checkpoints below ``{output}``; the last number in a name is the step."""
     script: str | None = None
     """Training script, for a command that grposweep writes: the launcher, this script, ``--config`` with ``recipe``, and
     ``arguments``."""

@@ -186,7 +186,7 @@ def _rules_by_parameters(validator: Validator) -> dict[frozenset[str], list[Rule
     needs = {
         rule: frozenset().union(*(validator.fields.parameters(name) for name in rule.reads))
         for rule in choose(validator.ignore, (), validator.fields.framework)
-        if rule.severity == "error"
+        if rule.severity == "error" and not rule.reads & validator.fields.unknown
     }
     found: dict[frozenset[str], list[Rule]] = {}
     for rule, parameters in sorted(needs.items(), key=lambda item: -len(item[1])):

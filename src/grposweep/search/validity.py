@@ -76,6 +76,11 @@ class RuleInputs:
             sources = REALISED_FROM if field in REALISED and auto else (field,)
         return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Return the fields that only a run knows, at every point."""
+        return self._base.unknown - {name for name, of in self._parameters.items() if of}
+
     def setting(self, point: Point) -> Setting:
         """Return the setting at a point, its ``auto`` sizes resolved."""
         fields: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
 from grposweep.redaction import redact
-from grposweep.registries import is_external
+from grposweep.registries import is_external, is_opaque
 from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
@@ -57,7 +57,10 @@ def write_trial(
     record.write(folder.path)
     work = find_work(verdict.setting)
     more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else asdict(work)}
-    write_json(folder.path / paths.PLAN, {**build_plan(verdict.setting).as_dict(), **more})
+    plan = build_plan(verdict.setting).as_dict()
+    if is_opaque(verdict.experiment.trainer.kind):  # only the length may be known
+        plan = {**dict.fromkeys(plan), "total_steps": plan["total_steps"]}
+    write_json(folder.path / paths.PLAN, {**plan, **more})
     lines = [f"- {json.dumps(redact(override))}\n" for override in [*overrides, *point_overrides]]
     write_text(folder.path / paths.OVERRIDES, "".join(lines))
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}

@@ -133,7 +133,7 @@ class CurveReader:
         self.steps.append(step)
         attempt = line.get("attempt")
         self.attempts.append(attempt if isinstance(attempt, int) else 0)
-        self.completions.append(as_number(line.get("completions")) or 0.0)
+        self.completions.append(as_number(line.get("completions")) or float(step))  # unknown: the axis is steps
         self.held_out.append(self.sign * value)
         self.errors.append(as_number(line.get(f"{self.metric}_se")))
         self._stretch = []

@@ -26,9 +26,10 @@ from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
+from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import TASKS, runs_trl
+from grposweep.registries import TASKS, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
@@ -312,6 +313,8 @@ def build_controller(
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died before it did this
     effort = choose_effort(base.search.effort, judged.sampler)
+    if is_opaque(base.trainer.kind) and not stops_early(base):
+        effort = 1.0  # no trial is paused
     monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)

@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from grporecipe.errors import ProgramFailed, UserError
+from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
 from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
+from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
 from grposweep.process import MARK, OF_RANKS, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
-from grposweep.registries import EXTERNAL
+from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import newest_checkpoint, set_aside
 from grposweep.storage.inputs import original_path
@@ -49,6 +50,10 @@ NEVER_REPORTED = (
     "trainer.command: the program never reported its trainer, so it did not get this trial's values. Its Python was started "
     "without our PYTHONPATH (a container, 'python -I'), or it builds no GRPO trainer. Pass PYTHONPATH and the variables that "
     "begin with GRPOSWEEP_ on to it."
+)
+NOTHING_READ = (
+    "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called {trainer.step_key}. Set the file "
+    "that it writes its metrics to, and trainer.step_key to the name of the step."
 )
 LAST_LINES = 25  # of its output, kept in result.json
 # The program starts ranks itself; the last three are ms-swift's.
@@ -130,11 +135,13 @@ def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
     chosen = attempt.folder / RESUME
     if attempt.is_main:
         ranks = attempt.experiment.cluster.processes
-        set_aside(trial.output, ranks, is_ours=False)
-        newest = newest_checkpoint(trial.output, ranks)
+        if not is_opaque(trial.trainer.kind):
+            set_aside(trial.output, ranks, is_ours=False)
+        newest = _newest(trial, ranks)
         if attempt.ranks > 1:
-            write_json(chosen, {"attempt": attempt.number, "checkpoint": newest.path.name if newest else None})
-        return newest.path if newest else None
+            kept = str(newest.relative_to(trial.output)) if newest else None
+            write_json(chosen, {"attempt": attempt.number, "checkpoint": kept})
+        return newest
     until = time.monotonic() + CHOICE_SECONDS
     while (choice := read_json(chosen) or {}).get("attempt") != attempt.number:
         if time.monotonic() > until:
@@ -227,9 +234,12 @@ class ExternalProgramMonitor:
             return
         if entries and not self.heard and self.attempt.is_main:
             self.heard = True
-            self.attempt.metrics.rewind(None)  # a log that resumes from a checkpoint holds its past as well
+            # a log that resumes from a checkpoint holds its past as well, unless the program's reader says otherwise
+            self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
-            self.attempt.log(entry.kind, entry.step, dict(entry.values))
+            objective = self.attempt.experiment.search.metric
+            kind = entry.kind or ("eval" if objective in entry.values else "train")
+            self.attempt.log(kind, entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
 
@@ -270,17 +280,27 @@ def _outcome(
     if program.reports and callback is None and (watch.unreported or (code == 0 and watch.asked_at is None)):
         raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
-    stopped = callback.stopped if callback else was_asked and code != 0
+    stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
     if code != 0 and not (was_asked and not callback):
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
+    if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
+        raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)
 
 
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
     """Return a stop, with the checkpoint that a further attempt resumes from."""
-    newest = newest_checkpoint(trial.output, attempt.experiment.cluster.processes)
-    return Outcome(True, step, checkpoint=str(newest.path.relative_to(attempt.folder)) if newest else None)
+    newest = _newest(trial, attempt.experiment.cluster.processes)
+    return Outcome(True, step, checkpoint=str(newest.relative_to(attempt.folder)) if newest else None)
+
+
+def _newest(trial: Trial, ranks: int) -> Path | None:
+    """Return the checkpoint to resume from. Of a program of which nothing is known, it is the one with the highest number."""
+    if is_opaque(trial.trainer.kind):
+        return newest_of(trial.trainer, trial.output)
+    newest = newest_checkpoint(trial.output, ranks)
+    return newest.path if newest else None
 
 
 def _last_lines(attempt: Attempt) -> list[str]:

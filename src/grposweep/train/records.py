@@ -42,8 +42,8 @@ class MetricsFile:
         """The file."""
         return self.folder / paths.METRICS
 
-    def write(self, kind: str, step: int, completions: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Append one line; ``completions`` are the training completions generated so far."""
+    def write(self, kind: str, step: int, completions: int | None, values: dict[str, Any]) -> dict[str, Any]:
+        """Append one line; ``completions`` are the training completions generated so far (None: unknown)."""
         head = {"attempt": self.attempt, "step": step, "completions": completions, "kind": kind, "time": time.time()}
         line = {**head, **{k: v for k, v in finite_scalars(values).items() if k not in head}}
         append_line(self.path, line)

@@ -109,7 +109,7 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         start_se=found.start_se,
         step=outcome.step,
         total_steps=attempt.total,
-        completions=attempt.pace.completions_at(outcome.step),
+        completions=attempt.completions_at(outcome.step),
         seconds=seconds,  # of all its runs
         gpu_seconds=gpu_seconds,
         model=outcome.model,

@@ -1,0 +1,253 @@
+"""Run any program as a trial: values enter at the places of its command, and its metrics are read where it writes them.
+
+Nothing is known of the program but its command. ``{lr}`` and other keys of grposweep, ``{NAME}`` for ``trainer.args.NAME``,
+``{output}``, ``{seed}`` and ``{resume}`` are its places.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grporecipe.diagnose.log import to_number
+from grporecipe.diagnose.readers import find_log, own_lines
+from grporecipe.errors import UserError
+from grporecipe.files import read_bytes, read_json
+from grposweep.external import Entry, ExternalProgram, Trial
+from grposweep.external.environment import SHELL
+from grposweep.external.script import command_line, placeholders
+from grposweep.schema import Experiment, Trainer, keys_of, value_at
+from grposweep.storage import paths
+
+EXPRESSION = "re:"  # begins a metrics source that is an expression for the program's own output
+OURS = ("output", "seed", "resume", "checkpoint")  # places that grposweep fills
+# Sections whose keys the program could only get from its command.
+OF_THE_PROGRAM = ("lr", "seed", "batch", "optimizer", "kl", "loss", "schedule", "generation", "model", "task", "recipe")
+READ = frozenset(
+    f"trainer.{name}"
+    for name in ("kind", "keep", "command", "workdir", "environment", "metrics", "step_key", "resume", "checkpoints")
+)
+_NUMBER = re.compile(r"(\d+)\D*$")
+
+
+def build_command(trial: Trial) -> ExternalProgram:
+    """Build the command with the values of this trial."""
+    trainer = trial.trainer
+    options = dict((read_json(trial.folder / paths.CHANGED) or {}).get("options", {}))
+    if trainer.resume is not None and trial.checkpoint is None:
+        print("there is no checkpoint to resume from: the training starts from the beginning", flush=True)
+    resumed_at = step_of(trial.checkpoint) if trial.checkpoint else None
+    source = trainer.metrics or ""
+    if source.startswith(EXPRESSION):
+        log = trial.folder / paths.LOGS / f"rank-{trial.place.node}.log"
+        tail = MetricsTail(lambda: log, _expression(source), trainer.step_key, resumed_at)
+    else:
+        name = source.replace("{output}", str(trial.output))
+        tail = MetricsTail(lambda: _newest_file(Path(trainer.workdir or "."), name), None, trainer.step_key, resumed_at)
+    line = launch_line(trainer, options, trial)
+    return ExternalProgram((*SHELL, line), tail, resumed_at=resumed_at, finishes=False)
+
+
+def launch_line(trainer: Trainer, options: Mapping[str, Any], trial: Trial) -> str:
+    """Return the command line of a trial; options without a place are appended as ``--NAME value``."""
+    again = (trainer.resume or "") if trial.checkpoint else ""
+    command = trainer.command or ""
+    command = command.replace("{resume}", again) if "{resume}" in command else f"{command} {again}".strip()
+    filled = replace(trainer, command=command)
+    ours = {"output": trial.output, "checkpoint": trial.checkpoint or ""}
+    known = {name: value for name, value in ours.items() if name in placeholders(filled)}
+    return command_line(filled, {**options, **known}, trial.place)
+
+
+def options_of(experiment: Experiment, named: Collection[str], plain: Experiment) -> dict[str, Any]:
+    """Return the values of a trial's places, and the further options of its command.
+
+    ``named`` are the keys and groups that command and point set, ``plain`` is the experiment without any value of theirs.
+    A key that is not set keeps the default that the command has for it.
+    """
+    trainer, known = experiment.trainer, {path for path, _ in keys_of()}
+    found = dict(trainer.args)
+    for name in placeholders(trainer) & known:
+        value = value_at(experiment, name)
+        is_named = name in named or name.partition(".")[0] in named
+        if is_named or name == "seed" or name.startswith("cluster.") or value != value_at(plain, name):
+            found[name] = value
+    return found
+
+
+def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
+    """Say which of these keys and groups the command has no place for, and which of its places have no value."""
+    places, keys = placeholders(trainer), [*names]
+    for name in keys:
+        section = name.partition(".")[0]
+        if name == "schedule.max_steps" or name in READ or name.startswith(("trainer.args", "trainer.environment")):
+            continue  # the first is told to grposweep, not to the program
+        if section == "trainer" and name != "trainer":
+            yield f"{name}: trainer=command does not read it, so it would change nothing. Leave it out."
+        elif section in OF_THE_PROGRAM and name not in places and not any(one.startswith(f"{name}.") for one in places):
+            yield (
+                f"{name}: the command has no place for it, so it would change nothing. Write {{{name}}} where it belongs, or "
+                "search trainer.args.NAME."
+            )
+    known = {*keys, *(name.partition(".")[0] for name in keys if "." not in name), *OURS}
+    for name in places if keys else ():
+        has_value = name in known or name in trainer.args or f"trainer.args.{name}" in known
+        if not has_value and not name.startswith("cluster.") and f"{{{name}:" not in (trainer.command or ""):
+            yield (
+                f"trainer.command has {{{name}}}, and no value is set for it. Set {name} or trainer.args.{name}, or write its "
+                f"value behind it, as in {{{name}:0.1}}."
+            )
+
+
+def check_command(experiment: Experiment) -> Iterator[str]:
+    """Say what a program needs that nothing else is known of: a command, its metrics, and how it resumes."""
+    trainer, search = experiment.trainer, experiment.search
+    if not trainer.command:
+        yield (
+            "trainer=command: trainer.command is not set, so nothing would train. End the command line with your own launch "
+            "command: -- python train.py --lr {lr} --out {output}"
+        )
+        return
+    places, source = placeholders(trainer), trainer.metrics
+    if not source:
+        yield (
+            "trainer=command: trainer.metrics is not set, so no trial would have a result. Set the file that the program writes "
+            "its metrics to, such as trainer.metrics={output}/metrics.jsonl, or re:EXPRESSION for its own output."
+        )
+    elif source.startswith(EXPRESSION):
+        _expression(source)
+    elif "{output}" not in source and search.parallel != 1:
+        yield (
+            f"trainer.metrics={source}: trials that run at once would all write this file. Set trainer.metrics="
+            "{output}/..., with {output} in the command, or search.parallel=1."
+        )
+    if ("{output}" in (source or "") or trainer.resume is not None) and "output" not in places:
+        yield (
+            "trainer.command has no {output}, so its files would not be in the trial's folder. Write {output} where the command "
+            "names its output folder."
+        )
+    if trainer.resume is None and "resume" in places:
+        yield "trainer.command has {resume}, and trainer.resume is not set. Set it, such as '--resume {checkpoint}'."
+    if search.seeds and "seed" not in places:
+        yield f"search.seeds={search.seeds}: the command has no place for a seed. Write {{seed}} where it belongs."
+    if not stops_early(experiment) and (search.stopping not in ("auto", "none") or search.effort not in (None, 1)):
+        key = "search.effort" if search.stopping in ("auto", "none") else "search.stopping"
+        yield (
+            f"{key}={value_at(experiment, key)}: a paused trial has to resume, and the length of a training has to be known. Set "
+            "trainer.resume and schedule.max_steps, or search.stopping=none."
+        )
+
+
+def stops_early(experiment: Experiment) -> bool:
+    """Return whether its trials can be compared before their end: they can resume, and their length is known."""
+    return experiment.trainer.resume is not None and experiment.schedule.max_steps is not None
+
+
+def named_files(trainer: Trainer) -> list[Path]:
+    """Return the files that the command names."""
+    folder = Path(trainer.workdir or ".")
+    try:
+        words = shlex.split(trainer.command or "")
+    except ValueError:  # the shell may read it
+        words = (trainer.command or "").split()
+    named = (folder / part for word in words for part in (word, word.rpartition("=")[2]) if part)
+    return [path for path in dict.fromkeys(named) if path.is_file()]
+
+
+def newest_of(trainer: Trainer, output: Path) -> Path | None:
+    """Return the checkpoint with the highest number in its name; None if there is none, or if nothing can use it."""
+    if trainer.resume is None:
+        return None
+    return max(
+        (path for path in output.glob(trainer.checkpoints) if _NUMBER.search(path.name)), key=step_of, default=None
+    )
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step of a checkpoint: the last number in its name."""
+    found = _NUMBER.search(checkpoint.name)
+    return int(found[1]) if found else 0
+
+
+def _expression(source: str) -> "re.Pattern[str]":
+    """Compile the expression of a metrics source. Raise UserError if it is none, or lacks a step or a metric."""
+    try:
+        found = re.compile(source.removeprefix(EXPRESSION))
+    except re.error as error:
+        raise UserError(f"trainer.metrics={source}: this is no regular expression ({error}). Correct it.") from error
+    if "step" not in found.groupindex or len(found.groupindex) < 2:
+        raise UserError(
+            f"trainer.metrics={source}: it needs a group for the step and one for each metric. Write for example "
+            r"re:step (?P<step>\d+) reward (?P<reward>[-\d.]+)."
+        )
+    return found
+
+
+def _newest_file(folder: Path, name: str) -> Path | None:
+    """Return the newest file that a name or pattern stands for; in a folder that of a log. None if there is none yet."""
+    path = folder / name
+    root = Path(path.anchor or ".")
+    matches = [path] if path.exists() else [*root.glob(str(path.relative_to(root) if path.anchor else path))]
+    files: list[Path] = []
+    for match in matches:
+        try:
+            files.append(find_log(match))
+        except UserError:  # a folder without a log yet
+            continue
+    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+
+
+@dataclass
+class MetricsTail:
+    """Reads what a program adds to its metrics, in any of the formats. Lines from before its start are skipped.
+
+    A file that is replaced is read from its start. After a resume, steps up to the checkpoint's are skipped as well.
+    """
+
+    find: Callable[[], Path | None]
+    expression: "re.Pattern[str] | None"
+    step_key: str
+    resumed_at: int | None
+
+    def __post_init__(self) -> None:
+        """Note what is there already."""
+        self.data, self.file = b"", None  # type: bytes, Path | None
+        self.seen = 0  # lines
+        self._new()
+
+    def __call__(self) -> list[Entry]:
+        """Return the entries since the last call."""
+        found = []
+        for line in self._new():
+            step = to_number(line.get(self.step_key if self.expression is None else "step"))
+            numbers = {name: to_number(value) for name, value in line.items()}
+            values = {name: value for name, value in numbers.items() if value is not None}
+            if step is not None and step > (-1 if self.resumed_at is None else self.resumed_at):
+                found.append(
+                    Entry("", int(step), {n: v for n, v in values.items() if n not in (self.step_key, "step")})
+                )
+        return found
+
+    def _new(self) -> list[dict[str, Any]]:
+        """Return the lines since the last call, as they were parsed."""
+        file = self.find()
+        try:
+            data = b"" if file is None else read_bytes(file)
+        except (OSError, ValueError):  # it was just moved away, or is too large
+            return []
+        if data == self.data:
+            return []
+        if file != self.file or not data.startswith(self.data):
+            self.seen = 0
+        self.data, self.file = data, file
+        if file is None:
+            return []
+        if self.expression is None:
+            lines = [*own_lines(file, data)]
+        else:
+            text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+            lines = [found.groupdict() for found in self.expression.finditer(text)]
+        new, self.seen = lines[self.seen :], len(lines)
+        return new
