@@ -60,7 +60,7 @@ CHANGES: dict[str, list[str]] = {
 # Keys of the search, of files and processes, of the tiny model, and of prompts and rewards, which the comment names.
 OURS = re.compile(
     r"(cluster|search|tracker|rules)(\.|$)|(force|name|outputs|verbose)$|model\.(path|shape)|task\.(?!reward_weights)|"
-    r"trainer\.(fake|kind|keep|fork|recipe|python|workdir|arguments|environment|script|takes|launch)|batch\.(max_|prompts_)"
+    r"trainer\.(fake|kind|keep|fork|recipe|python|workdir|arguments|environment|script|command|metrics|step_key|resume|checkpoints|launch)|batch\.(max_|prompts_)"
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.native_keys import load_trial_recipe
-from grposweep.external import ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
+from grposweep.external import Entry, ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
 from grposweep.process import MARK, OF_RANKS, kill_group, signals_blocked, start_guard
@@ -237,11 +237,13 @@ class ExternalProgramMonitor:
             # a log that resumes from a checkpoint holds its past as well, unless the program's reader says otherwise
             self.attempt.metrics.rewind(self.program.resumed_at)
         for entry in entries:
-            objective = self.attempt.experiment.search.metric
-            kind = entry.kind or ("eval" if objective in entry.values else "train")
-            self.attempt.log(kind, entry.step, dict(entry.values))
+            self.attempt.log(entry.kind or self._kind_of(entry), entry.step, dict(entry.values))
             self.step = max(self.step, entry.step)
         self.attempt.beat(self.step)  # that it runs is all the life that a program without our Callback shows
+
+    def _kind_of(self, entry: Entry) -> str:
+        """Return the kind of an entry whose log does not say it: an evaluation has the objective."""
+        return "eval" if self.attempt.experiment.search.metric in entry.values else "train"
 
     def _listen(self) -> None:
         """Our Callback beats in the trial's file; as long as it does, this process lives as well."""
