@@ -121,3 +121,26 @@ def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) ->
     recipe = yaml.safe_load(told)
     assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (0.1, 2, 0.1)
     assert "Not in it: model, data and rewards" in told
+
+
+def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, command: Path) -> None:
+    """All its values would train the same."""
+    (command / "launch.sh").write_text(LAUNCH.replace('"$@"', ""))
+    ended = run(ASKED, "-m", "trainer.args.penalty=0.1,0.2", "--", "bash launch.sh")
+    assert (ended.code, "--penalty is appended to the command, and does not arrive" in ended.err) == (2, True), (
+        ended.err
+    )
+
+
+def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(run: Run, command: Path) -> None:
+    """48 completions hold whole groups of 12, and 32 do not: the script decides, so the trial does, and not a default."""
+    sized = ("batch.num_generations=12", "batch.per_device_eval_batch_size=12")
+    sizes = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\nargs = GRPOConfig(**recipe, '
+    edit(command, "args = GRPOConfig(**recipe", f"{sizes}gradient_accumulation_steps=rows // 16")
+    ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48", *sized, "--", "bash launch.sh")
+    assert "GB101" not in ended.out + ended.err, ended.err
+    assert ended.code == 0, ended.out + ended.err
+    short, whole = trials(command / "outputs" / "s")
+    assert "must be divisible" in str(read(short / "result.json")["failure"])
+    record = read(whole / "trained_with.json")["values"]
+    assert (record["gradient_accumulation_steps"], record["num_generations"]) == (3, 12)

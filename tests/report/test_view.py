@@ -214,7 +214,13 @@ def test_a_failed_trial_is_not_counted_as_finished(
 ) -> None:
     """The last lines of a run, and ``status``, count the same."""
     sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
-    folder = sweep(*words, "trainer.fake.crash_above_lr=5e-3", "search.effort=0.5", "lr=1e-3,3e-3,1e-2")
+    folder = sweep(
+        *words,
+        "trainer.fake.crash_above_lr=5e-3",
+        "trainer.fake.step_seconds=0.01",
+        "search.effort=0.5",
+        "lr=1e-3,3e-3,1e-2",
+    )
     assert read_sweep(folder).count(State.FAILED) == 1
     said = capsys.readouterr().out
     assert "\n1 failed: trial " in said

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.recipe import Recipe
 from grporecipe.setting import TRL
@@ -50,7 +51,16 @@ def ask_base(trainer: Trainer, processes: int | None = None) -> Asked:
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
     plain = _answer(trainer, processes, placed)
     options = own_options(trainer, plain)
-    return _answer(trainer, processes, options) if options != placed else plain
+    if options == placed:
+        return plain
+    found = _answer(trainer, processes, options)
+    lost = [name for name in options if name not in placed and f"--{name}" not in (found.record["command"] or ())]
+    if lost and options[lost[0]] not in (None, []):
+        raise UserError(
+            f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not arrive at the program that trains, so "
+            f'it would change nothing. End the launch line of its shell script with "$@", or write {{{lost[0]}}} in the command.'
+        )
+    return found
 
 
 def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:

@@ -8,7 +8,7 @@ written; all other keys stay as they are. A trial's folder gets the point's reci
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -335,11 +335,14 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
 
-def write_program(folder: Path, experiment: Experiment, setting: Setting, named: Collection[str] = ()) -> None:
+def write_program(
+    folder: Path, experiment: Experiment, setting: Setting, named: Collection[str] = (), start: Trainer | None = None
+) -> None:
     """Write recipe.yaml, changed.json (the keys that the point set, and for which release) and program.sh.
 
     program.sh is to read, or to repeat the trial by hand. It has the command of each node; in a Ray cluster that of the head.
     ``named`` are the keys and groups that command and point set: the user's command gets them even if they are its own values.
+    ``start`` is the sweep's own trainer: values that follow from a point's options are left to the command.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
     base = load_base(trainer, experiment.cluster.processes)
@@ -352,14 +355,17 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting, named:
     if external.opaque:
         noted = {"options": options_of(experiment, named, _plain(experiment))}
     else:
-        recipe, changed = point_recipe(base, unchanged(experiment), setting, external.output, trial.output)
-        write_text(trial.file, render_keys(framework_of(trainer), recipe))
+        before = experiment if start is None else replace(experiment, trainer=replace(trainer, args=start.args))
+        recipe, changed = point_recipe(base, unchanged(before), setting, external.output, trial.output)
         noted["keys"] = {**changed, **trainer.args}
     if asks(trainer):
         options = own_options(trainer, ask_base(trainer, cluster.processes))
         stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
         entered = {name: value for name, value in trainer.args.items() if name not in options}
         noted |= {"keys": {**stated, **changed, **entered}, "options": options}
+        recipe |= {name: value for name, value in stated.items() if value is not None}
+    if not external.opaque:
+        write_text(trial.file, render_keys(framework_of(trainer), recipe))
     write_json(folder / paths.CHANGED, noted)
     program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
     hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
@@ -367,8 +373,8 @@ def write_program(folder: Path, experiment: Experiment, setting: Setting, named:
     lines += [
         f"export {name}={shlex.quote(value)}" for name, value in {**trainer.environment, **program.environment}.items()
     ]
-    start = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
-    lines = ["#!/bin/sh", start, *lines, *_ray_lines(program), shlex.join(program.command)]
+    enter = f"cd {shlex.quote(str(Path(trainer.workdir or '.').resolve()))}"
+    lines = ["#!/bin/sh", enter, *lines, *_ray_lines(program), shlex.join(program.command)]
     write_text(folder / "program.sh", "\n".join(lines) + "\n")
 
 

@@ -15,6 +15,7 @@ from grporecipe.check import REGISTRY, Problem, check, errors
 from grporecipe.fixes import find_fixes
 from grporecipe.planning import RESIZED
 from grporecipe.setting import FrameworkTraits, Setting
+from grposweep.config.asked import asks
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
@@ -36,6 +37,7 @@ COUNTED_FROM = (*REALISED_FROM, "steps_per_generation")
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
 
+_VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
 DISK = "disk"  # in rules.ignore: start although the disk is too small
 
 
@@ -45,6 +47,8 @@ class RuleInputs:
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
+        if asks(points.base.trainer):
+            self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         values = {
             parameter.name: parameter.domain.values
             for parameter in space.parameters
@@ -75,6 +79,19 @@ class RuleInputs:
             auto = self._parameters["auto"] or self._base_auto
             sources = REALISED_FROM if field in REALISED and auto else (field,)
         return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
+
+    def _find_varying(self) -> set[str]:
+        """Return the fields that follow from options of the user's command: no point's value is known without asking for it."""
+        found = set[str]()
+        for parameter in self._space.parameters:
+            if not parameter.name.startswith("trainer.args."):
+                continue
+            domain = parameter.domain
+            for value in domain.values if isinstance(domain, Choice) else (domain.low, domain.high):
+                values = self._space.values({parameter.name: value})
+                other = base_setting(self._points.experiment(values))
+                found |= {name for name in _VALUES if getattr(other, name) != getattr(self._base, name)} | other.unknown
+        return found
 
     @property
     def unknown(self) -> frozenset[str]:

@@ -74,7 +74,7 @@ def write_trial(
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):
         named = {override_name(override) for override in (*overrides, *values)}
-        write_program(folder.path, verdict.experiment, verdict.setting, named)
+        write_program(folder.path, verdict.experiment, verdict.setting, named, verdict.validator.points.base.trainer)
     write_text(folder.path / paths.CONFIG, config)
     return folder
 

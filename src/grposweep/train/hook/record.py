@@ -5,7 +5,7 @@ A record is a JSON object:
 - ``trainer``, ``config``: the classes, qualified by their modules; ``base``: TRL's or Unsloth's trainer among them, null for a
   trainer of another kind; ``versions``: of trl, transformers, torch, peft, vllm.
 - ``line``, ``trainer_line``: the user's lines that built the configuration and the trainer, as ``file:line``.
-- ``world_size``: training processes.
+- ``command``: the words of the process that builds the trainer; ``world_size``: training processes.
 - ``values``: every field of the configuration as the trainer got it.
 - ``given``: the fields that the script, its options or the point set, as they were set: without what the configuration's own
   checks derive. These are a recipe.
@@ -102,6 +102,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "versions": dict(_versions()),
         "line": noted.line,
         "trainer_line": users_line(),
+        "command": list(sys.orig_argv),
         "world_size": int(getattr(config, "world_size", 1)),
         "values": {name: plain(value) for name, value in values.items()},
         "given": {name: plain(value) for name, value in {**noted.given, **later}.items()},
