@@ -17,7 +17,7 @@ words = sys.argv[1:]
 recipe = yaml.safe_load(open(words[words.index("--config") + 1])) if "--config" in words else {{}}
 given = dict(zip((word[2:] for word in words[::2]), words[1::2]))
 recipe = {{**recipe, **{{name: yaml.safe_load(value) for name, value in given.items() if name != "config"}}}}
-own = {{name: recipe.pop(name) for name in ("penalty", "note") if name in recipe}}
+own = {{name: recipe.pop(name) for name in ("penalty", "note", "dataset") if name in recipe}}
 
 
 def right(completions, **columns):

@@ -5,28 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from external.conftest import SCRIPT as TRAINS
 from support import Ended, read, trials, wait_for
 
-SCRIPT = """
-import json, sys
-from pathlib import Path
-import helper, yaml
-
-recipe = yaml.safe_load(Path(sys.argv[2]).read_text())
-folder = Path(recipe["output_dir"], "checkpoint-1")
-folder.mkdir()
-history = [{"step": 1, "loss": 1.0, "reward": 0.0}, {"step": 1, "eval_reward": helper.VALUE, "eval_loss": 0.0}]
-(folder / "trainer_state.json").write_text(json.dumps({"global_step": 1, "max_steps": 1, "log_history": history}))
-"""
+SCRIPT = "import helper\n" + TRAINS.replace("trainer.train()", "trainer.evaluated = helper.VALUE\ntrainer.train()")
 RECIPE = """
 learning_rate: 1.0e-05
 num_generations: 4
 per_device_train_batch_size: 4
 max_steps: 1
+eval_strategy: steps
 dataset: data.jsonl
 """
 pytestmark = pytest.mark.slow
 WORDS = ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", "name=s", "cluster=slurm",
+         "+trainer.environment.GRPOSWEEP_ASK_MODE=real",
          "cluster.gpus_per_node=0", "cluster.poll_seconds=0.3")  # fmt: skip
 
 

@@ -39,7 +39,7 @@ class Trainer:
             self.state.global_step += 1
             self._log({"loss": 1.0, "reward": float(self.args.learning_rate)})
             if self.args.eval_strategy != "no":
-                self._log({"eval_reward": 1 - self.args.learning_rate, "eval_loss": 0.0})
+                self._log({"eval_reward": getattr(self, "evaluated", 1 - self.args.learning_rate), "eval_loss": 0.0})
             self._call("on_step_end")
             if self.args.save_strategy != "no" or self.control.should_save:
                 self._save(rank)
