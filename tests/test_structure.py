@@ -22,8 +22,8 @@ MOST_FILES = 264  # a merge lowers it, the aim is 180
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 3012, "grporecipe/diagnose": 1523, "grporecipe/frameworks": 13238, "grporecipe/linting": 1570,
-    "grporecipe/memory": 1254, "grporecipe/rules": 3064, "grposweep": 1210, "grposweep/cli": 1673,
-    "grposweep/config": 2939, "grposweep/external": 1030, "grposweep/launchers": 2216, "grposweep/report": 4756,
+    "grporecipe/memory": 1254, "grporecipe/rules": 3064, "grposweep": 1210, "grposweep/cli": 1675,
+    "grposweep/config": 2939, "grposweep/external": 1027, "grposweep/launchers": 2216, "grposweep/report": 4756,
     "grposweep/schema": 773, "grposweep/screening": 829, "grposweep/search": 2519, "grposweep/storage": 2470,
     "grposweep/sweep": 4966, "grposweep/train": 7502,
 }  # fmt: skip

@@ -16,7 +16,8 @@ from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.command import LintOptions, open_report
 from grporecipe.linting.linter import JudgedText, lint_recipe, select_rules
-from grporecipe.recipe import LaunchedCode, Recipe, VersionSource
+from grporecipe.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSource
+from grporecipe.setting import TRL
 from grporecipe.terminal import say
 from grposweep.external.ask import Asked, ask
 
@@ -50,19 +51,20 @@ def recipe_of(asked: Asked) -> Recipe:
     """Return what a trainer gets as a recipe. Values that depend on data are unresolved, so no rule judges them."""
     record = asked.record
     file, _ = _place(record["line"])
+    stated = record["versions"].get("trl")  # a copy of its source may not say it
     own = record["base"] is None or bool(record["own_batches"])
     no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
     lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
     return Recipe(
         "unsloth" if record["unsloth"] else "trl",
-        parse_version(record["versions"]["trl"]),
+        parse_version(stated) if stated else TRL,
         record["given"],
         record["world_size"],
         record["train_rows"],
         file=file,
         lines={name: at for name, (where, at) in lines.items() if where == file and at},
         unresolved=dict.fromkeys(record["unknown"], ""),
-        version_source=VersionSource("asked", "installed"),
+        version_source=VersionSource("asked", "installed") if stated else NOT_STATED,
         code=LaunchedCode(
             file,
             trainer=record["trainer"].rpartition(".")[2] if own else record["base"],
@@ -82,7 +84,7 @@ def _describe(asked: Asked) -> Iterable[str]:
     """Yield what was asked, how, and what is unknown."""
     record: Mapping[str, Any] = asked.record
     count, name = record["world_size"], record["trainer"].rpartition(".")[2]
-    version = FRAMEWORKS["trl"].traits.name_of(record["versions"]["trl"])
+    version = FRAMEWORKS["trl"].traits.name_of(record["versions"].get("trl", "of an unknown version"))
     ranks = f"{count} process" + "es" * (count != 1)
     yield f"{record['trainer_line']} builds {name} with {ranks}, {version}; asked {_how(asked)} in {asked.seconds:.1f} s"
     if asked.assumed:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.frameworks.parsing.launch import LaunchParser
 from grporecipe.redaction import redact
-from grposweep.external.environment import foreign_path, package_folder
+from grposweep.external.environment import SHELL, foreign_path, package_folder
 from grposweep.process import MARK, kill_group, start_guard
 
 MODE = "GRPOSWEEP_ASK_MODE"
@@ -115,9 +114,7 @@ def _run(
     place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
     answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
     answers.mkdir()
-    path = os.pathsep.join(
-        [str(package_folder(place)), *foreign_path(), *filter(None, [environment.get("PYTHONPATH")])]
-    )
+    path = os.pathsep.join([str(package_folder(place)), *foreign_path(environment)])
     variables = {
         **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), MODE: mode,
         "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
@@ -127,7 +124,7 @@ def _run(
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [shutil.which("bash") or "sh", "-c", command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
+                [*SHELL, command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         is_late = _wait(process, command, answers, limit, _trains_again(command, folder))
