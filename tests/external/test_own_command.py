@@ -115,12 +115,15 @@ def test_a_script_that_never_resumes_continues(start: Callable, run: Run, comman
 
 def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) -> None:
     """Values that the script computes are in it, TRL's defaults in place of them are not."""
-    edit(command, "args = GRPOConfig(**recipe)", "args = GRPOConfig(**recipe, warmup_steps=recipe['max_steps'] - 1)")
+    secret = "hf_" + "aB3dE" * 6
+    more = f"warmup_steps=recipe['max_steps'] - 1, hub_token='{secret}'"
+    edit(command, "args = GRPOConfig(**recipe)", f"args = GRPOConfig(**recipe, {more})")
     assert run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh").code == 0
     told = grposweep(command, "best", "s", "--as", "trl").out
     recipe = yaml.safe_load(told)
     assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (0.1, 2, 0.1)
     assert "Not in it: model, data and rewards" in told
+    assert not any(secret in path.read_text() for path in (command / "outputs").rglob("*.json"))
 
 
 def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, command: Path) -> None:

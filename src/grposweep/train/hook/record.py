@@ -24,9 +24,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from grporecipe.redaction import secrets_in
+
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
-_SECRETS = ("hub_token", "push_to_hub_token")
 _HERE = str(Path(__file__).parents[3])  # of these packages
 TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
 _START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
@@ -104,8 +105,8 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "trainer_line": users_line(),
         "command": list(sys.orig_argv),
         "world_size": int(getattr(config, "world_size", 1)),
-        "values": {name: plain(value) for name, value in values.items()},
-        "given": {name: plain(value) for name, value in {**noted.given, **later}.items()},
+        "values": _public(values),
+        "given": _public({**noted.given, **later}),
         "assigned": {name: noted.assigned[name] for name in later},
         "unknown": [],
         "model": _model(passed.get("model")),
@@ -117,10 +118,16 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
     }
 
 
+def _public(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields for JSON, without those that hold a secret, such as ``hub_token``."""
+    shown = {name: plain(value) for name, value in values.items()}
+    return {name: value for name, value in shown.items() if next(secrets_in(name, value), None) is None}
+
+
 def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that a configuration's constructor takes, with their values, without secrets."""
+    """Yield the fields that a configuration's constructor takes, with their values."""
     for field in dataclasses.fields(config):
-        if field.init and field.name not in _SECRETS:
+        if field.init:
             yield field.name, getattr(config, field.name, None)
 
 

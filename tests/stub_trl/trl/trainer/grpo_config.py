@@ -32,6 +32,7 @@ class GRPOConfig:
     report_to: Any = "none"
     seed: int = 42
     lora_like: int = 0
+    hub_token: str | None = None
     use_vllm: bool = False
     vllm_mode: str = "server"
     vllm_tensor_parallel_size: int = 1
