@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grporecipe.check import check, errors
+from grporecipe.rules.check import check, errors
 from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from grporecipe.architecture import Architecture
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.setting import TRL_FRAMEWORK, Setting
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import TRL_FRAMEWORK, Setting
 from grposweep.config.fields import KEYS
 
 NAMES = {field.name for field in fields(Setting)} - {"keys", "lines"}  # these two only make messages

@@ -23,13 +23,13 @@ PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src")
 SECONDS = 900.0  # for the tests of one mutant; one that hangs is killed by that
 NEAR = {  # what is mutated, and the folders or files whose tests of the default tier are run
-    "grporecipe/planning.py": (
+    "grporecipe/model/planning.py": (
         "test_planning.py",
         "test_planning_trained.py",
         "test_cost.py",
         "rules/test_rules_in_prompts.py",
     ),
-    "grporecipe/fixes.py": ("test_fixes.py", "linting/test_fixing_files.py"),
+    "grporecipe/rules/fixes.py": ("rules/test_fixes.py", "linting/test_fixing_files.py"),
     "grporecipe/rules": ("rules", "linting/test_keys_and_versions.py"),
     "grposweep/search": ("search", "sweep/test_early_stopping.py"),
     "grposweep/sweep": ("sweep", "fuzz/test_queue.py", "faults/test_controller_states.py"),

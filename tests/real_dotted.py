@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grporecipe.frameworks.parsing.load import Options, build_recipe
 from grporecipe.linting.apply_fixes import render_value
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
+from grporecipe.reading.load import Options, build_recipe
 
 ASKS = Path(__file__).resolve().parents[1] / "benchmarks" / "frameworks"
 PROMPTS = 4096

@@ -11,8 +11,8 @@ from typing import Any
 
 from grporecipe.frameworks.ms_swift.keys import VERSION
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
-from grporecipe.planning import completions_per_rollout, micro_steps_per_generation
-from grporecipe.recipe import Recipe
+from grporecipe.model.planning import completions_per_rollout, micro_steps_per_generation
+from grporecipe.model.recipe import Recipe
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "frameworks" / "ms_swift_ask.py"
 BASE = {"rlhf_type": "grpo", "model_type": "qwen2", "template": "default", "reward_funcs": ["format"]}

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from grporecipe import planning
-from grporecipe.check import check, errors
-from grporecipe.fixes import changed, find_fixes
-from grporecipe.setting import Setting, Version
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting, Version
+from grporecipe.rules.check import check, errors
+from grporecipe.rules.fixes import changed, find_fixes
 
 ASK = Path(__file__).parents[1] / "benchmarks" / "trl_versions" / "ask.py"
 # The rules that TRL applies while it builds its configuration (or, before 0.18, its trainer), and its words for them.

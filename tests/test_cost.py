@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 from grposweep.cost import Work, find_work, fit_rates, read_work
 
 SIZES = st.floats(1e3, 1e9)

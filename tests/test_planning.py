@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe import planning
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 
 COUNT = st.integers(1, 6)
 

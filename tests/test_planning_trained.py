@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from grporecipe import planning
-from grporecipe.check import check, errors
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check, errors
 
 pytestmark = pytest.mark.slow
 RUNS = int(os.environ.get("GRPOSWEEP_PLANNED_RUNS", "12"))  # `make thorough`: 36

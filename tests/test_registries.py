@@ -72,7 +72,7 @@ def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(
 def test_the_options_that_no_rule_reads_are_those_of_the_schema() -> None:
     """TRL's table names them itself, because lint starts without the schema."""
     from grporecipe.frameworks.trl.recipes import UNJUDGED
-    from grporecipe.setting import UNSET
+    from grporecipe.model.setting import UNSET
 
     assert {*UNSET["loss"], "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grporecipe import frameworks
-from grporecipe.frameworks.parsing.load import Options, parse_recipe
-from grporecipe.setting import Setting
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, parse_recipe
 from grporecipe.translate import translate as translate_setting
 from grposweep.config import from_setting
 from grposweep.config.from_setting import translate_own, write_own
@@ -62,7 +62,7 @@ def test_a_value_that_only_the_running_script_knows_is_listed() -> None:
     recipe = parse_recipe(Path("run.sh"), script, Options())
     for target in ("trl", "grposweep"):
         translator = translate_own if target == "grposweep" else translate_setting
-        losses = translator(frameworks.read_recipe(recipe).setting, target, recipe).losses
+        losses = translator(read_recipe(recipe).setting, target, recipe).losses
         assert losses[0].startswith("data.train_files=$HOME/t.parquet: written as it is"), losses
         assert any("x.y=$Z" in loss for loss in losses[1:])
 
@@ -153,7 +153,7 @@ def test_the_command_in_a_study_of_our_own_bears_a_blank_in_a_path(monkeypatch: 
 def test_our_own_study_has_the_types_of_the_recipe(line: str, wanted: dict[str, str]) -> None:
     """TRL computes in bfloat16 unless a recipe says otherwise; the type of a model's files is not known here."""
     recipe = parse_recipe(Path("recipe.yaml"), f"{RECIPE}{line}\n", Options("trl", None, 1, None))
-    translation = translate_own(frameworks.read_recipe(recipe).setting, "grposweep", recipe)
+    translation = translate_own(read_recipe(recipe).setting, "grposweep", recipe)
     study = yaml.safe_load(translation.files["sweeps/translated.yaml"])
     assert study["model"] == {"path": "Qwen/Qwen2.5-7B", **wanted}
     assert any("set model.dtype" in lost for lost in translation.losses) == (line == "dtype: auto")

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grporecipe import frameworks, planning
-from grporecipe.check import check, errors
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.setting import Setting
+from grporecipe.fields.recipes import write_recipe
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check, errors
 from grporecipe.translate import differences, read_back
 from grposweep.config.from_setting import translate_own
 from support import examples
@@ -80,7 +81,7 @@ def unstated(before: Setting, after: Setting, losses: tuple[str, ...]) -> list[s
 @given(s=valid_settings())
 def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) -> None:
     """Every writer of the table, its own reader, no number lost without a message."""
-    written = frameworks.write_recipe(s, target)
+    written = write_recipe(s, target)
     assert unstated(s, read_back(written, target, s), written.losses) == []
 
 
@@ -89,9 +90,9 @@ def test_what_is_written_reads_back_as_the_same_plan(target: str, s: Setting) ->
 @given(s=valid_settings())
 def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None:
     """TRL's words, another framework's, and TRL's again."""
-    there = frameworks.write_recipe(s, target)
+    there = write_recipe(s, target)
     between = read_back(there, target, s)
-    back = frameworks.write_recipe(between, "trl")
+    back = write_recipe(between, "trl")
     assert unstated(s, read_back(back, "trl", between), (*there.losses, *back.losses)) == []
 
 
@@ -100,7 +101,7 @@ def test_there_and_back_again_is_where_it_began(target: str, s: Setting) -> None
 @given(s=valid_settings())
 def test_completions_are_kept_exactly_among_those_that_count_them(target: str, s: Setting) -> None:
     """TRL and ms-swift size alike: nothing of the sizes may be lost at all."""
-    after = read_back(frameworks.write_recipe(s, target), target, s)
+    after = read_back(write_recipe(s, target), target, s)
     assert planning.build_plan(after).completions_per_rollout == planning.build_plan(s).completions_per_rollout
     assert planning.completions_per_step(after) == planning.completions_per_step(s)
     assert planning.total_steps(after) == planning.total_steps(s)
@@ -113,7 +114,7 @@ def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) ->
     """Whole groups a step, whole steps per rollout, whole steps on every rank: nothing of them may be lost."""
     rollout, step = planning.completions_per_rollout(s) or 0, planning.completions_per_step(s) or 0
     assume(step % s.num_generations == 0 and rollout % step == 0)
-    after = read_back(frameworks.write_recipe(s, target), target, s)
+    after = read_back(write_recipe(s, target), target, s)
     assert (planning.completions_per_rollout(after), planning.completions_per_step(after)) == (rollout, step)
     assert (after.num_generations, after.num_iterations) == (s.num_generations, s.num_iterations)
     assert (after.learning_rate, after.beta, after.temperature) == (s.learning_rate, s.beta, s.temperature)

@@ -20,11 +20,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from grporecipe.frameworks.base import KeyTable, parse_release
-from grporecipe.frameworks.parsing.yaml_text import parse_override
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import refusals
-from grporecipe.recipe import Recipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import KeyTable, parse_release
+from grporecipe.reading.yaml_text import parse_override
 
 CONFIG = "verl/trainer/config/"
 

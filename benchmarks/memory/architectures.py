@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from grporecipe.architecture import Architecture
 from grporecipe.memory.estimate import GIB, find_activations
 from grporecipe.memory.parts import FLOAT, Need, find_states
+from grporecipe.model.architecture import Architecture
 
 BATCH, PROMPT, COMPLETION = 4, 128, 384
 WIDTH = 2  # bytes: bfloat16

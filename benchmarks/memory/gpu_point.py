@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.memory.catalog import known_models
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 
 GIB = 2**30
 PROMPT = 128  # tokens

@@ -24,7 +24,7 @@ from grporecipe.memory.catalog import find_model
 from grporecipe.memory.estimate import GIB, estimate
 from grporecipe.memory.fit import judge
 from grporecipe.memory.host import find_host_memory
-from grporecipe.setting import Runtime, Setting
+from grporecipe.model.setting import Runtime, Setting
 
 HERE = Path(__file__).resolve().parent
 HELD_BACK = 85  # of 256

@@ -19,8 +19,8 @@ from zipfile import ZipFile
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grporecipe.frameworks.base import parse_release
-from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.model.releases import parse_release
+from grporecipe.model.values import flatten
 
 TARGET = Path(__file__).parents[2] / "src" / "grporecipe" / "frameworks" / "verl" / "keys.json"
 CONFIG = "verl/trainer/config/"

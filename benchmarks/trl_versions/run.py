@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]  # the suite's own comparison, with other interpreters
 
-from grporecipe.setting import Version  # noqa: E402  # same
+from grporecipe.model.setting import Version  # noqa: E402  # same
 from real_trl import Comparison, compare  # noqa: E402  # found through the line above
 
 COUNT, SEED = 1000, 1

@@ -20,12 +20,12 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.launch import FILE_OPTIONS, LaunchParser
-from grporecipe.frameworks.parsing.load import Options, load_recipe, load_text
 from grporecipe.frameworks.verl.source import CONFIG, find_main, read_source
 from grporecipe.linting.linter import lint_recipe
-from grporecipe.recipe import Recipe, VersionSource
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe, VersionSource
+from grporecipe.reading.launch import FILE_OPTIONS, LaunchParser
+from grporecipe.reading.load import Options, load_recipe, load_text
 
 KEY_RULES = ("GV401", "GV402", "GV407")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.parsing.load import Options, load_recipes
 from grporecipe.linting.linter import lint_recipe
+from grporecipe.reading.load import Options, load_recipes
 
 RUNS = ("no_error", "false_alarm")  # verdicts of files that their own code accepts
 BROKEN = ("true_error", "has_other_errors", "miss")

@@ -16,22 +16,24 @@ from typing import Any
 
 import yaml
 
-from grporecipe import frameworks, planning
-from grporecipe.check import check, errors
 from grporecipe.errors import UserError
+from grporecipe.fields.reading import release_defaults, values_of
+from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.files import parse_yaml, write_text
-from grporecipe.frameworks.base import RELEASE, Framework, TranslatedRecipe, Values, read_mapping
-from grporecipe.frameworks.parsing.launcher_files import WORDS
-from grporecipe.frameworks.parsing.load import Options, load_recipe, load_recipes, parse_recipe
-from grporecipe.frameworks.parsing.yaml_text import convert, flatten
-from grporecipe.frameworks.reading import release_defaults, values_of
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
 from grporecipe.frameworks.verl.recipes import WRITTEN
-from grporecipe.recipe import Recipe
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS, RELEASE, Framework, TranslatedRecipe, Values, known_keys
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL, FrameworkTraits, Setting
+from grporecipe.model.values import convert, flatten, read_mapping
+from grporecipe.project.versions import describe_version
+from grporecipe.reading.launcher_files import WORDS
+from grporecipe.reading.load import Options, load_recipe, load_recipes, parse_recipe
 from grporecipe.redaction import SHOWN, masked
+from grporecipe.rules.check import check, errors
 from grporecipe.rules.helpers import cut
-from grporecipe.setting import TRL, FrameworkTraits, Setting
 from grporecipe.terminal import printable, say, write_data
 
 PLAN_NUMBERS = {
@@ -107,7 +109,7 @@ def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
 
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
-    usual = Setting(), Setting().replace(release_defaults(frameworks.FRAMEWORKS["trl"], TRL))
+    usual = Setting(), Setting().replace(release_defaults(FRAMEWORKS["trl"], TRL))
     for name in COMPARED:
         here, there = _meaning(before, name), _meaning(after, name)
         is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
@@ -131,7 +133,7 @@ def _meaning(s: Setting, name: str) -> Any:
     value, total = getattr(s, name), planning.total_steps(s)
     if name == "per_device_eval_batch_size" and s.framework.unit == "prompts":
         return None
-    if name == "weights_dtype" and frameworks.FRAMEWORKS[s.framework.name].memory is None:
+    if name == "weights_dtype" and FRAMEWORKS[s.framework.name].memory is None:
         return None
     if name == "sharding" and s.framework.syntax == "dotted":
         return "fsdp"
@@ -210,7 +212,7 @@ def translate_file(
     try:
         recipe, hidden = _without_secrets(load_recipe(path, options))
         others = len(load_recipes(path, options)) - 1
-        setting = frameworks.read_recipe(recipe).setting
+        setting = read_recipe(recipe).setting
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     broken = errors(check(setting))
@@ -223,9 +225,9 @@ def translate_file(
         lost = f"{', '.join(hidden)}: {SHOWN} stands for a secret. Set it in the environment of the training instead, or by hand"
         translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
-        write_data(render(translation, f"{path} ({frameworks.describe_version(recipe)})", target))
+        write_data(render(translation, f"{path} ({describe_version(recipe)})", target))
     else:
-        say(f"{path}: read as {frameworks.describe_version(recipe)}", sys.stderr)
+        say(f"{path}: read as {describe_version(recipe)}", sys.stderr)
         _write(folder, translation)
         sys.stderr.write(printable(_report(translation)))
     for problem in broken:
@@ -256,16 +258,16 @@ def translate(
         setting = _with_types(setting, recipe)
     if left.get("deepspeed") == setting.sharding:  # ms-swift's name of the stage alone
         del left["deepspeed"]
-    shares_names = _share_names(setting.framework, frameworks.FRAMEWORKS[target].traits)
+    shares_names = _share_names(setting.framework, FRAMEWORKS[target].traits)
     is_copied = "deepspeed" in left and shares_names and not _is_unreadable("deepspeed", left["deepspeed"], target)
-    written = frameworks.write_recipe(setting.replace({"sharding": "none"}) if is_copied else setting, target)
+    written = write_recipe(setting.replace({"sharding": "none"}) if is_copied else setting, target)
     if recipe is not None:
         written = _with_asynchrony(written, setting, recipe, target)
     after = read_back(written, target, setting)
     changed = (*differences(setting, after), *_newly_broken(setting, after))
     is_same = setting.framework.name == target and written.file_name.endswith(".yaml")
     kept = {} if is_same else _kept_as_they_are(left, setting, target, written.recipe)
-    takes = frameworks.FRAMEWORKS[target].takes(frameworks.FRAMEWORKS[target].version)
+    takes = FRAMEWORKS[target].takes(FRAMEWORKS[target].version)
     # A recipe keeps the keys of its own program; of ours only those that the target takes are written.
     own = left if recipe is not None else {key: value for key, value in left.items() if key in takes}
     text = _with_rest(written.recipe, own, target) if is_same else written.recipe
@@ -275,7 +277,7 @@ def translate(
     stated |= {"torch_dtype": stated["dtype"]} if "dtype" in stated else {}  # one key: its name before transformers 5
     rewards = () if target != "trl" else list_unknown_rewards(parse_yaml(text))
     losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
-    is_trls = frameworks.FRAMEWORKS[target].traits.follows_trl
+    is_trls = FRAMEWORKS[target].traits.follows_trl
     if is_trls and recipe is not None and not is_same and "reward_funcs" not in kept:
         losses += ("reward functions and the columns of the data: set reward_funcs, because none are written",)
     after = read_back(replace(written, recipe=text), target, setting) if text != written.recipe else after
@@ -362,7 +364,7 @@ def _with_rest(text: str, left: Mapping[str, Any], target: str) -> str:
     """Return a recipe with the other keys of a recipe of the same framework, as they are."""
     content = parse_yaml(text)
     for key, value in left.items():
-        place, *names = content, *(key.split(".") if frameworks.FRAMEWORKS[target].is_dotted else [key])
+        place, *names = content, *(key.split(".") if FRAMEWORKS[target].is_dotted else [key])
         for name in names[:-1]:
             place = place.setdefault(name, {})
         if value is not None and not _is_unreadable(key, value, target) and isinstance(place, dict):
@@ -372,7 +374,7 @@ def _with_rest(text: str, left: Mapping[str, Any], target: str) -> str:
 
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold and that are not at their default."""
-    framework, takes = frameworks.FRAMEWORKS[recipe.framework], frameworks.known_keys(recipe)
+    framework, takes = FRAMEWORKS[recipe.framework], known_keys(recipe)
     held: dict[str, list[Any]] = {}
     for name, key in setting.keys.items():
         if name not in COUNTED:
@@ -422,7 +424,7 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
     """Return whether removing some keys from a recipe changes its setting."""
     rest = {name: value for name, value in recipe.config.items() if name not in keys}
     try:
-        other = frameworks.read_recipe(replace(recipe, config=rest)).setting
+        other = read_recipe(replace(recipe, config=rest)).setting
     except UserError:  # the recipe cannot be read without them
         return True
     return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
@@ -442,7 +444,7 @@ def _with_intervals(setting: Setting) -> Setting:
 
 def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
     """Return a setting with the split of its data where the target has it: in EasyR1's names (``name@split``) or in a key."""
-    source, takes_split = setting.framework.name, frameworks.FRAMEWORKS[target].traits.follows_trl
+    source, takes_split = setting.framework.name, FRAMEWORKS[target].traits.follows_trl
     for name, key in SPLITS.items() if source != target else ():
         data, native = getattr(setting, name) or "", setting.keys.get(name, name)
         plain, _, split = data.partition("@") if source == SPLIT_IN_NAME else (data, "", "")
@@ -461,7 +463,7 @@ def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
 
 def _with_types(setting: Setting, recipe: Recipe) -> Setting:
     """Return a setting with the numeric types that a recipe trains in, as far as its framework's reader knows them."""
-    read = frameworks.FRAMEWORKS[recipe.framework].memory
+    read = FRAMEWORKS[recipe.framework].memory
     found = (read(values_of(recipe), setting) if read else None) or {}
     types: dict[str, Any] = {name: found[name] for name in ("weights_dtype", "autocast_dtype") if name in found}
     stated = recipe.launch_fields.get("autocast_dtype")
@@ -501,7 +503,7 @@ def _kept_as_they_are(left: dict[str, Any], setting: Setting, target: str, text:
     Between frameworks that follow TRL, these are all keys. For one that extends TRL, they are the keys of transformers. For
     others, they are the keys of a split.
     """
-    framework = frameworks.FRAMEWORKS[target]
+    framework = FRAMEWORKS[target]
     takes = framework.takes(framework.version)
     if "dtype" in left and "dtype" not in takes:  # before 0.24
         left["torch_dtype"] = left.pop("dtype")
@@ -549,9 +551,9 @@ def _newly_broken(before: Setting, after: Setting) -> Iterator[str]:
 
 def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setting:
     """Read a written recipe with the framework's own reader, for the same processes and prompts."""
-    options = Options(target, frameworks.FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
+    options = Options(target, FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
     recipe = parse_recipe(Path(written.file_name), written.recipe, options)
-    found = _with_types(_with_minimum_rate(frameworks.read_recipe(recipe).setting, dict(recipe.config)), recipe)
+    found = _with_types(_with_minimum_rate(read_recipe(recipe).setting, dict(recipe.config)), recipe)
     stage = re.search(r"--zero_stage (\d)|/zero(\d)\.yaml", " ".join(written.command))
     if stage:
         found = found.replace({"sharding": f"zero{stage[1] or stage[2]}"})

@@ -16,16 +16,17 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
 from grporecipe.errors import BadSettings, ExitCode, UserError
-from grporecipe.frameworks import FRAMEWORKS, read_recipe
-from grporecipe.frameworks.memory import describe
-from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
+from grporecipe.fields.memory import describe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl.keys import installed, releases
 from grporecipe.linting.command import Target, find_targets
 from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grporecipe.linting.output import place_of
 from grporecipe.memory.catalog import memory_of
 from grporecipe.memory.estimate import Memory, estimate
-from grporecipe.recipe import Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe
+from grporecipe.reading.load import Options, build_recipe, load_recipes
 from grposweep.process import die_with, run_command
 
 if TYPE_CHECKING:

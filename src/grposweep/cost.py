@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grporecipe import planning
 from grporecipe.files import as_number
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 
 HOUR = 3600.0
 

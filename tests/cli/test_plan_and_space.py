@@ -13,7 +13,7 @@ import pytest
 
 from external.conftest import RECIPE, SCRIPT
 from grporecipe.errors import UserError
-from grporecipe.frameworks.parsing.load import Options
+from grporecipe.reading.load import Options
 from grposweep.cli.hydra_app import copy_conf
 from grposweep.cli.plan import show_fit, show_plan, show_space, training_processes
 from support import PROJECT, Ended, environment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options
+from grporecipe.reading.load import Options
 from grposweep.cli.plan import show_plan
 
 TRL = """\

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from grporecipe.architecture import Architecture
 from grporecipe.errors import UserError
+from grporecipe.model.architecture import Architecture
 from grposweep.config.compose import (
     known_keys,
     load_experiment,

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig
 
 from grporecipe.files import parse_yaml
-from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.translate import Translation, translate
 from grposweep.config.compose import to_experiment
 from grposweep.config.from_setting import native_keys

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from grporecipe.check import check
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.frameworks.trl.keys import known
-from grporecipe.setting import TRL, UNSET
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import TRL, UNSET
+from grporecipe.rules.check import check
 from grposweep.config.compose import Session
 from grposweep.config.fields import ARGS
 from grposweep.config.identity import experiment_id, sweep_identity

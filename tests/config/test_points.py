@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from grporecipe.errors import UserError
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 from grposweep.config.compose import known_keys, resolved, to_experiment, typed
 from grposweep.config.fields import KEYS
 from grposweep.config.identity import experiment_id, sweep_identity

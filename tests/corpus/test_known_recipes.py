@@ -4,12 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from grporecipe import frameworks
-from grporecipe.check import check, errors
-from grporecipe.frameworks.parsing.load import Options, build_recipe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
-from grporecipe.recipe import Recipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.reading.load import Options, build_recipe
+from grporecipe.rules.check import check, errors
 from support import executed_lines, known_recipes
 
 TRL = [row for row in known_recipes("trl", "open-r1") if "trl_batch_errors" in row["expected"]]
@@ -36,7 +36,7 @@ def recipe(row: dict[str, Any], processes: int | None, version: str = "1.10") ->
 
 def trl_errors(row: dict[str, Any], processes: int, *families: str, version: str = "1.10") -> set[str]:
     """The codes of the rules' errors on it."""
-    setting = frameworks.read_recipe(recipe(row, processes, version)).setting
+    setting = read_recipe(recipe(row, processes, version)).setting
     return {problem.code for problem in check(setting, select=families) if problem.severity == "error"}
 
 
@@ -77,7 +77,7 @@ def test_without_a_number_of_processes_a_recipe_is_judged_for_all() -> None:
     """An error if all of 1 to 64 are refused; a warning (GT201) names those that work if some are."""
     for row in TRL:
         # A recipe may state its number of processes itself.
-        unstated = replace(frameworks.read_recipe(recipe(row, None)).setting, processes=None)
+        unstated = replace(read_recipe(recipe(row, None)).setting, processes=None)
         works = [n for n in range(1, 65) if not errors(check(replace(unstated, processes=n), select=["GB", "GE"]))]
         found = check(unstated, select=["GB", "GE", "GT201"])
         assert bool(errors(found)) == (not works), row["id"]

@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from grporecipe import planning
 from grporecipe import registries as recipe_registries
 from grporecipe.errors import UserError
+from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.files import read_json
-from grporecipe.frameworks import FRAMEWORKS, detect_framework, read_recipe, write_recipe
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.reading.detect import detect_framework
+from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import Lazy
+from grporecipe.rules import fixes
+from grporecipe.rules import registry as registry_of_rules
 from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
-from grporecipe.rules.registry import choose as choose_rules
 from grporecipe.translate import read_back, translate
 from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
@@ -57,7 +60,9 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for rules in (REGISTRY, RECIPE_RULES):
         for code in rules.keys() - codes:
             del rules[code]
-    choose_rules.cache_clear()
+    for value in (*vars(registry_of_rules).values(), *vars(fixes).values()):
+        if hasattr(value, "cache_clear"):  # they hold the page's rule
+            value.cache_clear()
     for module in modules:
         sys.modules.pop(module, None)
 

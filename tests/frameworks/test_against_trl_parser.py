@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from grporecipe.frameworks import read_recipe
-from grporecipe.frameworks.parsing.load import Options, load_recipe
-from grporecipe.frameworks.parsing.yaml_text import parse_yaml
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import lint_recipe, select_rules
-from grporecipe.recipe import LaunchedCode, Recipe
-from grporecipe.setting import TRL
+from grporecipe.model.recipe import LaunchedCode, Recipe
+from grporecipe.model.setting import TRL
+from grporecipe.reading.load import Options, load_recipe
+from grporecipe.reading.yaml_text import parse_yaml
 
 pytestmark = pytest.mark.slow  # imports torch, transformers and trl
 

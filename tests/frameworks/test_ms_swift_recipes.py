@@ -5,19 +5,20 @@ from typing import Any
 
 import pytest
 
-from grporecipe import frameworks, planning
 from grporecipe.errors import UserError
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.ms_swift import keys as ms_swift
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.linter import LintResult, lint_recipe
-from grporecipe.recipe import Recipe, VersionSource
-from grporecipe.setting import Setting, Version
+from grporecipe.model import planning
+from grporecipe.model.recipe import Recipe, VersionSource
+from grporecipe.model.setting import Setting, Version
+from grporecipe.reading.load import Options, load_recipe
 
 
 def read(processes: int | None = 8, train_prompts: int | None = None, **config: Any) -> Setting:
     """The setting behind a recipe."""
     recipe = Recipe("ms-swift", ms_swift.VERSION, {"rlhf_type": "grpo", **config}, processes, train_prompts)
-    return frameworks.read_recipe(recipe).setting
+    return read_recipe(recipe).setting
 
 
 def lint(processes: int = 8, train_prompts: int | None = None, **config: Any) -> dict[str, str]:
@@ -155,7 +156,7 @@ def test_a_yaml_behind_a_script_brings_its_environment(tmp_path: Path) -> None:
     found = of_script(tmp_path, "swift rlhf grpo.yaml --beta 0.2\n").setting
     assert (found.processes, found.num_generations, found.beta) == (2, 4, 0.2)
     assert of_script(tmp_path, "NPROC_PER_NODE=4 swift rlhf grpo.yaml\n").setting.processes == 4
-    assert frameworks.read_recipe(load_recipe(tmp_path / "grpo.yaml", Options())).setting.processes == 2
+    assert read_recipe(load_recipe(tmp_path / "grpo.yaml", Options())).setting.processes == 2
 
 
 def test_options_behind_a_comment_are_lost(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_megatrons_defaults_do_not_fit_eight_gpus(tmp_path: Path) -> None:
 def test_another_training_is_no_grpo() -> None:
     """Without rlhf_type `swift rlhf` trains DPO."""
     with pytest.raises(UserError, match="rlhf_type is dpo, the default"):
-        frameworks.read_recipe(Recipe("ms-swift", ms_swift.VERSION, {"beta": 0.1}))
+        read_recipe(Recipe("ms-swift", ms_swift.VERSION, {"beta": 0.1}))
 
 
 def test_held_out_prompts_that_fill_no_batch_are_never_scored() -> None:
@@ -228,12 +229,10 @@ def test_a_word_of_another_release_is_named_with_its_own(release: Version, key: 
 
 def test_the_tuner_of_release_3_is_read() -> None:
     """``train_type: full`` has the learning rate of full training, and no adapter."""
-    s = frameworks.read_recipe(Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)).setting
+    s = read_recipe(Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "train_type": "full"}, 8)).setting
     assert (s.lora, s.learning_rate) == (False, 1e-5)
     assert (
-        frameworks.read_recipe(
-            Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})
-        ).setting.scale_rewards
+        read_recipe(Recipe("ms-swift", (3, 8, 0), {"rlhf_type": "grpo", "scale_rewards": False})).setting.scale_rewards
         == "none"
     )
 
@@ -266,5 +265,5 @@ def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> 
 @pytest.mark.parametrize("release", ms_swift.releases()[::8])
 def test_every_release_reads_an_empty_recipe(release: Version) -> None:
     """Its defaults may be of another type, or none: ``top_k`` was None once."""
-    s = frameworks.read_recipe(Recipe("ms-swift", release, {"rlhf_type": "grpo"}, 8)).setting
+    s = read_recipe(Recipe("ms-swift", release, {"rlhf_type": "grpo"}, 8)).setting
     assert (s.beta, s.num_generations, s.loss_type) == (0.04, 8, "grpo")

@@ -5,11 +5,12 @@ from random import Random
 import pytest
 import yaml
 
-from grporecipe import frameworks, planning
+from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.frameworks.ms_swift import keys as ms_swift
 from grporecipe.linting.linter import lint_recipe
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
 from real_ms_swift import build_recipe, draw_recipe
 
 KEPT = (
@@ -23,16 +24,16 @@ DATA = {"train_prompts": 1000}
 
 def again(s: Setting) -> Setting:
     """What ms-swift would read of what is written for it."""
-    written = frameworks.write_recipe(s, "ms-swift")
+    written = write_recipe(s, "ms-swift")
     ranks = int(written.environment["NPROC_PER_NODE"])
-    return frameworks.read_recipe(Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(written.recipe), ranks)).setting
+    return read_recipe(Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(written.recipe), ranks)).setting
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None:
     """Sizes, objective, schedule, and every number of the plan; epochs count where steps are not given."""
     processes, config = draw_recipe(Random(seed))
-    before = frameworks.read_recipe(build_recipe(processes, config)).setting
+    before = read_recipe(build_recipe(processes, config)).setting
     after = again(before)
     assert {name: getattr(after, name) for name in KEPT} == {name: getattr(before, name) for name in KEPT}
     for formula in (
@@ -47,13 +48,13 @@ def test_a_recipe_read_written_and_read_again_trains_the_same(seed: int) -> None
 def test_what_is_written_for_ms_swift_is_accepted_by_its_rules() -> None:
     """Our own defaults in its words."""
     s = Setting(processes=4, max_steps=100, epochs=None, beta=0.04, evaluates=False, loss_type="dapo")
-    recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(frameworks.write_recipe(s, "ms-swift").recipe), 4)
+    recipe = Recipe("ms-swift", ms_swift.VERSION, yaml.safe_load(write_recipe(s, "ms-swift").recipe), 4)
     assert not [finding for finding in lint_recipe(recipe).diagnostics if finding.severity == "error"]
 
 
 def test_every_default_that_differs_is_explicit() -> None:
     """A run of it gets TRL's numbers and not ms-swift's."""
-    keys = yaml.safe_load(frameworks.write_recipe(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
+    keys = yaml.safe_load(write_recipe(Setting(processes=8, max_steps=10, epochs=None), "ms-swift").recipe)
     wanted = {
         "beta": 0.0,
         "loss_type": "dapo",
@@ -68,5 +69,5 @@ def test_every_default_that_differs_is_explicit() -> None:
 def test_what_ms_swift_cannot_do_is_reported() -> None:
     """Each loss names what ms-swift does instead."""
     s = Setting(processes=8, beta=0.1, use_bias_correction_kl=True, loss_type="vespo", kl_controller="adaptive")
-    losses = " ".join(frameworks.write_recipe(s, "ms-swift").losses)
+    losses = " ".join(write_recipe(s, "ms-swift").losses)
     assert all(word in losses for word in ("use_bias_correction_kl", "vespo", "adaptive", "reward_funcs"))

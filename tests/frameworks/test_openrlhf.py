@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe import planning
-from grporecipe.frameworks import read_recipe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.openrlhf import FIELDS, RENAMED, known, releases
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
-from grporecipe.recipe import Recipe
+from grporecipe.model import planning
+from grporecipe.model.recipe import Recipe
+from grporecipe.reading.load import Options, load_recipe
 from grporecipe.translate import translate
 
 FLAT = """#!/bin/bash
@@ -178,7 +178,7 @@ def test_other_trainings_of_openrlhf_are_refused(tmp_path: Path) -> None:
 
 def test_keys_as_json_are_told_by_their_names() -> None:
     """A program may ask without a script."""
-    from grporecipe.frameworks.parsing.load import build_recipe
+    from grporecipe.reading.load import build_recipe
 
     line = json.loads('{"rollout.n_samples_per_prompt": 8, "rollout.batch_size": 64, "train.batch_size": 512}')
     assert build_recipe(line, Options()).framework == "openrlhf"

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from grporecipe import frameworks
-from grporecipe.frameworks.parsing.load import Options, build_recipe
-from grporecipe.frameworks.parsing.yaml_text import flatten
-from grporecipe.setting import Setting
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.model.setting import Setting
+from grporecipe.model.values import flatten
+from grporecipe.reading.load import Options, build_recipe
 from grporecipe.translate import translate
 from grposweep.config.from_setting import translate_own
 
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 
 def read(config: dict[str, Any]) -> Setting:
     """A recipe of TRL as a setting."""
-    return frameworks.read_recipe(build_recipe({**BASE, **config}, Options("trl", processes=8))).setting
+    return read_recipe(build_recipe({**BASE, **config}, Options("trl", processes=8))).setting
 
 
 @pytest.mark.parametrize("target", CASES)
@@ -100,12 +100,12 @@ def test_our_own_groups_get_them_all() -> None:
 def test_what_our_own_groups_do_not_hold_is_listed(name: str, config: dict[str, Any], lost: str) -> None:
     """By the field or its key."""
     recipe = build_recipe(config, Options(name, processes=8))
-    assert lost in " ".join(translate_own(frameworks.read_recipe(recipe).setting, "grposweep", recipe).losses)
+    assert lost in " ".join(translate_own(read_recipe(recipe).setting, "grposweep", recipe).losses)
 
 
 def test_our_own_groups_have_checkpointing_and_sharding() -> None:
     """As the recipe says."""
     recipe = build_recipe({"actor.gradient_checkpointing_enable": True, "ds.zero_stage": 3}, Options("openrlhf"))
-    done = translate_own(frameworks.read_recipe(recipe).setting, "grposweep", recipe)
+    done = translate_own(read_recipe(recipe).setting, "grposweep", recipe)
     study = yaml.safe_load(done.files["sweeps/translated.yaml"])
     assert (study["model"]["gradient_checkpointing"], study["trainer"]["sharding"]) == (True, "zero3")

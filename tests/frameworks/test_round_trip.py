@@ -11,13 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe import frameworks, planning
-from grporecipe.frameworks import FRAMEWORKS
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.easyr1 import CHOICES
-from grporecipe.frameworks.parsing.load import Options, build_recipe, parse_recipe
 from grporecipe.frameworks.verl.keys import SINCE
-from grporecipe.recipe import KeySpec, Recipe
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS, known_keys
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, build_recipe, parse_recipe
 from grporecipe.translate import Translation, translate
 from support import known_recipes
 
@@ -107,7 +108,7 @@ def options(name: str) -> Options:
 
 def read(recipe: Recipe) -> Setting:
     """Its setting."""
-    return frameworks.read_recipe(recipe).setting
+    return read_recipe(recipe).setting
 
 
 def translated(recipe: Recipe, target: str) -> Translation:
@@ -126,7 +127,7 @@ def silent_keys(recipe: Recipe, keys: Iterable[str], target: str) -> list[str]:
 
     A key that states a default of its own framework or of the other one needs no word, nor one that is written anyway.
     """
-    done, found, takes = translated(recipe, target), [], frameworks.known_keys(recipe)
+    done, found, takes = translated(recipe, target), [], known_keys(recipe)
     text = yaml.safe_load(next(iter(done.files.values())))
     empty = read(build_recipe(BASE[target], options(target)))
     for key in keys:

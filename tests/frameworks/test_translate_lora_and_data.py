@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from grporecipe import frameworks
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipe, parse_recipe
-from grporecipe.frameworks.parsing.yaml_text import flatten
-from grporecipe.setting import Setting
+from grporecipe.fields.recipes import read_recipe, write_recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import Setting
+from grporecipe.model.values import flatten
+from grporecipe.reading.load import Options, build_recipe, load_recipe, parse_recipe
 from grporecipe.translate import read_back, translate, translate_file
 from grposweep.config.compose import to_experiment
 from grposweep.config.from_setting import native_keys
@@ -30,7 +30,7 @@ LISTED = "not translated, so set it yourself if you need it: "
 
 def read(config: dict[str, Any], name: str = "trl") -> Setting:
     """Return a recipe as a setting."""
-    return frameworks.read_recipe(build_recipe({**BASE, **config}, Options(name, processes=8))).setting
+    return read_recipe(build_recipe({**BASE, **config}, Options(name, processes=8))).setting
 
 
 @pytest.mark.parametrize("target", FRAMEWORKS)
@@ -48,7 +48,7 @@ def test_adapters_are_the_same_in_every_framework(
     s = read(
         {"use_peft": True, "lora_r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "lora_target_modules": modules}
     )
-    written = frameworks.write_recipe(s, target)
+    written = write_recipe(s, target)
     after = read_back(written, target, s)
     assert [getattr(after, name) for name in LORA] == [True, rank, alpha, tuple(modules)]
     assert after.lora_dropout == dropout or any(loss.startswith("lora_dropout=") for loss in written.losses)
@@ -58,8 +58,8 @@ def test_a_recipe_without_adapters_gets_none() -> None:
     """Their defaults differ, and mean nothing without LoRA."""
     for source, target in permutations(FRAMEWORKS, 2):
         config: dict[str, Any] = {"rlhf_type": "grpo", "tuner_type": "full"} if source == "ms-swift" else {}
-        s = frameworks.read_recipe(build_recipe(config, Options(source, processes=8))).setting
-        assert not read_back(frameworks.write_recipe(s, target), target, s).lora
+        s = read_recipe(build_recipe(config, Options(source, processes=8))).setting
+        assert not read_back(write_recipe(s, target), target, s).lora
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_recipe_without_adapters_gets_none() -> None:
 def test_held_out_data_keep_their_name(target: str, key: str) -> None:
     """A path or a name on the hub, where both frameworks name such data apart."""
     s = Setting(processes=8, dataset_name="train.parquet", eval_dataset_name="test.parquet")
-    text = frameworks.write_recipe(s, target).recipe
+    text = write_recipe(s, target).recipe
     assert (
         "test.parquet" in text[text.index(key) :].partition("\n")[0] + text[text.index(key) :].partition("\n")[2][:20]
     )
@@ -78,7 +78,7 @@ def test_several_data_sets_are_listed_and_not_written_as_one_name() -> None:
     """A setting holds one."""
     script = "python3 -m verl.trainer.main_ppo data.train_files=[a.parquet,b.parquet] algorithm.adv_estimator=grpo\n"
     recipe = parse_recipe(Path("run.sh"), script, Options(processes=8))
-    done = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
+    done = translate(read_recipe(recipe).setting, "trl", recipe)
     assert "dataset_name" not in yaml.safe_load(next(iter(done.files.values())))
     assert any(loss.startswith(LISTED) and "a.parquet" in loss for loss in done.losses)
 
@@ -95,7 +95,7 @@ OWN = {
 def test_keys_without_a_counterpart_are_listed() -> None:
     """By name and value, once; a key at its default says nothing."""
     recipe = build_recipe({**BASE, **OWN, "seed": 42, "temperature": 1.0}, Options("trl", processes=8))
-    done = translate(frameworks.read_recipe(recipe).setting, "verl", recipe)
+    done = translate(read_recipe(recipe).setting, "verl", recipe)
     listed = next(loss for loss in done.losses if loss.startswith(LISTED))
     assert {word.partition("=")[0] for word in listed.removeprefix(LISTED).split(", ")} == OWN.keys()
 
@@ -103,7 +103,7 @@ def test_keys_without_a_counterpart_are_listed() -> None:
 def test_a_framework_on_trl_takes_them_as_they_are() -> None:
     """Open-R1 has them all under the same names."""
     recipe = build_recipe({**BASE, **OWN, "dtype": "bfloat16"}, Options("trl", processes=8))
-    done = translate(frameworks.read_recipe(recipe).setting, "open-r1", recipe)
+    done = translate(read_recipe(recipe).setting, "open-r1", recipe)
     written = yaml.safe_load(next(iter(done.files.values())))
     assert {name: written.get(name) for name in OWN} == OWN
     assert written["torch_dtype"] == "bfloat16"
@@ -121,7 +121,7 @@ def test_the_lowest_rate_of_a_cosine_is_kept(target: str, wanted: dict[str, Any]
     """TRL has it in a mapping, others under a key of its own."""
     rate = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}
     recipe = build_recipe({**BASE, **rate}, Options("trl", processes=8))
-    done = translate(frameworks.read_recipe(recipe).setting, target, recipe)
+    done = translate(read_recipe(recipe).setting, target, recipe)
     written = flatten(yaml.safe_load(next(iter(done.files.values()))))
     assert {key: written.get(key) for key in wanted} == wanted
     assert not any("lr_scheduler" in loss for loss in done.losses)
@@ -141,7 +141,7 @@ def test_the_other_launches_of_a_script_are_mentioned(tmp_path: Path, capsys: py
 def test_ms_swift_takes_the_keys_of_transformers() -> None:
     """Others of TRL mean something else there, or have another name: they are listed."""
     recipe = build_recipe({**BASE, **OWN}, Options("trl", processes=8))
-    done = translate(frameworks.read_recipe(recipe).setting, "ms-swift", recipe)
+    done = translate(read_recipe(recipe).setting, "ms-swift", recipe)
     written = yaml.safe_load(next(iter(done.files.values())))
     assert (written["output_dir"], written["bf16"], "reward_funcs" in written) == ("out", False, False)
     listed = next(loss for loss in done.losses if loss.startswith(LISTED))
@@ -185,7 +185,7 @@ def test_what_ms_swift_says_in_its_own_form_is_translated_or_named() -> None:
     older = {"train_type" if key == "tuner_type" else key: value for key, value in said.items()}
     for config, version in ((said, (4, 0, 4)), (older, (3, 12, 0))):
         recipe = build_recipe({**config, "rlhf_type": "grpo"}, Options("ms-swift", version, processes=8))
-        found = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
+        found = translate(read_recipe(recipe).setting, "trl", recipe)
         (listed,) = [line for line in found.losses if line.startswith(LISTED)]
         assert listed == f"{LISTED}dataset=hf::AI/math:en#1000, val_dataset=AI/math#50"
         written = yaml.safe_load(next(iter(found.files.values())))
@@ -196,7 +196,7 @@ def test_what_ms_swift_says_in_its_own_form_is_translated_or_named() -> None:
 def lines_of(framework: str, target: str, config: dict[str, Any]) -> tuple[str, str]:
     """What a translation writes, and its list of losses."""
     recipe = build_recipe(config, Options(framework, processes=8))
-    found = translate(frameworks.read_recipe(recipe).setting, target, recipe)
+    found = translate(read_recipe(recipe).setting, target, recipe)
     return next(iter(found.files.values())), "\n".join(found.losses)
 
 
@@ -233,7 +233,7 @@ def test_a_path_of_the_shell_stays_as_it_is_written(tmp_path: Path) -> None:
     keys = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=5 trainer.n_gpus_per_node=8"
     script.write_text(f"python3 -m verl.trainer.main_ppo {keys} data.train_files=$HOME/data/a.parquet\n")
     recipe = load_recipe(script, Options("auto", processes=8))
-    found = translate(frameworks.read_recipe(recipe).setting, "trl", recipe)
+    found = translate(read_recipe(recipe).setting, "trl", recipe)
     text = next(iter(found.files.values()))
     assert "dataset_name: $HOME/data/a.parquet" in text
     assert "data.train_files=$HOME/data/a.parquet: written as it is" in "\n".join(found.losses)

@@ -10,7 +10,7 @@ import pytest
 
 from grporecipe.frameworks.trl.keys import parse_version, releases
 from grporecipe.frameworks.trl.recipe_rules import fate
-from grporecipe.recipe import KeySpec, LaunchContext, LaunchedCode, Recipe
+from grporecipe.model.recipe import KeySpec, LaunchContext, LaunchedCode, Recipe
 
 LINES = Path(__file__).with_name("trl_parser_verdicts.jsonl").read_text(encoding="utf-8").splitlines()
 OWN = LaunchedCode("train.py", {"beta": KeySpec("float", 0.0)}, other_keys="stop")

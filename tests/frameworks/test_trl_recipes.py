@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks import ParsedRecipe, detect_framework, read_recipe, spell_keys
-from grporecipe.frameworks.parsing.yaml_text import convert, parse_yaml
+from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.frameworks.trl import keys
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Setting
+from grporecipe.model.framework import ParsedRecipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
+from grporecipe.model.values import convert
+from grporecipe.reading.detect import detect_framework
+from grporecipe.reading.yaml_text import parse_yaml
 
 
 def reading(config: dict[str, Any], version: str = "1.16", framework: str = "trl", **more: Any) -> ParsedRecipe:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from grporecipe.frameworks import FRAMEWORKS, read_recipe
-from grporecipe.frameworks.parsing.load import Options, build_recipe, load_recipes
-from grporecipe.frameworks.reading import release_defaults
+from grporecipe.fields.reading import release_defaults
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.linting.output import describe_version
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.reading.load import Options, build_recipe, load_recipes
 from grporecipe.translate import translate
 
 SCRIPT = """

@@ -11,18 +11,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from grporecipe import frameworks
 from grporecipe.errors import UserError
-from grporecipe.frameworks.base import KeyTable, parse_release
-from grporecipe.frameworks.parsing.load import Options, load_recipe
-from grporecipe.frameworks.parsing.yaml_text import flatten, parse_override
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import refusals, spec_of
 from grporecipe.frameworks.verl.source import Composer, read_source
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.linting.output import Diagnostic
-from grporecipe.recipe import LaunchContext, Recipe, VersionSource
-from grporecipe.setting import Version
+from grporecipe.model.recipe import LaunchContext, Recipe, VersionSource
+from grporecipe.model.releases import KeyTable, parse_release
+from grporecipe.model.setting import Version
+from grporecipe.model.values import flatten
+from grporecipe.reading.load import Options, load_recipe
+from grporecipe.reading.yaml_text import parse_override
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 RECIPE = {
@@ -83,8 +84,8 @@ def test_every_release_and_engine_is_known() -> None:
 def test_before_0_4_kl_is_in_the_reward_if_it_is_not_in_the_loss() -> None:
     """``algorithm.use_kl_in_reward`` came with 0.4; before, its coefficient is read and the loss's is not."""
     config = {**RECIPE, "algorithm.kl_ctrl.kl_coef": 0.001, f"{ACTOR}.kl_loss_coef": 0.01}
-    assert frameworks.read_recipe(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
-    assert frameworks.read_recipe(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
+    assert read_recipe(recipe_of(config, (0, 3, 0))).setting.kl_placement == "reward"
+    assert read_recipe(recipe_of(config, (0, 4, 0))).setting.kl_placement == "none"
     assert judge(config, (0, 3, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)
     assert judge(config, (0, 4, 0))["GK310"].keys == (f"{ACTOR}.kl_loss_coef",)  # the other is the default
 
@@ -119,7 +120,7 @@ def test_groups_of_n_agent_are_no_lone_completions() -> None:
     config = {**RECIPE, f"{ROLLOUT}.n": 1, f"{ROLLOUT}.n_agent": 8}
     assert "GB302" not in judge(config, (0, 2, 0), vendored=known)
     assert "GB302" in judge({**config, f"{ROLLOUT}.n_agent": 1}, (0, 2, 0), vendored=known)
-    setting = frameworks.read_recipe(recipe_of(config, (0, 2, 0), vendored=known)).setting
+    setting = read_recipe(recipe_of(config, (0, 2, 0), vendored=known)).setting
     assert (setting.num_generations, setting.prompts_per_step) == (8, 4)
 
 

@@ -8,12 +8,12 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grporecipe import planning
-from grporecipe.frameworks import FRAMEWORKS, read_recipe, write_recipe
-from grporecipe.frameworks.base import TranslatedRecipe
-from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
+from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.linting.linter import LintResult, build_plan, lint_recipe
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS, TranslatedRecipe
+from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, load_recipe, parse_recipe
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")

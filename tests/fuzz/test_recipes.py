@@ -7,9 +7,9 @@ from time import process_time
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options
 from grporecipe.linting.command import LintOptions, lint_files, lint_lines
 from grporecipe.linting.linter import select_rules
+from grporecipe.reading.load import Options
 
 from .damage import LENGTHS, changed_object, damaged, try_all
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe.frameworks import FRAMEWORKS, easyr1, openrlhf
-from grporecipe.frameworks.parsing.load import Options
+from grporecipe.frameworks import easyr1, openrlhf
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.linting.command import lint_lines
 from grporecipe.linting.linter import select_rules
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.reading.load import Options
 from support import examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.apply_fixes import edit, fix_file, render_value
 from grporecipe.linting.linter import Diagnostic, LintResult, lint_recipe, select_rules
+from grporecipe.reading.load import Options, load_recipe
 from support import Ended, examples
 
 Lint = Callable[..., Ended]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options
 from grporecipe.linting.command import LintOptions, find_targets, lint_files
 from grporecipe.linting.linter import select_rules
+from grporecipe.reading.load import Options
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.parsing.load import Options
+from grporecipe.reading.load import Options
 from grposweep.cli.plan import show_fit
 from support import Ended
 

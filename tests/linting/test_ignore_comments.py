@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import JudgedText, judge_text, select_rules
+from grporecipe.reading.load import Options
 from grposweep.cli.recipes import lint
 
 Write = Callable[..., Path]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe.frameworks.parsing.load import Options
 from grporecipe.frameworks.trl import recipes as trl
 from grporecipe.frameworks.trl.keys import parse_version, table
 from grporecipe.linting.command import lint_lines
 from grporecipe.linting.linter import EVERYTHING, RuleSelection, select_rules
+from grporecipe.reading.load import Options
 from support import examples, known_recipes
 
 

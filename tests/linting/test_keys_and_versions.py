@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.frameworks.trl.recipe_rules import CHOICES
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
-from grporecipe.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
+from grporecipe.model.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
+from grporecipe.reading.load import Options, load_recipe
 
 GV = select_rules(["GV"])
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options, parse_recipe
 from grporecipe.linting.linter import LintResult, lint_recipe
 from grporecipe.linting.output import render_fix
+from grporecipe.reading.load import Options, parse_recipe
 from grposweep import lint
 from support import grposweep
 

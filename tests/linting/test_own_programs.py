@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import NotARecipe
-from grporecipe.frameworks.parsing.load import Options, load_recipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
+from grporecipe.reading.load import Options, load_recipe
 
 LAUNCH = "export CUDA_VISIBLE_DEVICES=0,1\npython train.py --num_generations 8 --beta 0.1\n"
 OWN = "import argparse\nimport torch\nfrom training import GRPOTrainer\nargparse.ArgumentParser().parse_args()\n"

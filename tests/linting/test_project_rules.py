@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.parsing.load import Options, load_recipes
 from grporecipe.linting.linter import lint_recipe, select_for, select_rules
+from grporecipe.reading.load import Options, load_recipes
 from grposweep.cli.recipes import lint
 
 Write = Callable[..., Path]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import EVERYTHING
+from grporecipe.reading.load import Options
 
 VERSION = {"version": (1, 16, 0)}
 CALL = "from trl import GRPOConfig\nc = GRPOConfig(\n    torch_dtype='bfloat16',\n    max_steps=100,\n)\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe import planning
 from grporecipe.linting import rule_docs as document
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 from grporecipe.rules import rollout_batch
-from grporecipe.setting import Setting
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
 

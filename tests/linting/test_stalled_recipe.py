@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from grporecipe.frameworks.parsing.load import Options, build_recipe
 from grporecipe.linting.linter import Diagnostic, lint_recipe
+from grporecipe.reading.load import Options, build_recipe
 
 ACTOR = "actor_rollout_ref.actor"
 EASYR1: dict[str, Any] = {

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from grporecipe import frameworks
-from grporecipe.architecture import Architecture
 from grporecipe.errors import UserError
-from grporecipe.frameworks.memory import describe
+from grporecipe.fields.memory import describe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.memory.catalog import find_model, known_models, memory_of
 from grporecipe.memory.estimate import (
     ASLEEP,
@@ -22,8 +21,9 @@ from grporecipe.memory.estimate import (
     memory_gib,
 )
 from grporecipe.memory.fit import fit, fit_gpus
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Setting
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
 from grposweep.report.plan import memory_bars
 
 MODELS = known_models()
@@ -44,7 +44,7 @@ def memory(**fields: Any) -> Memory:
 def described(config: dict[str, Any], version: tuple[int, int, int] = (1, 16, 0), framework: str = "trl") -> Setting:
     """What a recipe's keys say of memory."""
     recipe = Recipe(framework, version, config)
-    return describe(recipe, frameworks.read_recipe(recipe).setting)
+    return describe(recipe, read_recipe(recipe).setting)
 
 
 def test_a_shape_counts_the_published_parameters() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from grporecipe import frameworks
 from grporecipe.errors import UserError
-from grporecipe.frameworks.memory import describe
-from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.fields.memory import describe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.host import find_host_memory
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, load_recipes
 from grposweep.cli.plan import show_fit
 
 ACTOR = "actor_rollout_ref.actor"
@@ -40,7 +40,7 @@ def setting(tmp_path: Path, config: dict[str, Any], **options: Any) -> Setting:
     path = tmp_path / "recipe.yaml"
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
     (recipe,) = load_recipes(path, Options(**options))
-    return describe(recipe, frameworks.read_recipe(recipe).setting).replace({"gpu_memory_gib": 80.0})
+    return describe(recipe, read_recipe(recipe).setting).replace({"gpu_memory_gib": 80.0})
 
 
 def memory(s: Setting) -> Memory:

@@ -14,7 +14,7 @@ import gpu_point
 from gpu_grid import Outcome, compare, estimate_gib, expected_seconds, grid, read_outcome, read_outcomes, row
 from gpu_point import Point
 
-from grporecipe.architecture import Architecture
+from grporecipe.model.architecture import Architecture
 
 POINT = Point("qwen2.5-0.5b", 8, 256, checkpoints=True, lora=False, kl=False)
 H200 = 140.4

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from grporecipe.check import check
 from grporecipe.memory.catalog import find_model
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check
 
 COLOCATED = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.3}
 SERVED = {"use_vllm": True, "vllm_mode": "server"}

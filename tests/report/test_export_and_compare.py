@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from grporecipe import frameworks
-from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.reading.load import Options, load_recipe
 from grporecipe.translate import differences
 from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import read_setting
@@ -125,7 +125,7 @@ def test_the_winner_is_a_recipe_that_reads_back_to_the_same_setting(
     assert best is not None
     setting = read_setting(load_experiment(best.path / "config.yaml"))
     assert "# Not in it: the model (here the tiny one" in file.read_text()
-    again = frameworks.read_recipe(load_recipe(file, Options(target, None, 1))).setting
+    again = read_recipe(load_recipe(file, Options(target, None, 1))).setting
     assert list(differences(setting, again)) == []
 
 

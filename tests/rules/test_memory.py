@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grporecipe.architecture import Architecture
-from grporecipe.check import Problem, check, errors
-from grporecipe.fixes import find_fixes
 from grporecipe.memory.estimate import GIB, estimate
-from grporecipe.planning import realise
-from grporecipe.setting import Setting
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.planning import realise
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import Problem, check, errors
+from grporecipe.rules.fixes import find_fixes
 from grposweep.config.fields import KEYS
 
 SMALL = Architecture(24, 896, 4864, 14, 2, 64, 151_936, True, "qwen2", 494_032_768)  # Qwen2.5-0.5B

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from drawn import NAMES, draw_settings
-from grporecipe.architecture import Architecture
-from grporecipe.check import REGISTRY, Problem, check, errors
-from grporecipe.fixes import find_fixes, render_problem
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.setting import TRL_FRAMEWORK, Runtime, Setting
 from grporecipe.rules import registry as registry_module
-from grporecipe.setting import TRL_FRAMEWORK, Runtime, Setting
+from grporecipe.rules.check import REGISTRY, Problem, check, errors
+from grporecipe.rules.fixes import find_fixes, render_problem
 from grposweep.config.fields import KEYS
 from support import examples
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from grporecipe.check import REGISTRY
-from grporecipe.frameworks.parsing.load import Options, build_recipe
 from grporecipe.linting.linter import lint_recipe
+from grporecipe.model.setting import TRL
+from grporecipe.reading.load import Options, build_recipe
+from grporecipe.rules.check import REGISTRY
 from grporecipe.rules.loss import MISMATCH, weight_left
-from grporecipe.setting import TRL
 from real_trl import CHECKED, ask_configs, compare, draw_arguments, draw_setting, fixed
 
 ASKED = int(os.environ.get("GRPOSWEEP_ASKED_SETTINGS", "1500"))  # `make thorough`: 5,000
@@ -46,7 +46,7 @@ def test_transformers_refuses_the_arguments_that_lint_refuses_and_takes_the_rest
 
 def test_the_drawn_settings_break_every_rule_that_trl_checks() -> None:
     """Otherwise agreement would say little; each has settings with a fix that are asked about as well."""
-    from grporecipe.check import check, errors
+    from grporecipe.rules.check import check, errors
 
     random = Random(0)
     settings = [draw_setting(random, TRL) for _ in range(2000)]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from grporecipe.check import RECIPE_RULES, REGISTRY
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import Options, build_recipe
 from grporecipe.linting.linter import LintResult, changed, lint_recipe
-from grporecipe.recipe import LaunchContext, Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import LaunchContext, Recipe
+from grporecipe.reading.load import Options, build_recipe
+from grporecipe.rules.check import RECIPE_RULES, REGISTRY
 
 IN_PROMPTS = sorted(
     name for name, known in FRAMEWORKS.items() if known.is_dotted

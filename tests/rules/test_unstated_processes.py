@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drawn import draw_settings
-from grporecipe.check import REGISTRY, check, errors
-from grporecipe.fixes import find_fixes
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import REGISTRY, check, errors
+from grporecipe.rules.fixes import find_fixes
 from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts, divisors, members, multiples, only, up_to
 from grporecipe.rules.registry import by_trial
-from grporecipe.setting import Setting
 
 UNSTATED = Setting(processes=None, num_generations=8, evaluates=False, max_steps=10)
 COUNTING = [rule for _, rule in sorted(REGISTRY.items()) if rule.counts is not None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from grporecipe.check import check, errors
 from grporecipe.errors import UserError
+from grporecipe.rules.check import check, errors
 from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.identity import experiment_id, prepared_key, screen_key
 from grposweep.config.points import Points

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from grporecipe.check import check, errors
 from grporecipe.errors import UserError
+from grporecipe.rules.check import check, errors
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
 from grposweep.search.grid import evaluate_grid

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from grporecipe.frameworks.trl.keys import known
-from grporecipe.setting import TRL
+from grporecipe.model.setting import TRL
 from grporecipe.translate import translate
 from grposweep.config.from_setting import native_keys
 from grposweep.config.to_setting import read_setting

@@ -2,8 +2,8 @@
 
 import pytest
 
-from grporecipe.planning import boundary_steps
-from grporecipe.setting import Setting
+from grporecipe.model.planning import boundary_steps
+from grporecipe.model.setting import Setting
 from grposweep.train.records import build_rollout_schedule
 
 

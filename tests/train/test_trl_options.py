@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trl import GRPOConfig
 
-from grporecipe.setting import UNSET
+from grporecipe.model.setting import UNSET
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
 from grposweep.train.trl_config import build_config, grpo_arguments

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.setting import TRL
+from grporecipe.model.setting import TRL
 from in_process import sweeps_in
 from support import PROJECT, environment
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from grporecipe import guards
+from grporecipe.diagnose import guards
 from grporecipe.diagnose.evidence import Evidence
 from grporecipe.diagnose.log import Log
 

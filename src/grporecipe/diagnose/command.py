@@ -16,8 +16,8 @@ from grporecipe.diagnose.checks import Level
 from grporecipe.diagnose.findings import NAMES_TO_FAIL, SETTINGS, Diagnosis, Finding, diagnose
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.frameworks import read_recipe, spell_keys
-from grporecipe.frameworks.parsing.load import Options, load_recipe
+from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.reading.load import Options, load_recipe
 from grporecipe.terminal import label_text, redraws
 
 STYLES = {Level.PROBLEM: "bold red", Level.WARNING: "bold yellow", Level.NOTE: "bold"}

@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median, stdev
 
+from grporecipe.diagnose.guards import Curve, State, has_risen
 from grporecipe.diagnose.log import Log
-from grporecipe.guards import Curve, State, has_risen
 
 WINDOWS = 10  # of a log without evaluations
 FEWEST_IN_WINDOW = 3  # logged steps

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from grporecipe import guards
-from grporecipe.diagnose import checks
+from grporecipe.diagnose import checks, guards
 from grporecipe.diagnose.checks import SOME_ROWS, Level, Sign
 from grporecipe.diagnose.evidence import Evidence
 from grporecipe.diagnose.log import Log

@@ -10,10 +10,10 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.files import write_text
-from grporecipe.frameworks.parsing.load import PYTHON, SHELLS, Options, load_text
-from grporecipe.frameworks.parsing.version_source import Judged
-from grporecipe.frameworks.parsing.yaml_text import parse_nested, parse_yaml
 from grporecipe.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
+from grporecipe.project.versions import Judged
+from grporecipe.reading.load import PYTHON, SHELLS, Options, load_text
+from grporecipe.reading.yaml_text import parse_nested, parse_yaml
 from grporecipe.redaction import masked
 
 MOST_ROUNDS = 50  # each round fixes one problem
@@ -88,7 +88,7 @@ def _all_fixes(judged: JudgedText, unsafe: bool) -> Iterator[tuple[int, Diagnost
 def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[str, Any]) -> str | None:
     """Return the text after changing one of its recipes; None if more than these keys would change."""
     if path.suffix in PYTHON:
-        from grporecipe.frameworks.parsing.python_edit import edit_call  # few files are Python
+        from grporecipe.reading.python.edit import edit_call  # few files are Python
 
         return edit_call(path, judged.text, number, change)
     return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")

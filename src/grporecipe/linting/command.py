@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
-from grporecipe.frameworks.parsing.load import SHELLS
-from grporecipe.frameworks.parsing.repository import find_root
-from grporecipe.frameworks.signs import GROUPS
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
 from grporecipe.linting.linter import Diagnostic, RuleSelection, judge_text, lint_recipe
 from grporecipe.memory.catalog import memory_of
-from grporecipe.recipe import Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe
+from grporecipe.project.repository import find_root
+from grporecipe.reading.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
+from grporecipe.reading.load import SHELLS
+from grporecipe.reading.signs import GROUPS
 from grporecipe.terminal import one_line
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from grporecipe import __version__
-from grporecipe.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, fixable, place_of, render_fix, writable
-from grporecipe.recipe import Recipe
+from grporecipe.model.recipe import Recipe
 from grporecipe.redaction import redact
+from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.terminal import one_line
 
 HOME = "https://github.com/grposweep/grposweep"

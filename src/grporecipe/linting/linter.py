@@ -11,18 +11,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grporecipe import frameworks, planning
-from grporecipe.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
 from grporecipe.errors import BadSettings, UserError
-from grporecipe.fixes import find_fixes
-from grporecipe.frameworks import ParsedRecipe, key_rules
-from grporecipe.frameworks.base import text
-from grporecipe.frameworks.parsing.load import Options, parse_recipes, shown_text
-from grporecipe.frameworks.parsing.project import settings_for
-from grporecipe.frameworks.parsing.repository import is_overridden
-from grporecipe.recipe import Recipe
+from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import text
+from grporecipe.model.setting import Setting, Version
+from grporecipe.project.repository import is_overridden
+from grporecipe.project.settings import settings_for
+from grporecipe.reading.load import Options, parse_recipes, shown_text
+from grporecipe.rules.check import RECIPE_RULES, REGISTRY, Problem, RecipeRule, check, recipe_rules
+from grporecipe.rules.fixes import find_fixes
+from grporecipe.rules.keys import OF_DEFAULTS, accepting_releases, find_violations, older_releases, release_without
 from grporecipe.rules.registry import Change, Severity, Violation
-from grporecipe.setting import Setting, Version
 
 SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
                    "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
@@ -108,7 +110,7 @@ EVERYTHING = RuleSelection()
 
 def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
     """Return every problem of a recipe, by line, then code."""
-    reading = frameworks.read_recipe(recipe)
+    reading = read_recipe(recipe)
     setting = reading.setting
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
@@ -118,9 +120,9 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
-            broken = [found for found in key_rules.find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
+            broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
-    if recipe.launch is None and recipe.file is not None and frameworks.FRAMEWORKS[recipe.framework].is_dotted:
+    if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
         diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
@@ -157,7 +159,7 @@ def _of_setting(
     fixes: list[Fix] = []
 
     def native(change: Change) -> dict[str, Any] | None:
-        return frameworks.spell_keys(dict(change), recipe, setting)
+        return spell_keys(dict(change), recipe, setting)
 
     solved = find_fixes(setting, problem, selection.ignore, lambda change: bool(native(change))) if with_fixes else ()
     for fix in solved:
@@ -170,9 +172,9 @@ def _of_setting(
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
     line = next((setting.lines[name] for name in fields if name in setting.lines), None)
     message = _message(problem.broken, bool(fixes)) + _where(recipe, keys, line)
-    others = key_rules.accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
+    others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
-        is_guess = problem.code in key_rules.OF_DEFAULTS and not recipe.version_source.known
+        is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
         return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
     severity: Severity = "warning" if problem.severity == "error" else "note"
     unsafe = tuple(replace(fix, safe=False) for fix in fixes)
@@ -191,7 +193,7 @@ def _of_recipe(
         line = recipe.launch.cut_line
     message = _message(broken, bool(fixes)) + _where(recipe, broken.fields, line)
     severity = broken.severity or rule.severity
-    other = key_rules.release_without(recipe, rule, broken) if severity == "error" else None
+    other = release_without(recipe, rule, broken) if severity == "error" else None
     if other is not None:
         severity, message = "warning", message + _guess(recipe, [other])
     return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]))
@@ -206,8 +208,8 @@ def _guess(recipe: Recipe, others: Sequence[Version]) -> str:
 def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) -> Iterator[Diagnostic]:
     """Yield what older releases of a required range refuse and the judged one takes, as notes."""
     refusing: dict[str, list[tuple[Version, Problem, Setting]]] = {}
-    for release in key_rules.older_releases(recipe):
-        reading = frameworks.read_recipe(replace(recipe, version=release))
+    for release in older_releases(recipe):
+        reading = read_recipe(replace(recipe, version=release))
         for problem in _problems(reading, selection, _is_part(recipe)):
             if problem.severity == "error" and problem.code not in known and "version" in problem.rule.reads:
                 refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
@@ -215,7 +217,7 @@ def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) 
         newest, problem, setting = found[-1]
         shown = _of_setting(replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False)
         span = text(newest) if len(found) == 1 else f"{text(found[0][0])} to {text(newest)}"
-        trainer = frameworks.FRAMEWORKS[recipe.framework].traits.display_name
+        trainer = FRAMEWORKS[recipe.framework].traits.display_name
         why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
         yield replace(shown, severity="note", message=_message(problem.broken, has_repairs=False) + why)
 
@@ -228,7 +230,7 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
 
 def _is_part(recipe: Recipe) -> bool:
     """Return whether a Hydra configuration completes it that is not known: a file, or a launch of a program of its own."""
-    framework = frameworks.FRAMEWORKS[recipe.framework]
+    framework = FRAMEWORKS[recipe.framework]
     if recipe.launch is not None:
         is_open = not recipe.base or "defaults" in recipe.config or recipe.config.keys() <= recipe.lines.keys()
         return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
@@ -237,7 +239,7 @@ def _is_part(recipe: Recipe) -> bool:
 
 def _holds_defaults(recipe: Recipe) -> bool:
     """Return whether it is a program's own default configuration. Only its keys are judged: launches set the values."""
-    pattern = frameworks.FRAMEWORKS[recipe.framework].own_configs
+    pattern = FRAMEWORKS[recipe.framework].own_configs
     if pattern is None or recipe.launch is not None or recipe.file is None:
         return False
     return pattern.search(Path(recipe.file).absolute().as_posix()) is not None
@@ -260,7 +262,7 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
     touched = set(change)
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False
-    new = frameworks.read_recipe(after)
+    new = read_recipe(after)
     if new.setting == reading.setting and new.unknown == reading.unknown:
         return True
     before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}

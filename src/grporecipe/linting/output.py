@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from grporecipe.frameworks import FRAMEWORKS, describe_version
-from grporecipe.frameworks.base import text
-from grporecipe.frameworks.parsing.load import shown_text
-from grporecipe.frameworks.parsing.version_source import BY_DEFAULT
 from grporecipe.linting.apply_fixes import FixedFile, render_change, render_value
 from grporecipe.linting.linter import Diagnostic, Fix, LintResult
-from grporecipe.recipe import BY_CALLER, Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import BY_CALLER, Recipe
+from grporecipe.model.releases import text
+from grporecipe.project.versions import BY_DEFAULT, describe_version
+from grporecipe.reading.load import shown_text
 from grporecipe.redaction import masked, redact
 from grporecipe.terminal import one_line
 

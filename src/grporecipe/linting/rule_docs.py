@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from grporecipe.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS
 from grporecipe.linting.linter import select_rules
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import TRL_FAMILY
+from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.rules.registry import FAMILIES
-from grporecipe.setting import TRL_FAMILY
 
 COMMAND, PAGE = "python -m grporecipe.linting.rule_docs", Path("docs/reference/rules.md")
 # Symbols in formulas; case matters.

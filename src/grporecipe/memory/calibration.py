@@ -12,7 +12,7 @@ from typing import Any
 
 from grporecipe.files import append_line, read_lines
 from grporecipe.memory.estimate import GIB, Memory
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 
 SMALLEST, LARGEST = 0.7, 1.5  # bounds of the correction: beyond them the peak measures something else
 VARIABLE = "GRPOSWEEP_MEMORY_FILE"  # the environment variable with the local file; without it sweeps share nothing

@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from grporecipe.architecture import Architecture, read_config
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json
+from grporecipe.model.architecture import Architecture, read_config
 
 GPUS = {
     "T4": 15.0, "V100-16GB": 16.0, "V100": 32.0, "L4": 22.5, "A10": 22.5, "A10G": 22.5,

@@ -19,7 +19,7 @@ from grporecipe.memory.parts import (
     find_states,
     read_need,
 )
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 
 GIB = 2**30
 ENGINE = 1.0 * GIB  # vLLM itself (an assumption): activations of 4,096 tokens, a step's logits, CUDA graphs

@@ -7,8 +7,8 @@ from typing import Any
 
 from grporecipe.memory.catalog import GPUS
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
-from grporecipe.planning import micro_steps_per_generation
-from grporecipe.setting import Setting
+from grporecipe.model.planning import micro_steps_per_generation
+from grporecipe.model.setting import Setting
 
 MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # larger sizes are unrealistic
 SMALLEST_SAVING = 0.05  # GiB

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from grporecipe.memory.estimate import GIB
 from grporecipe.memory.parts import FLOAT, HALF, READS, WEIGHTS_SHARDED, Need, find_states, read_need
-from grporecipe.setting import Setting
+from grporecipe.model.setting import Setting
 
 PROCESS = 4.0 * GIB  # a rank with torch and CUDA's libraries, its tokenizer and data: 3-5 GiB resident
 WORKER = 1.0 * GIB  # of a dataloader; Ray's own processes count as one a rank

@@ -14,9 +14,9 @@ neither (flash_attn flash_attn_interface.py: it saves queries, keys, values, its
 from dataclasses import dataclass
 from math import ceil
 
-from grporecipe.architecture import Architecture
-from grporecipe.planning import micro_steps_per_generation
-from grporecipe.setting import OF_TRL, Runtime, Setting
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.planning import micro_steps_per_generation
+from grporecipe.model.setting import OF_TRL, Runtime, Setting
 
 FLOAT, HALF = 4, 2  # bytes of a float32, and of a bfloat16
 ASSUMED_PROMPT_TOKENS = 512  # if they are not counted

@@ -7,10 +7,10 @@ precision and sharding cost was measured, or read in torch and TRL 1.16.
 
 from math import log
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import EVERY, TRL_FAMILY, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grporecipe.rules.registry import Violation, rule
-from grporecipe.setting import EVERY, TRL_FAMILY, Setting
 
 FEW_PROMPTS = 8  # per step: the batch of the stalled run
 TIMID, TIMID_LORA = 1e-6, 2e-6

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from math import gcd
 from typing import Any
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, divisors, each, every_count, multiples, no_field, up_to
 from grporecipe.rules.registry import Change, F, Severity, Violation, by_trial, rule
-from grporecipe.setting import EVERY, TRL_LIKE, Setting
 
 SIZES = (
     "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",

@@ -6,11 +6,11 @@ Sources: as for GB; the check came with TRL 0.15, was absent in 0.20 and 0.21, a
 from collections.abc import Callable
 from math import gcd
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, no_field
 from grporecipe.rules.registry import Change, F, rule
-from grporecipe.setting import TRL_FAMILY, TRL_LIKE, Setting
 
 READS = (
     "version", "processes", "per_device_eval_batch_size", "num_generations", "num_generations_eval", "evaluates",

@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
+from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
-from grporecipe.setting import Setting
 
 FARTHEST = 1024  # largest distance from a number at which neighbours are searched
 MOST = 24  # neighbours that are verified at most

@@ -7,10 +7,10 @@ trainer/ppo/core_algos.py (kl_penalty), trainer/ppo/utils.py (need_reference_pol
 computed exactly on a categorical policy.
 """
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
 from grporecipe.rules.helpers import unread
 from grporecipe.rules.registry import Violation, rule
-from grporecipe.setting import EVERY, IN_PROMPTS, TRL_LIKE, Setting
 
 SYNC_CHECKED = (0, 28)  # before, SyncRefModelCallback passes over a missing reference silently
 NO_REFERENCE_AT_ZERO = (0, 16)  # before, beta=0 still loads a reference

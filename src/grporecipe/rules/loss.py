@@ -10,11 +10,11 @@ from math import log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import EVERY, TRL_LIKE, Setting, Version
 from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.helpers import each, named, no_field, one_of, unread
 from grporecipe.rules.registry import Change, Violation, rule
-from grporecipe.setting import EVERY, TRL_LIKE, Setting, Version
 
 # Every loss, and the release that added it.
 LOSSES: dict[str, Version] = {

@@ -10,10 +10,10 @@ from grporecipe.memory.catalog import has_bfloat16
 from grporecipe.memory.estimate import ENGINE, GIB, OWN_LENGTH, Memory, estimate, find_engine
 from grporecipe.memory.host import HOST_READS, find_host_memory, loads_on_every_rank
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, FLOAT, READS, find_prompt
-from grporecipe.planning import realise
+from grporecipe.model.planning import realise
+from grporecipe.model.setting import EVERY, Setting
 from grporecipe.rules.helpers import ALL_COUNTS
 from grporecipe.rules.registry import by_trial, rule
-from grporecipe.setting import EVERY, Setting
 
 FEWEST_GENERATIONS = 2
 SEARCHED = (*READS, "gpu_trials", "auto", "framework", "num_generations")

@@ -22,8 +22,9 @@ from functools import cached_property, lru_cache, partial
 from inspect import cleandoc
 from typing import Any, Literal, TypeVar
 
-from grporecipe.recipe import Recipe
-from grporecipe.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
+from grporecipe.model.framework import FRAMEWORK_NAMES
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL_FAMILY, TRL_FRAMEWORK, FrameworkTraits, Setting
 
 Severity = Literal["error", "warning", "note"]  # a note says what was not checked
 Change = dict[str, Any]  # setting field (of a recipe rule: native key) -> new value; None removes it
@@ -42,7 +43,7 @@ FAMILIES = {
     "GV": "keys and versions",
     "GA": "advice",
 }
-# The spelling of titles, which are function names; `spell` adds the names of frameworks.
+# The spelling of titles, which are function names.
 SPELLED = {
     "kl": "KL", "vllm": "vLLM", "gpu": "GPU", "gpus": "GPUs", "grpo": "GRPO", "megatron": "Megatron",
     "held_out": "held-out", "micro_": "micro-", "log_probabilities": "log-probabilities", "well_formed": "well-formed",
@@ -150,8 +151,9 @@ class Documented:
     @property
     def title(self) -> str:
         """Return the name as documents show it."""
-        spelled = rf"(?<![a-z0-9])(?:{'|'.join(SPELLED)})(?=_|$|(?<=_))"
-        return re.sub(spelled, lambda found: SPELLED[found[0]], self.name).replace("_", " ")
+        words = SPELLED | FRAMEWORK_NAMES
+        spelled = rf"(?<![a-z0-9])(?:{'|'.join(words)})(?=_|$|(?<=_))"
+        return re.sub(spelled, lambda found: words[found[0]], self.name).replace("_", " ")
 
     @property
     def explanation(self) -> str:
@@ -283,12 +285,6 @@ def variant(code: str, of: frozenset[str], condition: "Find | RecipeJudge") -> N
 def _own_condition(code: str, framework: FrameworkTraits) -> Any:
     """Return a framework's own condition for a rule, or None."""
     return next((own for of, own in VARIANTS.get(code, ()) if not of.isdisjoint(framework.labels)), None)
-
-
-def spell(framework: FrameworkTraits) -> None:
-    """Register how users spell a framework's name, for the titles of rules."""
-    name, display_name = framework.name, framework.display_name
-    SPELLED[name.replace("-", "_")] = display_name if display_name.lower() == name else name
 
 
 @lru_cache(maxsize=256)

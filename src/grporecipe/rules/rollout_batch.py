@@ -10,11 +10,11 @@ trainer/ppo/v1/trainer_base.py, trainer/ppo/core_algos.py.
 
 from collections.abc import Iterator
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import IN_PROMPTS, Setting
 from grporecipe.rules.batch import COUNTS_SOMETHING, SIZES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, each, multiples, named, near, no_field
 from grporecipe.rules.registry import Change, Violation, rule
-from grporecipe.setting import IN_PROMPTS, Setting
 
 SHARED = ("tensor_parallel_size", "sequence_parallel_size", "context_parallel_size", "pipeline_parallel_size")
 SPLIT = ("processes", *SHARED)

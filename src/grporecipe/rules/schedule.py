@@ -6,11 +6,11 @@ trainer/grpo_config.py.
 
 from math import ceil, gcd, inf
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.batch import COMPLETIONS, LARGE_MODEL, SIZES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, multiples, up_to
 from grporecipe.rules.registry import Violation, by_trial, rule
-from grporecipe.setting import EVERY, TRL_LIKE, Setting
 
 LENGTHS = ("budget_completions", "max_steps", "epochs")
 ROLLOUT = (*SIZES, "unsolved", "num_generations")

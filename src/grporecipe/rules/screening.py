@@ -4,11 +4,11 @@ Source: a group whose rewards are all equal has no advantage, so it adds nothing
 section 3.2). The expected shares of groups are those of `grposweep.screening.signal`.
 """
 
-from grporecipe import planning
+from grporecipe.model import planning
+from grporecipe.model.setting import TRL_FAMILY, Setting
 from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.helpers import each
 from grporecipe.rules.registry import rule
-from grporecipe.setting import TRL_FAMILY, Setting
 
 MOST_DEAD = 0.5  # share of optimizer steps without any group that has a signal
 FEW_LIVE = 0.5  # share of groups

@@ -3,10 +3,10 @@
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
 
+from grporecipe.model.setting import TRL_LIKE, Setting
 from grporecipe.rules.batch import SIZES, whole_groups
 from grporecipe.rules.helpers import ALL_COUNTS, divides_the_processes, each, every_count, multiples, no_field, unread
 from grporecipe.rules.registry import Change, rule
-from grporecipe.setting import TRL_LIKE, Setting
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.parsing.load import Options, load_text
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.command import LintOptions, open_report
 from grporecipe.linting.linter import JudgedText, lint_recipe, select_rules
-from grporecipe.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSource
-from grporecipe.setting import TRL
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSource
+from grporecipe.model.setting import TRL
+from grporecipe.reading.load import Options, load_text
 from grporecipe.terminal import say
 from grposweep.external.ask import Asked, ask
 

@@ -10,21 +10,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from grporecipe import frameworks
-from grporecipe.check import UNSTATED, Problem, check
 from grporecipe.errors import UserError
-from grporecipe.fixes import render_problem
-from grporecipe.frameworks.base import text
-from grporecipe.frameworks.memory import describe
-from grporecipe.frameworks.parsing.load import Options, load_recipes
+from grporecipe.fields.memory import describe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.linting.linter import SIZES, build_plan
 from grporecipe.linting.output import place_of
 from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
 from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grporecipe.memory.host import find_host_memory
-from grporecipe.planning import evaluation_share, total_steps
-from grporecipe.setting import TRL, Setting
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.planning import evaluation_share, total_steps
+from grporecipe.model.releases import text
+from grporecipe.model.setting import TRL, Setting
+from grporecipe.project.versions import describe_version
+from grporecipe.reading.load import Options, load_recipes
+from grporecipe.rules.check import UNSTATED, Problem, check
+from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import say
 from grposweep.cost import HOUR, Rates, find_work
 from grposweep.report.plan import (
@@ -98,7 +100,7 @@ def show_fit(
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
-    if memory is None and frameworks.FRAMEWORKS[setting.framework.name].memory is None:
+    if memory is None and FRAMEWORKS[setting.framework.name].memory is None:
         raise UserError(
             f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Translate it "
             "(grposweep translate --to trl) for an estimate of the same sizes in TRL."
@@ -224,10 +226,10 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
     try:
         recipes = load_recipes(Path(name), options)
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
-        for version in dict.fromkeys(map(frameworks.describe_version, recipes)):
+        for version in dict.fromkeys(map(describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
         return [
-            (f"{name}{place_of(recipe, start)}", describe(recipe, frameworks.read_recipe(recipe).setting))
+            (f"{name}{place_of(recipe, start)}", describe(recipe, read_recipe(recipe).setting))
             for recipe, start in zip(recipes, starts, strict=True)
         ]
     except UserError as error:

@@ -101,8 +101,8 @@ def lint(
 
     Exit code: 0 no errors, 1 errors found (with --diff: something to fix), 2 unusable input.
     """
-    from grporecipe.frameworks.parsing.load import Options
     from grporecipe.linting.linter import select_rules
+    from grporecipe.reading.load import Options
 
     gib = _gpu(gpu, gpu_memory_gib)
     trl = _version(trl_version)
@@ -192,7 +192,7 @@ def plan(
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
-    from grporecipe.frameworks.parsing.load import Options
+    from grporecipe.reading.load import Options
     from grposweep.cli.plan import show_plan, training_processes
 
     ranks = training_processes(processes, gpus, vllm_gpus)
@@ -278,7 +278,7 @@ def fit(
 
     Exit code: 0 it fits or may fit, 1 it fits on none of the GPUs, 2 unusable input.
     """
-    from grporecipe.frameworks.parsing.load import Options
+    from grporecipe.reading.load import Options
     from grposweep.cli.plan import show_fit
 
     options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
@@ -309,7 +309,7 @@ def translate(
 
     Exit code: 0 success, 1 if its plan could not be kept or the recipe has errors, 2 unusable input.
     """
-    from grporecipe.frameworks.parsing.load import Options
+    from grporecipe.reading.load import Options
     from grporecipe.translate import Translator, translate_file
     from grposweep.cli.plan import training_processes
 
@@ -327,7 +327,7 @@ def translate(
 
 def _say_processes(files: Iterable[Path], processes: int | None) -> None:
     """Say that an option takes the place of the number of processes in a recipe."""
-    from grporecipe.frameworks.parsing.load import stated_processes
+    from grporecipe.reading.load import stated_processes
 
     for file in files if processes else ():
         stated = stated_processes(file) if file.is_file() else None
@@ -344,8 +344,8 @@ def _gpu(name: str | None, gib: float | None) -> float | None:
 
 def _version(wanted: str | None) -> str | None:
     """Return the TRL release to judge by. One that is newer than the table is judged as its newest, which is printed."""
-    from grporecipe.frameworks.base import text
     from grporecipe.frameworks.trl.keys import parse_version, releases
+    from grporecipe.model.releases import text
 
     version = None if wanted is None else parse_version(wanted)
     if version is not None and version > releases()[-1]:

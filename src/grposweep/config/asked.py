@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import parse_version
-from grporecipe.recipe import Recipe
-from grporecipe.setting import TRL
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.command import named_files

@@ -7,15 +7,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from grporecipe import frameworks
 from grporecipe.errors import UserError
-from grporecipe.frameworks import FRAMEWORKS, Framework
-from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grporecipe.frameworks.reading import read_rows, values_of
+from grporecipe.fields.reading import read_rows, values_of
+from grporecipe.fields.recipes import read_recipe, write_recipe
+from grporecipe.fields.writing import in_completions
 from grporecipe.frameworks.trl.keys import parse_version
-from grporecipe.frameworks.writing import in_completions
-from grporecipe.recipe import Recipe
-from grporecipe.setting import TRL, Setting, Version
+from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL, Setting, Version
+from grporecipe.reading.load import Options, load_recipe, parse_recipe
 from grposweep.config.asked import asked_recipe, asks, file_stamp
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL, is_opaque
@@ -67,18 +67,18 @@ def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # 
     """Read a recipe under the program's keys; a recipe of another framework is translated."""
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
     refuse_secrets(theirs.config)
-    one, other = (frameworks.FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
+    one, other = (FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
     if one == other or (one.follows_trl and other.follows_trl):
         return load_recipe(path, options)
-    written = frameworks.write_recipe(frameworks.read_recipe(theirs).setting, options.framework)
+    written = write_recipe(read_recipe(theirs).setting, options.framework)
     return parse_recipe(Path(written.file_name), written.recipe, options)
 
 
 @lru_cache(maxsize=16)
 def installed_version(python: str, framework: str) -> Version:
     """Return the TRL that an interpreter would import, for frameworks built on TRL; otherwise the framework's version."""
-    known = frameworks.version_of(framework)
-    if not frameworks.FRAMEWORKS[framework].traits.follows_trl:
+    known = version_of(framework)
+    if not FRAMEWORKS[framework].traits.follows_trl:
         return known
     try:
         asked = [python, "-c", ASKED.format(package="trl")]
@@ -101,7 +101,7 @@ def base_of(trainer: Trainer, processes: int) -> Setting:
     No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown, and all of
     a program of which nothing else is known.
     """
-    parsed = frameworks.read_recipe(load_base(trainer, processes))
+    parsed = read_recipe(load_base(trainer, processes))
     setting, _ = in_completions(parsed.setting)
     if is_opaque(trainer.kind):
         every = frozenset(field.name for field in fields(Setting))

@@ -6,7 +6,7 @@ keys; ``DERIVED`` names these keys.
 
 from collections.abc import Iterator
 
-from grporecipe.setting import UNSET, Setting
+from grporecipe.model.setting import UNSET, Setting
 from grposweep.schema import AUTO_SIZES, keys_of
 
 # The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.

@@ -6,15 +6,15 @@ from typing import Any
 
 import yaml
 
-from grporecipe import frameworks
-from grporecipe.frameworks.lora import PEFT_TARGETS, lora_losses
-from grporecipe.frameworks.reading import release_defaults
+from grporecipe.fields.lora import PEFT_TARGETS, lora_losses
+from grporecipe.fields.reading import release_defaults
+from grporecipe.fields.writing import in_completions
 from grporecipe.frameworks.trl.keys import span
 from grporecipe.frameworks.trl.recipes import NAMES, SAME, fitted
-from grporecipe.frameworks.writing import in_completions
-from grporecipe.planning import save_every, total_steps
-from grporecipe.recipe import Recipe
-from grporecipe.setting import TRL, Setting
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.planning import save_every, total_steps
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import TRL, Setting
 from grporecipe.translate import Translation, find_left_out, find_lost, list_left_out, list_unknown, with_paths
 from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
@@ -49,7 +49,7 @@ def write_own(
     ``types`` are keys of the model, ``trainer`` keys of an asynchronous one.
     """
     sized, undivided = in_completions(s)
-    fits, lost = fitted(frameworks.FRAMEWORKS["trl"], sized, TRL)
+    fits, lost = fitted(FRAMEWORKS["trl"], sized, TRL)
     values = own_values(fits, every=True)
     values["schedule"] |= _frequencies(fits)
     files = {f"{group}/{NAME}.yaml": f"# {WHAT[group]}\n{_yaml(values[group])}" for group in NUMBERS}
@@ -110,7 +110,7 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 
 def _unnamed(s: Setting) -> dict[str, Any]:
     """Return the fields that are set, matter, and have no grposweep key."""
-    default = {**vars(Setting()), **release_defaults(frameworks.FRAMEWORKS["trl"], TRL)}
+    default = {**vars(Setting()), **release_defaults(FRAMEWORKS["trl"], TRL)}
     found = {name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - PLACED - NAMES) if span(name) is not None}
     return {
         name: value
@@ -164,7 +164,7 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
 
 def _held(setting: Setting) -> Setting:
     """Return what grposweep's keys hold of a setting. Counts hold its intervals."""
-    fits, _ = fitted(frameworks.FRAMEWORKS["trl"], in_completions(setting)[0], TRL)
+    fits, _ = fitted(FRAMEWORKS["trl"], in_completions(setting)[0], TRL)
     names = {*KEYS, *ARGS, *PLACED, "lora_targets", "evaluates", "model_name_or_path", "dataset_name"}
     names -= {"minimum_learning_rate_ratio", *({"gradient_checkpointing"} - setting.given)}
     names -= {name for name in names if name.startswith("lora_") and not setting.lora}

@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grporecipe import planning
 from grporecipe.files import file_digest
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.registries import is_asynchronous, is_external

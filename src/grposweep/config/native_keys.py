@@ -13,17 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grporecipe import frameworks
+from grporecipe.fields.recipes import read_recipe, write_recipe
+from grporecipe.fields.writing import in_completions, render_keys
 from grporecipe.files import read_json, write_json, write_text
-from grporecipe.frameworks.base import closest_keys, parse_release, text
-from grporecipe.frameworks.parsing.load import Options, load_recipe, parse_recipe
-from grporecipe.frameworks.parsing.yaml_text import convert
 from grporecipe.frameworks.trl.keys import HABITS, async_keys, known, table
-from grporecipe.frameworks.writing import in_completions, render_keys
-from grporecipe.planning import micro_steps_per_generation
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.planning import micro_steps_per_generation
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import closest_keys, parse_release, text
+from grporecipe.model.setting import TRL, Setting
+from grporecipe.model.values import convert
+from grporecipe.reading.load import Options, load_recipe, parse_recipe
 from grporecipe.rules.helpers import show
-from grporecipe.setting import TRL, Setting
 from grposweep.config.asked import ask_base, asks, own_options
 from grposweep.config.base_recipe import base_of, framework_of, load_base
 from grposweep.config.compose import known_keys, to_experiment
@@ -308,11 +309,11 @@ def point_recipe(
 
 def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """Return a setting under the keys of the base's framework and release."""
-    framework = frameworks.FRAMEWORKS[base.framework]
+    framework = FRAMEWORKS[base.framework]
     named = s.replace({"framework": framework.traits, "version": base.version})
     if framework.native_keys is not None:
         return framework.native_keys(framework, named, base.version)
-    written = frameworks.write_recipe(named, framework.name)
+    written = write_recipe(named, framework.name)
     return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
 
 
@@ -331,7 +332,7 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     """Read the numbers of the recipe in a trial's folder."""
     if is_opaque(experiment.trainer.kind):
         return read_setting(experiment)
-    setting = frameworks.read_recipe(load_trial_recipe(folder, experiment)).setting
+    setting = read_recipe(load_trial_recipe(folder, experiment)).setting
     return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
 
 

@@ -10,12 +10,12 @@ from dataclasses import fields as fields_of
 from math import inf
 from typing import Any, get_args
 
-from grporecipe.architecture import Architecture
+from grporecipe.fields.writing import in_prompts
 from grporecipe.files import parse_json
-from grporecipe.frameworks.writing import in_prompts
 from grporecipe.memory.catalog import find_model, memory_of
-from grporecipe.planning import micro_steps_per_generation, realise
-from grporecipe.setting import OF_TRL, TRL, Runtime, Setting
+from grporecipe.model.architecture import Architecture
+from grporecipe.model.planning import micro_steps_per_generation, realise
+from grporecipe.model.setting import OF_TRL, TRL, Runtime, Setting
 from grposweep.config.base_recipe import base_of, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
 from grposweep.config.identity import screen_key

@@ -540,7 +540,7 @@ def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[
     is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
     if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer):
         return
-    from grporecipe.frameworks.parsing.load import stated_processes  # only a program's recipe needs it
+    from grporecipe.reading.load import stated_processes  # only a program's recipe needs it
 
     if stated := stated_processes(Path(recipe)):
         yield (

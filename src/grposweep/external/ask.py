@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json
-from grporecipe.frameworks.parsing.launch import LaunchParser
+from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.external.environment import SHELL, foreign_path, package_folder
 from grposweep.process import MARK, kill_group, start_guard

@@ -7,11 +7,11 @@ nested); verl 0.9.1 trainer/main_ppo.py (Hydra) and utils/tracking.py (FileLogge
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from grporecipe import frameworks
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.files import finite_or_none, objects
-from grporecipe.frameworks.parsing.load import Options, load_recipe
-from grporecipe.frameworks.parsing.yaml_text import flatten
-from grporecipe.planning import steps_per_rollout
+from grporecipe.model.planning import steps_per_rollout
+from grporecipe.model.values import flatten
+from grporecipe.reading.load import Options, load_recipe
 from grposweep.external import RECIPE, Entry, ExternalProgram, RayCluster, Trial, interpreter
 
 # Either framework's name of the held-out reward, eval_reward in this project.
@@ -70,7 +70,7 @@ class RayLogTail:
     def factor(self) -> float:
         """Optimizer steps per rollout."""
         options = Options(self.trial.trainer.kind, None, self.trial.place.processes)
-        return float(steps_per_rollout(frameworks.read_recipe(load_recipe(self.trial.file, options)).setting))
+        return float(steps_per_rollout(read_recipe(load_recipe(self.trial.file, options)).setting))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
-from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.model.values import flatten
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.completions import first_difference
 from grposweep.report.ranking import is_of_evaluation

@@ -34,7 +34,7 @@ from grposweep.storage.records import as_mapping, read_metrics
 if TYPE_CHECKING:
     import pandas
 
-    from grporecipe.setting import Setting
+    from grporecipe.model.setting import Setting
     from grposweep.schema import Task
 
 ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
@@ -361,8 +361,8 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     """Return a framework's recipe. Comments name what it cannot express."""
     import yaml
 
-    from grporecipe import frameworks
-    from grporecipe.frameworks.parsing.load import Options, load_recipe
+    from grporecipe.fields.recipes import read_recipe
+    from grporecipe.reading.load import Options, load_recipe
     from grporecipe.translate import render, translate
     from grposweep.config.compose import load_experiment
     from grposweep.config.from_setting import native_keys
@@ -383,7 +383,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if is_theirs and path.is_file():
         options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
         recipe = load_recipe(path, options)
-        setting = frameworks.read_recipe(recipe).setting
+        setting = read_recipe(recipe).setting
     translation = translate(setting, form, recipe, native_keys(experiment))
     for text in translation.changed:
         tell(f"not kept: {text}")

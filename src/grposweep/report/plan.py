@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
-from grporecipe import planning
 from grporecipe.memory.estimate import GIB, Memory
 from grporecipe.memory.fit import Fit, Saving
 from grporecipe.memory.host import HostMemory
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 from grposweep.report.tables import FOLD, RIGHT, Column, build_table
 
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.errors import UserError
-from grporecipe.planning import steps_per_epoch, total_completions, total_steps
+from grporecipe.model.planning import steps_per_epoch, total_completions, total_steps
+from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
-from grporecipe.setting import Setting
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.registries import runs_trl

@@ -120,8 +120,8 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 
 def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     """Return the rules' findings on its configuration; none if that cannot be read here."""
-    from grporecipe.check import check
-    from grporecipe.fixes import render_problem
+    from grporecipe.rules.check import check
+    from grporecipe.rules.fixes import render_problem
     from grposweep.config.compose import load_experiment  # OmegaConf: 0.2 s that status should not pay
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from grporecipe.diagnose.guards import unmoved
 from grporecipe.diagnose.log import translate
 from grporecipe.files import (
     count_or_none,
@@ -21,7 +22,6 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
-from grporecipe.guards import unmoved
 from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths

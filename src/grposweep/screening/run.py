@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from grporecipe.check import check, errors
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import write_text
-from grporecipe.planning import completions_per_step
-from grporecipe.setting import Setting
+from grporecipe.model.planning import completions_per_step
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check, errors
 from grporecipe.terminal import redraws
 from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key, screen_key

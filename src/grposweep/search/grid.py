@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from grporecipe.check import errors
 from grporecipe.errors import UserError
-from grporecipe.fixes import render_problem
+from grporecipe.rules.check import errors
+from grporecipe.rules.fixes import render_problem
 from grporecipe.rules.registry import Rule, choose
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
 from grposweep.search.validity import SpaceValidity, ValidationResult, Validator

@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
-from grporecipe.check import REGISTRY, Problem, check, errors
-from grporecipe.fixes import find_fixes
-from grporecipe.planning import RESIZED
-from grporecipe.setting import FrameworkTraits, Setting
+from grporecipe.model.planning import RESIZED
+from grporecipe.model.setting import FrameworkTraits, Setting
+from grporecipe.rules.check import REGISTRY, Problem, check, errors
+from grporecipe.rules.fixes import find_fixes
 from grposweep.config.asked import asks
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key

@@ -12,7 +12,7 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
 from grporecipe.memory.estimate import memory_gib
-from grporecipe.planning import build_plan
+from grporecipe.model.planning import build_plan
 from grposweep.config.compose import override_name, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program

@@ -11,8 +11,8 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.planning import build_plan
-from grporecipe.setting import Setting
+from grporecipe.model.planning import build_plan
+from grporecipe.model.setting import Setting
 from grporecipe.terminal import count
 from grposweep.cost import HOUR, Work, find_work, fit_rates
 from grposweep.search.space import Point

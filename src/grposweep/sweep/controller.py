@@ -11,7 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.planning import boundary_steps
+from grporecipe.model.planning import boundary_steps
 from grposweep.launchers.base import End, GpuBusy, Launcher, LauncherBusy
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder

@@ -15,7 +15,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe import guards
+from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy

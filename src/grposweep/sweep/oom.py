@@ -12,13 +12,13 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from grporecipe import planning
-from grporecipe.check import check, errors
 from grporecipe.files import append_line, read_lines, whole_or_none
 from grporecipe.memory.calibration import SHAPE, find_factors, find_trial_too_large, peak_line, share
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate
-from grporecipe.planning import build_plan
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.planning import build_plan
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check, errors
 from grposweep.schema import Experiment
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths

@@ -14,13 +14,13 @@ from optuna.trial import TrialState
 from rich.console import Console
 from rich.progress import Progress
 
-from grporecipe.check import errors
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
-from grporecipe.fixes import render_problem
 from grporecipe.frameworks.trl.keys import installed
 from grporecipe.memory.estimate import GIB, estimate
-from grporecipe.setting import TRL
+from grporecipe.model.setting import TRL
+from grporecipe.rules.check import errors
+from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import redraws
 from grposweep.config.compose import escape, load_experiment, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key

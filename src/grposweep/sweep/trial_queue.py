@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from grporecipe.check import errors
 from grporecipe.errors import UserError
-from grporecipe.fixes import render_problem
-from grporecipe.frameworks.parsing.yaml_text import flatten
+from grporecipe.model.values import flatten
+from grporecipe.rules.check import errors
+from grporecipe.rules.fixes import render_problem
 from grposweep.config.identity import experiment_id
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate

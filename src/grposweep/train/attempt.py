@@ -9,8 +9,8 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
-from grporecipe.planning import Plan, build_plan
-from grporecipe.setting import Setting
+from grporecipe.model.planning import Plan, build_plan
+from grporecipe.model.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.native_keys import trial_setting

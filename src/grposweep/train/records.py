@@ -16,8 +16,13 @@ from typing import Any
 
 from grporecipe.errors import UnknownMetricError
 from grporecipe.files import append_line, as_number, read_lines
-from grporecipe.planning import completions_per_rollout, micro_steps_per_generation, rollouts_per_epoch, steps_per_epoch
-from grporecipe.setting import Setting
+from grporecipe.model.planning import (
+    completions_per_rollout,
+    micro_steps_per_generation,
+    rollouts_per_epoch,
+    steps_per_epoch,
+)
+from grporecipe.model.setting import Setting
 from grposweep.schema import Search
 from grposweep.storage import paths
 from grposweep.storage.completions import rewind_lines

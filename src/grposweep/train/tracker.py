@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.files import read_lines
-from grporecipe.planning import Plan
+from grporecipe.model.planning import Plan
 from grporecipe.terminal import short_names
 from grposweep import schema
 from grposweep.config.validate import check_choice

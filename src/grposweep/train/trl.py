@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
 
 from grporecipe.errors import UserError
-from grporecipe.planning import build_plan
+from grporecipe.model.planning import build_plan
 from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.registries import ranks_follow

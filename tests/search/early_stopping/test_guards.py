@@ -2,7 +2,7 @@
 
 import pytest
 
-from grporecipe.guards import check_curve, one_template
+from grporecipe.diagnose.guards import check_curve, one_template
 from grposweep.search.early_stopping import Curve, State
 
 

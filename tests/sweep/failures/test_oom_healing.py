@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grporecipe import planning
-from grporecipe.check import check, errors
-from grporecipe.setting import Setting
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
+from grporecipe.rules.check import check, errors
 from grposweep.config.fields import KEYS
 from grposweep.config.to_setting import read_setting
 from grposweep.schema import Experiment

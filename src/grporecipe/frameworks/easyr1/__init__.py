@@ -10,23 +10,15 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from grporecipe.frameworks import dotted
-from grporecipe.frameworks.base import (
-    Field,
-    Framework,
-    NativeChange,
-    ReleaseTable,
-    TranslatedRecipe,
-    Values,
-    Vendor,
-    model_size,
-    text,
-)
-from grporecipe.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
-from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
-from grporecipe.recipe import Recipe
+from grporecipe.fields import dotted
+from grporecipe.fields.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
+from grporecipe.fields.writing import in_prompts, overlay, render_keys, unwritten
+from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values, Vendor
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import ReleaseTable, text
+from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.values import model_size
 from grporecipe.registries import Lazy
-from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
 VERSION: Version = (0, 3, 3)
@@ -302,6 +294,6 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     base_config=base_config,
-    vendor=Vendor("verl/trainer/config.py", Lazy("grporecipe.frameworks.own_source:read_easyr1")),
-    memory=Lazy("grporecipe.frameworks.memory:read_easyr1"),
+    vendor=Vendor("verl/trainer/config.py", Lazy("grporecipe.frameworks.easyr1.source:read_source")),
+    memory=Lazy("grporecipe.fields.memory:read_easyr1"),
 )

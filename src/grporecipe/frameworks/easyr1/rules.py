@@ -7,13 +7,15 @@ and config.py (OmegaConf over dataclasses), by release in keys.json.
 
 from collections.abc import Iterator
 
-from grporecipe.frameworks import easyr1, known_keys
-from grporecipe.frameworks.base import text
-from grporecipe.frameworks.dotted import is_taken, nearest
-from grporecipe.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
-from grporecipe.frameworks.reading import values_of
-from grporecipe.recipe import Recipe
+from grporecipe.fields.dotted import is_taken, nearest
+from grporecipe.fields.reading import values_of
+from grporecipe.frameworks import easyr1
+from grporecipe.model.framework import known_keys
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import text
+from grporecipe.model.setting import Setting
 from grporecipe.rules.helpers import other_sizes, show
+from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.kl import find_idle_reference, has_no_horizon
 from grporecipe.rules.registry import Violation, recipe_rule, rule, variant
 from grporecipe.rules.rollout_batch import (
@@ -30,7 +32,6 @@ from grporecipe.rules.rollout_batch import (
     shared,
     step_completions,
 )
-from grporecipe.setting import Setting
 
 EASYR1 = frozenset({"easyr1"})
 Facts = dict[str, object]

@@ -5,8 +5,8 @@ Source: ms-swift 4.6.0 cli/main.py (``swift rlhf FILE``; NPROC_PER_NODE, NNODES 
 
 import re
 
-from grporecipe.frameworks.base import Command, Framework, Vendor
 from grporecipe.frameworks.ms_swift import keys, recipes
+from grporecipe.model.framework import Command, Framework, Vendor
 from grporecipe.registries import Lazy
 
 FRAMEWORK = Framework(
@@ -33,7 +33,7 @@ FRAMEWORK = Framework(
     native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     packages=("ms-swift",),
-    vendor=Vendor("swift/version.py", Lazy("grporecipe.frameworks.own_source:read_ms_swift")),
+    vendor=Vendor("swift/version.py", Lazy("grporecipe.frameworks.ms_swift.source:read_source")),
     environment_key=keys.ENVIRONMENT,
-    memory=Lazy("grporecipe.frameworks.memory:read_ms_swift"),
+    memory=Lazy("grporecipe.fields.memory:read_ms_swift"),
 )

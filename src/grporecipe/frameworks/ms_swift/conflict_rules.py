@@ -10,10 +10,10 @@ from typing import Any
 from grporecipe.frameworks.ms_swift.keys import TAKES_ALL_FOR_TAUGHT, is_megatron, known, read_value, spelled
 from grporecipe.frameworks.ms_swift.recipes import RENAMED
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
-from grporecipe.recipe import Recipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Version
 from grporecipe.rules.helpers import show
 from grporecipe.rules.registry import Violation, recipe_rule
-from grporecipe.setting import Version
 
 NEEDED = ("dataset", "reward_funcs")  # in a complete command line; a YAML file may leave them to it
 Values = Mapping[str, Any]  # every key, with its default if it is not set

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from functools import cache, lru_cache, partial
 from typing import Any
 
-from grporecipe.frameworks.base import KeyTable, key_span, load_table, parse_release
-from grporecipe.frameworks.parsing.yaml_text import Value, convert
-from grporecipe.recipe import KeySpec, Recipe
-from grporecipe.setting import FrameworkTraits, Version
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release
+from grporecipe.model.setting import FrameworkTraits, Version
+from grporecipe.model.values import Value, convert
 
 ENVIRONMENT = "ENV"  # environment variables in a YAML file, no key of the parser
 

@@ -8,16 +8,16 @@ Megatron's own count of micro-batches.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grporecipe.frameworks import FRAMEWORKS
-from grporecipe.frameworks.base import closest_keys, text
 from grporecipe.frameworks.ms_swift import keys
 from grporecipe.frameworks.ms_swift.rules import MS_SWIFT
 from grporecipe.frameworks.trl.keys import HABITS
 from grporecipe.frameworks.trl.recipe_rules import WANTED
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.setting import Version
 from grporecipe.rules.helpers import set_to, show
 from grporecipe.rules.registry import Violation, recipe_rule
-from grporecipe.setting import Version
 
 # Names of keys in older releases and in other libraries.
 RENAMES = {

@@ -12,19 +12,9 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.base import (
-    ABSENT,
-    RELEASE,
-    Field,
-    Framework,
-    KeyTable,
-    NativeChange,
-    TranslatedRecipe,
-    Values,
-    model_size,
-    read_mapping,
-)
-from grporecipe.frameworks.lora import PEFT_TARGETS, as_count, as_modules, one_name
+from grporecipe.fields.lora import PEFT_TARGETS, as_count, as_modules, one_name
+from grporecipe.fields.reading import collect_converted, release_defaults
+from grporecipe.fields.writing import in_completions, unwritten, write_release
 from grporecipe.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     MEGATRON_KEYS,
@@ -37,11 +27,12 @@ from grporecipe.frameworks.ms_swift.keys import (
     spelled,
 )
 from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
-from grporecipe.frameworks.reading import collect_converted, release_defaults
 from grporecipe.frameworks.trl import recipes as trl
-from grporecipe.frameworks.writing import in_completions, unwritten, write_release
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Setting, Version
+from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import Setting, Version
+from grporecipe.model.values import model_size, read_mapping
 
 FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
 BETA = 0.04  # rlhf_args.py _init_grpo

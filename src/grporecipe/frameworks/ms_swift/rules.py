@@ -3,13 +3,13 @@
 Source: ms-swift 4.6.0; each rule names its file. Rules that it shares with TRL are in their families' files.
 """
 
-from grporecipe import planning
 from grporecipe.frameworks.ms_swift.keys import PLACE_IS_CHECKED, TAKES_ALL_FOR_TAUGHT
+from grporecipe.model import planning
+from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import SIZES, judgeable
 from grporecipe.rules.evaluation import evaluation_group
 from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, divides_the_processes, multiples, one_of, only
 from grporecipe.rules.registry import Violation, rule, variant
-from grporecipe.setting import Setting
 
 MS_SWIFT = frozenset({"ms-swift"})
 # The choices in rlhf_trainers/grpo_trainer.py and args_mixin.py.

@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe, load_table
-from grporecipe.frameworks.parsing.shell import Word
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.frameworks.trl.recipes import render
-from grporecipe.recipe import KeySpec
-from grporecipe.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.framework import Framework, TranslatedRecipe
+from grporecipe.model.recipe import KeySpec
+from grporecipe.model.releases import KeyTable, load_table
+from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.values import Word
 
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
 VERSION: Version = (0, 18, 0)  # of TRL, which Open-R1 pins

@@ -11,23 +11,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grporecipe.frameworks.base import (
-    Field,
-    Framework,
-    NativeChange,
-    ReleaseTable,
-    TranslatedRecipe,
-    Values,
-    Vendor,
-    model_size,
-)
-from grporecipe.frameworks.dotted import every, nodes
-from grporecipe.frameworks.lora import lora_losses, lora_rows, write_lora
-from grporecipe.frameworks.writing import in_prompts, overlay, unwritten
-from grporecipe.planning import total_steps
-from grporecipe.recipe import Recipe
+from grporecipe.fields.dotted import every, nodes
+from grporecipe.fields.lora import lora_losses, lora_rows, write_lora
+from grporecipe.fields.writing import in_prompts, overlay, unwritten
+from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values, Vendor
+from grporecipe.model.planning import total_steps
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import ReleaseTable
+from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.values import model_size
 from grporecipe.registries import Lazy
-from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
 VERSION: Version = (0, 11, 0)
@@ -365,5 +358,5 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     counts_itself=True,
     packages=("openrlhf",),
-    vendor=Vendor("openrlhf/cli/train_ppo_ray.py", Lazy("grporecipe.frameworks.own_source:read_openrlhf")),
+    vendor=Vendor("openrlhf/cli/train_ppo_ray.py", Lazy("grporecipe.frameworks.openrlhf.source:read_source")),
 )  # fmt: skip

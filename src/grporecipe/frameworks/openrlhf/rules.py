@@ -8,16 +8,16 @@ openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from grporecipe.frameworks import known_keys
-from grporecipe.frameworks.base import closest_keys, text
-from grporecipe.frameworks.key_rules import ambiguous, find_mistyped, find_unknown_words, unknown
+from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, span
-from grporecipe.frameworks.reading import values_of
-from grporecipe.recipe import Recipe
+from grporecipe.model.framework import known_keys
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.setting import Setting, Version
 from grporecipe.rules.helpers import cut, near
+from grporecipe.rules.keys import ambiguous, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.registry import Change, Violation, recipe_rule, variant
 from grporecipe.rules.rollout_batch import GROUPED
-from grporecipe.setting import Setting, Version
 
 OPENRLHF = frozenset({"openrlhf"})
 GROUP_CHECKED: Version = (0, 6, 0)

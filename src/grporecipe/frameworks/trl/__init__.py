@@ -2,16 +2,18 @@
 
 from functools import partial
 
-from grporecipe.frameworks.base import Command, Framework, Vendor
 from grporecipe.frameworks.trl import keys, recipes
+from grporecipe.model.framework import Command, Framework, Vendor
+from grporecipe.model.setting import TRL, TRL_FRAMEWORK
 from grporecipe.registries import Lazy
-from grporecipe.setting import TRL, TRL_FRAMEWORK
 
 FRAMEWORK = Framework(
     traits=TRL_FRAMEWORK,
     version=TRL,
     fields=recipes.FIELDS,
     takes=keys.known,
+    parse_version=keys.parse_version,
+    is_familiar=keys.is_familiar,
     key_table=lambda recipe: keys.with_async(keys.known(recipe.version), recipe),
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
@@ -25,6 +27,6 @@ FRAMEWORK = Framework(
     releases=keys.releases,
     passed_on=keys.PASSED_ON,
     packages=("trl",),
-    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.own_source:read_trl")),
-    memory=Lazy("grporecipe.frameworks.memory:read_trl"),
+    vendor=Vendor("trl/trainer/grpo_config.py", Lazy("grporecipe.frameworks.trl.source:read_source")),
+    memory=Lazy("grporecipe.fields.memory:read_trl"),
 )

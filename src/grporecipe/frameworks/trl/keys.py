@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.base import KeyTable, key_span, keys_at_release, load_table, parse_release
-from grporecipe.recipe import KeySpec, Recipe
-from grporecipe.setting import Version
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import KeyTable, key_span, keys_at_release, load_table, parse_release
+from grporecipe.model.setting import Version
 
 table = partial(load_table, __package__)
 
@@ -95,6 +95,11 @@ def async_keys(takes: KeyTable, version: Version) -> KeyTable:
 def span(name: str) -> tuple[Version, Version | None] | None:
     """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
     return key_span(table()["keys"].get(name, {}).get("history") or table()["async"].get(name))
+
+
+def is_familiar(key: str) -> bool:
+    """Return whether a key is one of any release, or a habit of users."""
+    return key in HABITS or span(key) is not None
 
 
 def transformers(version: Version) -> str:

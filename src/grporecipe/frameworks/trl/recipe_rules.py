@@ -11,16 +11,17 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from grporecipe.frameworks import FRAMEWORKS, open_r1
-from grporecipe.frameworks.base import closest_keys, text
-from grporecipe.frameworks.key_rules import ambiguous
-from grporecipe.frameworks.parsing.repository import find_repository
-from grporecipe.frameworks.parsing.yaml_text import convert
+from grporecipe.frameworks import open_r1
 from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
 from grporecipe.frameworks.trl.recipes import has_own_batches
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.values import convert
+from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, set_to, show
+from grporecipe.rules.keys import ambiguous
 from grporecipe.rules.registry import Severity, Violation, recipe_rule
 
 PARSER_STOPS = (0, 19)  # TrlParser refuses keys of a YAML that no dataclass has since this release

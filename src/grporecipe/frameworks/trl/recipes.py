@@ -14,28 +14,17 @@ from typing import Any
 
 import yaml
 
-from grporecipe.frameworks.base import (
-    ABSENT,
-    RELEASE,
-    Field,
-    Framework,
-    KeyTable,
-    NativeChange,
-    TranslatedRecipe,
-    Values,
-    model_size,
-    read_mapping,
-    text,
-)
-from grporecipe.frameworks.lora import as_count, as_modules
-from grporecipe.frameworks.parsing.yaml_text import Value, convert
-from grporecipe.frameworks.reading import collect_converted, release_defaults
+from grporecipe.fields.lora import as_count, as_modules
+from grporecipe.fields.reading import collect_converted, release_defaults
+from grporecipe.fields.writing import in_completions, write_release
 from grporecipe.frameworks.trl.keys import is_async, known, span, with_async
-from grporecipe.frameworks.writing import in_completions, write_release
-from grporecipe.planning import save_every, total_steps
-from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.planning import save_every, total_steps
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import KeyTable, text
+from grporecipe.model.setting import TRL, Setting, Version
+from grporecipe.model.values import Value, convert, model_size, read_mapping
 from grporecipe.rules.loss import LOSSES
-from grporecipe.setting import TRL, Setting, Version
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
 RENAMED = {
@@ -164,7 +153,7 @@ NEVER_NATIVE = frozenset(  # fields of this project, or of the command that star
      "eval_prompts", "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints",
      "checkpoint_minutes", "step_seconds",
      "server_command", "walltime_min", "uses_tools", "host_memory_gib", "loads_on_every_rank", "gpu", "asynchronous",
-     # Fields for the memory estimate, which frameworks/memory.py reads if a GPU is named.
+     # Fields for the memory estimate, which fields/memory.py reads if a GPU is named.
      "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",
      "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
 )  # fmt: skip

@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from grporecipe.frameworks.base import Framework, KeyTable, TranslatedRecipe, Values
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
 from grporecipe.frameworks.trl.recipes import render as render_trl
-from grporecipe.recipe import KeySpec
+from grporecipe.model.framework import Framework, TranslatedRecipe, Values
+from grporecipe.model.recipe import KeySpec
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import FrameworkTraits, Setting, Version
 from grporecipe.registries import Lazy
-from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
 VERSION: Version = (0, 24, 0)  # of TRL, the newest that Unsloth allows
@@ -96,5 +97,5 @@ FRAMEWORK = replace(
     commands={},
     derived=(*TRL_FRAMEWORK.derived, derive_own),
     render=render,
-    memory=partial(Lazy("grporecipe.frameworks.memory:read_trl"), is_unsloth=True),
+    memory=partial(Lazy("grporecipe.fields.memory:read_trl"), is_unsloth=True),
 )

@@ -6,13 +6,13 @@ Sources: unsloth 2026.8.19 unsloth/models/rl.py (the arguments of the generated 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from grporecipe import planning
-from grporecipe.frameworks.reading import read_table, values_of
+from grporecipe.fields.reading import read_table, values_of
 from grporecipe.frameworks.trl.recipe_rules import keys_are_known, keys_exist_in_this_version
 from grporecipe.frameworks.unsloth import DAPO_CLIP, DEFAULTS, FRAMEWORK, corrected_size
-from grporecipe.recipe import Recipe
+from grporecipe.model import planning
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import RecipeJudge, Violation, recipe_rule, rule, variant
-from grporecipe.setting import Setting
 
 UNSLOTH = frozenset({"unsloth"})
 HOTTEST = 10  # Unsloth's limit for the temperature

@@ -2,10 +2,10 @@
 
 import re
 
-from grporecipe.frameworks.base import Framework, Vendor
 from grporecipe.frameworks.verl import keys
 from grporecipe.frameworks.verl.keys import refusals
 from grporecipe.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
+from grporecipe.model.framework import Framework, Vendor
 from grporecipe.registries import Lazy
 
 FRAMEWORK = Framework(
@@ -30,5 +30,5 @@ FRAMEWORK = Framework(
     config_defaults=("ppo_trainer", "_self_"),
     own_configs=re.compile(r"/(?:verl|recipe)/(?:[\w-]+/){1,6}config/"),
     is_composed=keys.is_composed,
-    memory=Lazy("grporecipe.frameworks.memory:read_verl"),
+    memory=Lazy("grporecipe.fields.memory:read_verl"),
 )

@@ -8,19 +8,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from grporecipe.frameworks.base import KeyTable
-from grporecipe.frameworks.dotted import nearest
-from grporecipe.frameworks.key_rules import find_dead_keys, find_mistyped, find_unknown_words, unknown
-from grporecipe.frameworks.parsing.yaml_text import IN_BRACES
-from grporecipe.frameworks.reading import values_of
+from grporecipe.fields.dotted import nearest
+from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
 from grporecipe.frameworks.verl.recipes import has_reward_switch, kl_places, refills
 from grporecipe.frameworks.verl.rules import VERL
-from grporecipe.recipe import Recipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import Setting
+from grporecipe.reading.yaml_text import IN_BRACES
 from grporecipe.rules.helpers import cut, show
+from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown
 from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
-from grporecipe.setting import Setting
 
 FETCH = "data.gen_batch_size"
 COUNTS = {field.name for field in fields(Setting) if str(getattr(field.type, "__name__", field.type)).startswith("int")}

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from grporecipe.frameworks.base import Field, KeyTable, keys_at_release, load_table, parse_release
-from grporecipe.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
-from grporecipe.frameworks.lora import lora_rows, one_name
-from grporecipe.frameworks.parsing.yaml_text import flatten, resolve
-from grporecipe.recipe import KeySpec, Recipe
-from grporecipe.setting import FrameworkTraits, Version
+from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
+from grporecipe.fields.lora import lora_rows, one_name
+from grporecipe.model.framework import Field
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import KeyTable, keys_at_release, load_table, parse_release
+from grporecipe.model.setting import FrameworkTraits, Version
+from grporecipe.model.values import flatten, resolve
 
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
 VERSION: Version = (0, 9, 1)

@@ -10,10 +10,9 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
-from grporecipe.frameworks import dotted
-from grporecipe.frameworks.base import Framework, NativeChange, TranslatedRecipe, Values, model_size
-from grporecipe.frameworks.parsing.repository import find_program, head_of
-from grporecipe.frameworks.reading import values_of
+from grporecipe.fields import dotted
+from grporecipe.fields.reading import values_of
+from grporecipe.fields.writing import in_prompts, overlay, render_keys, unwritten
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
@@ -28,9 +27,11 @@ from grporecipe.frameworks.verl.keys import (
     is_own_trainer,
     known_keys,
 )
-from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Setting
+from grporecipe.model.framework import Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
+from grporecipe.model.values import model_size
+from grporecipe.project.repository import find_program, head_of
 
 # verl's ways to average the loss, with the loss of TRL that does the same.
 AVERAGES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",

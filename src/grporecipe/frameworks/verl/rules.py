@@ -10,12 +10,13 @@ all GPUs, workers/actor/dp_actor.py, which splits it into micro-batches of any r
 from collections.abc import Iterator
 from math import ceil
 
-from grporecipe import planning
-from grporecipe.frameworks.base import Values
-from grporecipe.frameworks.reading import values_of
+from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.recipes import CHECKED_AT_START, kl_places, refills
-from grporecipe.recipe import Recipe
+from grporecipe.model import planning
+from grporecipe.model.framework import Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
 from grporecipe.rules.batch import judgeable
 from grporecipe.rules.helpers import each, near, other_sizes
 from grporecipe.rules.kl import find_idle_reference
@@ -32,7 +33,6 @@ from grporecipe.rules.rollout_batch import (
     rollout_completions,
     step_completions,
 )
-from grporecipe.setting import Setting
 
 VERL = frozenset({"verl"})
 CHECKED = (*SIZED, *SPLIT, "dynamic_batching")

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.base import KeyTable, Vendored
-from grporecipe.frameworks.parsing.yaml_text import flatten, nest, parse_nested
 from grporecipe.frameworks.verl.keys import OWN_PROGRAMS, engine_of, nearest_release, spec_of
-from grporecipe.recipe import Recipe
-from grporecipe.setting import Version
+from grporecipe.model.framework import Vendored
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import Version
+from grporecipe.model.values import flatten, nest
+from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
 MOST_FILES = 200  # of one configuration; verl's has about 30

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from grporecipe.diagnose.guards import Curve, State
 from grporecipe.errors import UserError
-from grporecipe.guards import Curve, State
 from grposweep.registries import POLICIES, SAMPLERS
 from grposweep.schema import AUTO
 

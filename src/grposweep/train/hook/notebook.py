@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from grporecipe.files import parse_json
-from grporecipe.frameworks.parsing.python_source import read_source
+from grporecipe.reading.python.source import read_source
 
 if __name__ == "__main__":
     path, *given = sys.argv[1:]

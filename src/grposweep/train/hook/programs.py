@@ -95,8 +95,8 @@ def replace_launcher(program: Program, folder: Path) -> None:
     if not program.file or (Path(program.file).suffix and not program.module):
         return  # -c, or a script: reading a launch takes 0.2 s of imports
     from grporecipe.errors import UserError
-    from grporecipe.frameworks import FRAMEWORKS
-    from grporecipe.frameworks.parsing import launch
+    from grporecipe.model.framework import FRAMEWORKS
+    from grporecipe.reading import launch
 
     name = Path(program.file).name
     if (program.module or name).startswith(("jupyter", "papermill")):
@@ -155,7 +155,7 @@ def _value(text: str, option: str) -> Any:
 
 def _of_accelerate(name: str | None, launcher: str) -> int | None:
     """Return the processes that accelerate's configuration states: the named one, or the user's own."""
-    from grporecipe.frameworks.parsing.launcher_files import read_accelerate
+    from grporecipe.reading.launcher_files import read_accelerate
 
     if launcher not in ("accelerate", "trl"):
         return None

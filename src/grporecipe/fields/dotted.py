@@ -1,0 +1,256 @@
+"""Code shared by EasyR1 and verl: estimators, lengths in rollouts, and features that neither has.
+
+Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from math import ceil, gcd
+from typing import Any
+
+from grporecipe.fields.lora import lora_losses, write_lora
+from grporecipe.fields.reading import values_of
+from grporecipe.fields.writing import in_rollouts, rollout_steps
+from grporecipe.model import planning
+from grporecipe.model.framework import Field, NativeChange, Values
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import Setting
+from grporecipe.model.values import convert, resolve
+
+# One name per estimator: Schulman's k1, k2, k3, with a plus if the gradient is that of k2.
+ESTIMATORS = {
+    "kl": "k1", "mse": "k2", "low_var_kl": "k3", "kl+": "k1+", "mse+": "k2", "low_var_kl+": "k3+", "k2+": "k2",
+}  # fmt: skip
+WORDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
+NEVER_CLIPPED = 1e6  # a dual clip that has no effect
+NODE = 8  # GPUs
+NODES = (1, 2, 4, 8)  # GPUs of a node that a fix may set
+PROMPT_TOKENS = 2048  # written if a setting has no longest prompt
+
+
+def frequency(name: str, key: str) -> Field:
+    """Return the row of a frequency in rollouts; -1 is never."""
+    return Field(name, key, "int", -1, read=lambda every: every if every > 0 else None, rollouts=True)
+
+
+def clip(name: str, key: str, default: float = 0.0) -> Field:
+    """Return the row of the dual clip. Neither framework can switch it off, so one without effect is read as none."""
+    return Field(name, key, "float", default, read=lambda value: None if value >= NEVER_CLIPPED else value)
+
+
+def unless(name: str, key: str, default: float) -> Field:
+    """Return the row of an option that is written if it differs from the frameworks' default."""
+    return Field(name, key, "float", default, write=lambda value: None if value == default else value, judged=False)
+
+
+def top_k(key: str) -> Field:
+    """Return the row of top_k. -1 means all tokens, which is 0 in a setting."""
+    return Field("top_k", key, "int", -1, read=lambda count: max(count, 0), write=lambda count: count or -1)
+
+
+def estimator_word(name: Any) -> Any:
+    """Return the frameworks' name of an estimator."""
+    return WORDS.get(name, name)
+
+
+def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
+    gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
+    unread = found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
+    stated = fields["processes"]
+    return {"processes": stated if stated is not None else None if unread else gpus}
+
+
+def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
+    """Return the function for fields that both frameworks derive alike. ``betas`` is the key of Adam's rates."""
+
+    def derive(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rates = resolve(found.values, betas)
+        known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
+        pair = [float(rate) for rate in rates] if known else [None, None]
+        schedule = fields["lr_scheduler_type"]
+        if schedule == "constant" and fields["warmup_steps"] > 0:  # transformers' constant has no warmup
+            schedule = "constant_with_warmup"
+        return {
+            "adam_beta1": pair[0],
+            "adam_beta2": pair[1],
+            "lr_scheduler_type": schedule,
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+        }
+
+    return derive
+
+
+def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the change of keys for another number of GPUs; None if it is not whole nodes of 1, 2, 4 or 8."""
+    if recipe.processes is not None:
+        return {"processes": processes}
+    nodes = max(values_of(recipe).whole("trainer.nnodes", 1), 1)
+    each, rest = divmod(processes, nodes)
+    return None if rest or each not in NODES else {"trainer.n_gpus_per_node": each}
+
+
+def key_of_gpus(found: Values) -> dict[str, str]:
+    """Return the key of the number of GPUs, for a recipe that sets only the number of nodes."""
+    only_nodes = "trainer.n_gpus_per_node" not in found.given and "trainer.nnodes" in found.given
+    return {"processes": "trainer.nnodes"} if only_nodes else {}
+
+
+def warmup_change(key: str) -> NativeChange:
+    """Return the change of keys for another warmup: steps as rollouts under ``key``, a share under the recipe's own key."""
+
+    def change(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+        return {key: in_rollouts(s, value)} if value >= 1 else {s.key("warmup_steps"): value}
+
+    return change
+
+
+def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
+    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by default)."""
+    if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
+        return True
+    parts = key.split(".")
+    above = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return any(takes[name].default == {} for name in above if name in takes)
+
+
+def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
+    """Return the keys that an unknown key may mean: its last word in another section, or a similar spelling.
+
+    They have the key's sections in their path and can hold its value.
+    """
+    *sections, word = key.split(".")
+    below = (takes if isinstance(takes, KeyTable) else KeyTable(takes)).below
+    wanted, by_word = set(sections), dict[str, list[str]]()
+    for name in min((below.get(section, []) for section in sections), key=len, default=list(takes)):
+        *inside, last = name.split(".")
+        if wanted.issubset(inside):
+            by_word.setdefault(last, []).append(name)
+    if same := [name for name in by_word.get(word, ()) if _holds(takes[name], value)]:
+        parts = {*sections, word}  # those with most of the key's own sections come first
+        return sorted(same, key=lambda name: (-len(parts & set(name.split("."))), len(name)))[:2]
+    similar = _spelled_alike(word, tuple(by_word))
+    alike = ([name for name in by_word[near] if _holds(takes[name], value)] for near in similar)
+    return [min(reversed(names), key=len) for names in alike if names][:2]  # the shortest path of each
+
+
+def _holds(spec: KeySpec, value: Any) -> bool:
+    """Return whether a key can hold a value, by its type or, without a type, by its default."""
+    if value is None or (isinstance(value, str) and "$" in value):
+        return True
+    if isinstance(spec.default, str) and "${" not in spec.default:
+        return isinstance(value, str)
+    if isinstance(spec.default, (list, dict)):
+        return isinstance(value, type(spec.default))
+    return convert(value, spec.type.removeprefix("auto ")).trouble != "type"
+
+
+@lru_cache(maxsize=1024)  # each candidate fix looks up every unknown key again
+def _spelled_alike(word: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names with a spelling similar to a word, nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    return tuple(get_close_matches(word, names, n=len(names) or 1, cutoff=0.85))
+
+
+def write_common(s: Setting) -> dict[str, Any]:
+    """Return the native values of the fields that both frameworks write alike, by field."""
+    _, each = nodes(s.processes or 1)
+    engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
+    return {
+        "processes": each,
+        "max_steps": rollouts(s)[0],
+        "epochs": max(int(s.epochs), 1) if s.epochs else None,
+        "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
+        "eval_steps": every(s, s.eval_steps if s.evaluates else None),
+        "lr_scheduler_type": scheduler(s)[0],
+        "epsilon_high": s.epsilon if s.epsilon_high is None else s.epsilon_high,
+        "delta": NEVER_CLIPPED if s.delta is None else s.delta,
+        "max_prompt_length": s.max_prompt_length or PROMPT_TOKENS,
+        "top_k": s.top_k or -1,
+        **write_lora(s),
+        "vllm_tensor_parallel_size": engine,
+    }
+
+
+def betas_of(s: Setting) -> list[float] | None:
+    """Return Adam's two rates, if both are known."""
+    return [s.adam_beta1, s.adam_beta2] if s.adam_beta1 and s.adam_beta2 else None
+
+
+def nodes(processes: int) -> tuple[int, int]:
+    """Return the number of nodes and of GPUs on each."""
+    each = next(n for n in range(min(processes, NODE), 0, -1) if processes % n == 0)
+    return processes // each, each
+
+
+def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
+    """Return the length in whole rollouts if steps are known or set, and a loss for steps that this adds."""
+    steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else planning.total_steps(s)
+    if steps is None and s.max_steps is not None:
+        steps = s.max_steps
+    if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
+        return None, ()
+    count, each = ceil(steps / rollout_steps(s)), rollout_steps(s)
+    surplus = count * each - steps
+    return count, (f"{steps} optimizer steps are {count} rollouts of {each:g}: {surplus:g} more",) if surplus else ()
+
+
+def every(s: Setting, steps: float | None) -> int:
+    """Return a frequency in rollouts, -1 for never. A share of all steps is converted if their number is known."""
+    if steps is None:
+        return -1
+    if steps < 1:
+        steps = steps * (planning.total_steps(s) or 0)
+    return max(round(steps / rollout_steps(s)), 1)
+
+
+def warmup(s: Setting) -> tuple[int | None, float, tuple[str, ...]]:
+    """Return warmup in rollouts or as a share, and its losses. The learning rate changes once per rollout."""
+    if s.warmup_steps <= 0:
+        return None, 0.0, ()
+    lost = (f"the learning rate changes once per rollout ({rollout_steps(s):g} steps) and is 0 in the first",)
+    if s.warmup_steps < 1:
+        return None, s.warmup_steps, lost
+    return ceil(s.warmup_steps / rollout_steps(s)), 0.0, lost
+
+
+def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
+    """Return constant or cosine, the only schedules available, and the losses."""
+    plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
+    if s.lr_scheduler_type in plain:
+        return plain[s.lr_scheduler_type], ()
+    lost = f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written"
+    return "cosine", (lost,)
+
+
+def common_losses(s: Setting, framework: str) -> Iterator[str]:
+    """Yield the parts of a setting that neither EasyR1 nor verl supports."""
+    counts_prompts = s.framework.unit == "prompts"
+    if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
+        yield "checkpoints are written only at the end of a rollout"
+    if s.scale_rewards == "batch":
+        yield "scale_rewards=batch: advantages are scaled within their group"
+    if s.delta is None:
+        yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which has no effect"
+    yield from lora_losses(s, framework)
+    if s.max_prompt_length is None:
+        yield "the setting has no prompt length limit, and the target needs one: 2,048 tokens are written"
+    if not counts_prompts:
+        yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
+    if s.framework.display_name != framework:
+        yield f"reward functions and the columns of the data are specific to {framework}: set them"
+
+
+def estimator(s: Setting) -> str | None:
+    """Return the estimator of KL in the loss. On-policy, TRL's k3 times the ratio has the gradient of k3+."""
+    if s.kl_estimator is not None:
+        return s.kl_estimator
+    return "k3+" if s.use_bias_correction_kl else "k3"
+
+
+def fitting(number: int, most: int) -> int:
+    """Return a micro-batch for log-probabilities: the wanted size if it divides the number, else their common divisor."""
+    return most if number % most == 0 else gcd(number, most)

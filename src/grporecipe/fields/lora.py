@@ -1,0 +1,69 @@
+"""Read and write LoRA and data sets in the frameworks' forms: rank, alpha, modules and names.
+
+Sources: trl trainer/model_config.py; ms-swift arguments/tuner_args.py; verl workers/config/model.py and workers/fsdp_workers.py;
+EasyR1 workers/actor/config.py (LoraConfig); OpenRLHF cli/train_ppo_ray.py; peft tuners/tuners_utils.py
+(check_target_module_exists: a text is an expression for a module's whole name).
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from grporecipe.model.framework import Field
+from grporecipe.model.setting import Setting
+
+# Source: peft utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+PEFT_TARGETS = ("q_proj", "v_proj")  # PEFT's choice for most models if none are named
+
+
+def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field) -> tuple[Field, ...]:
+    """Return the rows of LoRA, which a rank above 0 switches on. ``usual`` is the default alpha."""
+    return (
+        row("lora", rank, "int", 0, read=lambda found: found > 0, fixable=False),
+        row("lora_rank", rank, "int", 0, fixable=False, judged=False),
+        row("lora_alpha", alpha, "float", usual, fixable=False),
+        row("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False),
+    )
+
+
+_ALTERNATIVES = re.compile(r"\.\*\\\.\(([\w|]{1,500})\)")  # PEFT matches a module's whole name
+
+
+def as_modules(value: Any) -> tuple[str, ...]:
+    """Return the modules with adapters, from one name, several names, or an expression that lists them."""
+    if isinstance(value, str) and (match := _ALTERNATIVES.fullmatch(value)):
+        return tuple(match[1].split("|"))
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),) if value else ()
+
+
+def one_name(value: Any) -> str | None:
+    """Return the data set that a key names; None for several, which a setting cannot hold."""
+    found = value if isinstance(value, list) else [value] if value else []
+    return str(found[0]) if len(found) == 1 else None
+
+
+def as_expression(modules: tuple[str, ...]) -> str:
+    """Return modules as one text: a name, or an expression that lists them."""
+    return modules[0] if len(modules) == 1 else rf".*\.({'|'.join(modules)})"
+
+
+def write_lora(s: Setting) -> dict[str, Any]:
+    """Return the native values of LoRA by field. Without LoRA, return only a rank of 0."""
+    if not s.lora:
+        return {"lora": 0, "lora_rank": 0, "lora_alpha": None, "lora_targets": None}
+    modules = s.lora_targets or PEFT_TARGETS
+    return {"lora": s.lora_rank, "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
+            "lora_targets": modules[0] if len(modules) == 1 else list(modules)}  # fmt: skip
+
+
+def as_count(number: float) -> float:
+    """Return a whole number as an int, which is the form of keys."""
+    return int(number) if number == int(number) else number
+
+
+def lora_losses(s: Setting, framework: str, has_dropout: bool = False) -> Iterator[str]:
+    """Yield the parts of LoRA that the framework does not support."""
+    if s.lora and not s.lora_targets:
+        yield f"no modules are named for LoRA, and PEFT chooses them by the model: {' and '.join(PEFT_TARGETS)} are written"
+    if s.lora and s.lora_dropout and not has_dropout:
+        yield f"lora_dropout={s.lora_dropout:g}: {framework} has no such key, so it trains without dropout"

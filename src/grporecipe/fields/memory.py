@@ -1,0 +1,156 @@
+"""Read the fields for the memory estimate by framework: the model's shape, types, sharding, offload, and logits.
+
+Sources: trl 1.16 trainer/model_config.py, base_config.py; verl 0.9 workers/config, workers/actor/dp_actor.py; EasyR1 0.3.3
+verl/workers/config.py, workers/actor/dp_actor.py, fsdp_workers.py; ms-swift 4.6 arguments, rlhf_trainers/grpo_trainer.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from grporecipe.fields.lora import PEFT_TARGETS
+from grporecipe.fields.reading import values_of
+from grporecipe.memory.catalog import find_bits, find_model
+from grporecipe.model.framework import FRAMEWORKS, Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Runtime, Setting
+
+HALF = frozenset({"bfloat16", "float16", "bf16", "fp16", "auto", "torch.bfloat16", "torch.float16"})
+TILES = (1, 15, 0)  # TRL's first release that does not hold all logits
+VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed if its coefficient is 0
+STAGES = ("zero3", "zero2", "zero1")
+PIXELS = 28 * 28  # of one image token of Qwen2-VL and Qwen2.5-VL
+
+Fields = dict[str, Any]
+
+
+def describe(recipe: Recipe, s: Setting) -> Setting:
+    """Return the setting with the fields for the memory estimate, unchanged if model or trainer is unknown."""
+    name = str(s.model_name_or_path or "")
+    model, read = find_model(name), FRAMEWORKS[s.framework.name].memory
+    if model is None or read is None:
+        return s
+    fields = read(values_of(recipe), s)
+    if fields is None:
+        return s
+    if not fields["runtime"].weight_bits and s.lora:
+        fields["runtime"] = replace(fields["runtime"], weight_bits=find_bits(name))
+    return s.replace({"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields})
+
+
+def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
+    """Read TRL, Open-R1 and Unsloth: weights are float32 unless the recipe sets another type.
+
+    Gradient checkpointing is on by default since 0.22, and ``bf16`` since 0.19.
+    """
+    config = found.recipe.config
+    is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
+    computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
+    head: Literal["tiles", "whole"] = "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
+    checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
+    return {
+        "weights_dtype": "bfloat16" if is_half else "float32",
+        "autocast_dtype": "bfloat16" if computes_in_half and not is_half else None,
+        "gradient_checkpointing": checkpoints is True or checkpoints == "unsloth",
+        "keys": {**s.keys, "weights_dtype": "torch_dtype" if "torch_dtype" in config else "dtype"},
+        "sharding": _sharding(config.get("deepspeed"), s),
+        "runtime": Runtime(
+            head=head, flash="flash" in str(config.get("attn_implementation")), **_offload(config.get("deepspeed")),
+            weight_bits=_bits(config, is_unsloth) if s.lora else 0,
+        ),
+    }  # fmt: skip
+
+
+def read_ms_swift(found: Values, s: Setting) -> Fields:
+    """Read ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as in TRL 0.x."""
+    stage = found.word("deepspeed")
+    bits = str(found.get("quant_bits") or 0)
+    return {
+        "weights_dtype": "float32" if found.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
+        "autocast_dtype": "bfloat16" if found.word("torch_dtype") in ("float32", "fp32") else None,
+        "gradient_checkpointing": found.flag("gradient_checkpointing", True),
+        "sharding": _sharding(stage, s),
+        "runtime": Runtime(
+            head="tiles" if found.flag("use_liger_kernel") else "whole", flash="flash" in found.word("attn_impl"),
+            packs=found.flag("padding_free"), weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
+            **(_offload(stage) or {"offloads": _named(found, weights="offload_model", optimizer="offload_optimizer")}),
+        ),
+    }  # fmt: skip
+
+
+def read_verl(found: Values, s: Setting) -> Fields | None:
+    """Read verl with FSDP: float32 shards, half precision in between, sequences without padding."""
+    actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+    if s.engine not in (None, "dp", "fsdp", "fsdp2"):
+        return None
+    tokens = found.get(f"{actor}.ppo_max_token_len_per_gpu", "int") if s.dynamic_batching else None
+    is_fused = found.flag(f"{model}.use_fused_kernels")
+    return {
+        **_fsdp(s, found.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
+        "gradient_checkpointing": found.flag(f"{model}.enable_gradient_checkpointing", True),
+        "vllm_enable_sleep_mode": found.flag("actor_rollout_ref.rollout.free_cache_engine", True),
+        "runtime": Runtime(
+            head="tiles" if is_fused else "packed", flash=True, packs=s.removes_padding, upcasts=False,
+            has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef), tokens_per_batch=tokens,
+            saved_hidden=2 if s.lora else 1, wakes_whole=s.version < VERL_LORA,
+            eager=found.flag("actor_rollout_ref.rollout.enforce_eager"),
+            offloads=_named(found, weights=f"{actor}.fsdp_config.param_offload",
+                            optimizer=f"{actor}.fsdp_config.optimizer_offload",
+                            reference="actor_rollout_ref.ref.fsdp_config.param_offload"),
+        ),
+    }  # fmt: skip
+
+
+def read_easyr1(found: Values, s: Setting) -> Fields:
+    """Read EasyR1, which is like verl. A dynamic micro-batch is filled up to the maximal tokens of its sequences."""
+    actor = "worker.actor"
+    is_half = found.word(f"{actor}.fsdp.torch_dtype") in HALF
+    pixels = found.whole("data.max_pixels")
+    return {
+        **_fsdp(s, "bf16" if is_half else "fp32"),
+        "gradient_checkpointing": found.flag(f"{actor}.model.enable_gradient_checkpointing", True),
+        "vllm_enable_sleep_mode": True,
+        "runtime": Runtime(
+            head="packed", flash=True, packs=found.flag(f"{actor}.padding_free", True), upcasts=False,
+            fills=s.dynamic_batching, saved_hidden=2 if s.lora else 1,
+            image_tokens=pixels // PIXELS, eager=found.flag("worker.rollout.enforce_eager"),
+            offloads=_named(found, weights=f"{actor}.offload.offload_params",
+                            optimizer=f"{actor}.offload.offload_optimizer", reference="worker.ref.fsdp.enable_cpu_offload"),
+        ),
+    }  # fmt: skip
+
+
+def _fsdp(s: Setting, dtype: str) -> Fields:
+    """Return the fields of a trainer that shards by FSDP with mixed precision; its shards have the type of the model."""
+    is_half = dtype in HALF
+    return {
+        "sharding": "fsdp",
+        "weights_dtype": "bfloat16" if is_half else "float32",
+        "autocast_dtype": None if is_half else "bfloat16",
+        "evaluates": s.evaluates,
+    }
+
+
+def _sharding(named: Any, s: Setting) -> str:
+    """Return a recipe's sharding: from accelerate's file, or from the stage in the name of DeepSpeed's file."""
+    word = str(named or "").lower().replace("_", "").replace("stage", "zero")
+    return s.sharding if s.sharding != "none" else next((stage for stage in STAGES if stage in word), "none")
+
+
+def _offload(deepspeed: Any) -> Fields:
+    """Return the parts that DeepSpeed keeps or steps in main memory, by the name of its configuration."""
+    if "offload" not in str(deepspeed or ""):
+        return {}
+    return {"offloads": frozenset({"weights", "optimizer"}), "computes_offloaded": True}
+
+
+def _named(found: Values, **keys: str) -> frozenset[str]:
+    """Return the names of the parts whose key is true."""
+    return frozenset(part for part, key in keys.items() if found.flag(key))
+
+
+def _bits(config: Mapping[str, Any], default: bool) -> int:
+    """Return the bits of bitsandbytes' weights; 0 without quantization."""
+    if config.get("load_in_8bit") is True:
+        return 8
+    return 4 if config.get("load_in_4bit", default) is True else 0

@@ -1,0 +1,35 @@
+"""Read a recipe into a setting, and write a setting as a recipe, by the table of its framework."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grporecipe.fields.memory import describe
+from grporecipe.fields.reading import read_table
+from grporecipe.fields.writing import to_native, write_table
+from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe, TranslatedRecipe, find_framework
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Setting
+
+
+def read_recipe(recipe: Recipe) -> ParsedRecipe:
+    """Return a recipe's setting and its unreadable fields. If a GPU is named, the setting includes the model's shape."""
+    parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
+    if recipe.gpu_gib is None:
+        return parsed
+
+    setting = describe(recipe, parsed.setting).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
+    autocast = recipe.launch_fields.get("autocast_dtype")
+    if autocast and setting.weights_dtype == "float32" and setting.autocast_dtype is None:
+        setting = setting.replace({"autocast_dtype": autocast})  # accelerate's type, if the recipe does not set it
+    return parsed._replace(setting=setting)
+
+
+def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
+    """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
+    return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
+
+
+def write_recipe(setting: Setting, framework: str) -> TranslatedRecipe:
+    """Return a setting as a recipe of a framework."""
+    found = find_framework(framework)
+    return (found.render or write_table)(found, setting)

@@ -1,0 +1,25 @@
+"""Read OpenRLHF's own source in a repository: the options of its command, and its version."""
+
+import ast
+from pathlib import Path
+
+from grporecipe.frameworks import openrlhf
+from grporecipe.model.framework import Vendored
+from grporecipe.model.recipe import Recipe
+from grporecipe.reading.python.launched import read_options
+from grporecipe.reading.python.source import last_name, read_file
+from grporecipe.reading.python.vendored import nearest_release, stated_version, with_types
+
+
+def read_source(folder: Path, _: Recipe) -> Vendored:
+    """Return the options of OpenRLHF's command in this source, and its version."""
+    names = read_file(folder / "openrlhf/cli/train_ppo_ray.py")
+    own = read_options(names)[0] if names is not None else {}
+    version = stated_version(folder, ("version.txt",))
+    if version is None or version < openrlhf.releases()[0]:
+        version = nearest_release(own, openrlhf.known, openrlhf.releases())
+    # Some releases declare options in a loop, by names that only a running program has.
+    loops = names is not None and any(isinstance(arg, ast.JoinedStr) for call, _ in names.calls for arg in call.args[:1]
+                                      if last_name(call.func) == "add_argument")  # fmt: skip
+    keys = with_types({**(openrlhf.known(version) if loops else {}), **own}, openrlhf.known(version))
+    return Vendored(keys if own else None, version)

@@ -1,1 +1,0 @@
-"""Parsers for recipes: YAML, overrides, bash, launch commands."""

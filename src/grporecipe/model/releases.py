@@ -1,0 +1,115 @@
+"""The keys of a framework by release, read from the ``keys.json`` of its folder, and releases as text."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any
+
+from grporecipe.model.recipe import KeySpec
+from grporecipe.model.setting import Version
+
+
+class KeyTable(dict[str, KeySpec]):
+    """The keys of one framework and release."""
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of each key."""
+        return {name: key.default for name, key in self.items()}
+
+    @cached_property
+    def sections(self) -> frozenset[str]:
+        """The sections of dotted keys."""
+        return frozenset(name[:at] for name in self for at, letter in enumerate(name) if letter == ".")
+
+    @cached_property
+    def below(self) -> dict[str, list[str]]:
+        """For each word, the dotted keys that have it among their sections."""
+        found: dict[str, list[str]] = {}
+        for name in self:
+            for word in set(name.split(".")[:-1]):
+                found.setdefault(word, []).append(name)
+        return found
+
+
+@cache
+def load_table(package: str) -> dict[str, Any]:
+    """Return the table of keys (keys.json) in a framework's folder."""
+    return dict(json.loads(files(package).joinpath("keys.json").read_text(encoding="utf-8")))
+
+
+def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
+    """Return the keys of the newest release that is not newer than a version.
+
+    ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone if
+    that release removed it.
+    """
+    found = KeyTable()
+    for name, changes in history.items():
+        last = None
+        for change in changes:
+            if parse_release(change[0]) <= version:
+                last = change
+        if last is not None and len(last) == 3:
+            found[name] = KeySpec(last[1], last[2])
+    return found
+
+
+def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
+    """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
+    if changes is None:
+        return None
+    last = changes[-1]
+    return parse_release(changes[0][0]), parse_release(last[0]) if len(last) == 1 else None
+
+
+class ReleaseTable:
+    """The keys of a framework by release, read from the ``keys.json`` of its folder when they are first needed.
+
+    ``data["releases"]`` lists its releases in ascending order. ``data["keys"]`` has the history of each key (`keys_at_release`).
+    """
+
+    def __init__(self, package: str, newest: Version) -> None:
+        self.package, self.newest = package, newest
+        self._known: dict[Version, KeyTable] = {}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The table."""
+        return load_table(self.package)
+
+    def releases(self) -> tuple[Version, ...]:
+        """Return every release that the table knows, ascending."""
+        return tuple(parse_release(name) for name in self.data["releases"])
+
+    def known(self, version: Version | None = None) -> KeyTable:
+        """Return the keys of a release (None: the newest one)."""
+        version = version or self.newest
+        if version not in self._known:
+            self._known[version] = keys_at_release(self.data["keys"], version)
+        return self._known[version]
+
+    def span(self, name: str) -> tuple[Version, Version | None] | None:
+        """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
+        return key_span(self.data["keys"].get(name))
+
+
+@cache
+def parse_release(name: str) -> Version:
+    """Parse a release of a table, which has three numbers."""
+    major, minor, patch = (int(part) for part in name.split("."))
+    return major, minor, patch
+
+
+def text(version: Version) -> str:
+    """Return a version as text."""
+    return ".".join(map(str, version))
+
+
+def closest_keys(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to two flat keys similar to a misspelt one, nearest first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    plain = name.replace("-", "_").lower()
+    return get_close_matches(plain, list(names), n=2, cutoff=0.8)

@@ -1,0 +1,313 @@
+"""The framework-neutral setting that plan and rules read. Needs neither Hydra nor Optuna nor torch.
+
+Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never a default in disguise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from grporecipe.model.architecture import Architecture
+
+Version = tuple[int, int, int]
+TRL: Version = (1, 16, 0)  # the version that our trainer runs
+
+# Options of TRL that null (or an empty mapping) leaves at TRL's value.
+UNSET = {
+    "loss": (
+        "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
+        "entropy_target", "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos",
+        "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
+    ),
+    "generation": (
+        "min_p", "repetition_penalty", "generation_kwargs", "vllm_enable_sleep_mode", "vllm_importance_sampling_correction",
+        "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FrameworkTraits:
+    """The properties of a framework for plan and rules. `grporecipe.frameworks.Framework` holds the rest.
+
+    ``name`` is its name in recipes and command lines, ``display_name`` that of its trainer. ``unit`` is the unit in which a
+    rollout and a step are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's
+    keys; dotted ones are overridden as ``a.b=c`` on a command line. ``follows_trl``: TRL itself trains, so its versions, keys
+    and checks hold. ``extends_trl``: the trainer is built on TRL's, with its sampler and most of its checks.
+    """
+
+    name: str
+    display_name: str
+    unit: Literal["completions", "prompts"] = "completions"
+    syntax: Literal["flat", "dotted"] = "flat"
+    follows_trl: bool = False
+    extends_trl: bool = False
+
+    def name_of(self, release: str) -> str:
+        """Return a release as users call it: ``TRL 0.18.0``, ``verl 0.5.0``, ``Unsloth on TRL 0.24.0``."""
+        on_trl = self.follows_trl and self.display_name != "TRL"
+        return f"{self.display_name} {'on TRL ' * on_trl}{release}"
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """The name and the traits, which the ``of`` of a rule names one or more of."""
+        flags = {"follows TRL": self.follows_trl, "extends TRL": self.follows_trl or self.extends_trl}
+        return frozenset(
+            {"every", self.name, self.unit, self.syntax, *(name for name, is_so in flags.items() if is_so)}
+        )
+
+
+TRL_FRAMEWORK = FrameworkTraits("trl", "TRL", follows_trl=True)
+# Traits that the ``of`` of a rule may name besides frameworks.
+EVERY = frozenset({"every"})
+TRL_FAMILY = frozenset({"follows TRL"})
+TRL_LIKE = frozenset({"extends TRL"})
+IN_PROMPTS = frozenset({"prompts"})
+DOTTED = frozenset({"dotted"})
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a trainer holds its model, a micro-batch and vLLM in memory. The defaults are those of TRL 1.16.
+
+    ``head`` is how logits are held in a backward pass: in "tiles", "whole" (float32 copies of those of completions), or
+    "packed" (of all tokens, in half precision). ``packs``: sequences are concatenated without padding. Then a
+    micro-batch has ``mean_tokens`` per sequence (None: the maximum), or is filled up to ``tokens_per_batch``, or
+    (``fills``) up to the maximum of its sequences.
+    ``flash``: attention without a mask and without repeated keys.
+
+    ``offloads`` names what is kept in main memory while it is not used: "weights", "optimizer", "reference". It returns to the
+    GPU for use unless ``computes_offloaded`` (DeepSpeed steps on the CPU). ``weight_bits`` are of quantized frozen weights (0:
+    not quantized). ``upcasts``: FSDP keeps float32 shards of all trained weights (accelerate). ``saved_hidden`` counts the
+    hidden states that checkpointing saves per layer. ``wakes_whole``: vLLM takes its whole share before it receives weights.
+    ``eager``: vLLM captures no CUDA graphs. ``image_tokens`` are those of a sequence's images.
+    """
+
+    head: Literal["tiles", "whole", "packed"] = "tiles"
+    has_entropy_loss: bool = False
+    packs: bool = False
+    fills: bool = False
+    mean_tokens: int | None = None
+    tokens_per_batch: int | None = None
+    flash: bool = False
+    offloads: frozenset[str] = frozenset()
+    computes_offloaded: bool = False
+    weight_bits: int = 0
+    upcasts: bool = True
+    saved_hidden: int = 1
+    wakes_whole: bool = False
+    eager: bool = False
+    image_tokens: int = 0
+
+
+OF_TRL = Runtime()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One recipe in TRL's terms, with the defaults of its version. Sizes count completions unless the name says prompts.
+
+    Frameworks that size a rollout and a step in prompts (EasyR1, verl) set ``prompts_per_rollout`` and ``prompts_per_step``;
+    ``plan.resize`` derives B, A, S and the completions of a rollout from these. Steps and frequencies are optimizer steps
+    even if a framework counts rollouts.
+
+    ``given`` names the fields that the user set (empty for a grposweep experiment, where every field is set). ``keys`` maps a
+    field to the native key to edit, and ``lines`` to its line, for messages and fixes.
+    """
+
+    framework: FrameworkTraits = TRL_FRAMEWORK
+    version: Version = TRL  # of TRL, or of the framework
+    given: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()  # fields that only a run knows; no rule that reads one is judged
+    # topology
+    processes: int | None = None
+    tensor_parallel_size: int = 1
+    sequence_parallel_size: int = 1
+    context_parallel_size: int = 1
+    launcher: str | None = None  # trl (its own command), accelerate, torchrun, python; None: not stated
+    visible_gpus: int | None = None  # that one process sees, if known
+    data_processes: int | None = None  # ranks that a batch is split over, if fewer than the processes
+    pipeline_parallel_size: int = 1
+    nodes: int | None = None  # of a job of ours; None: not known
+    gpus_per_node: int | None = None
+    server_gpus: int = 0  # of the job's GPUs, those of a vLLM server: no training processes
+    shared_server_gpus: int = 0  # of a vLLM server for several jobs
+    server_command: str | None = None  # a shell line that starts another server than TRL's
+    walltime_min: int | None = None  # minutes, of a job
+    host_memory_gib: int | None = None  # of a job on each node
+    # the batch
+    num_generations: int = 8
+    per_device_train_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    steps_per_generation: int | None = None  # micro-steps; None: the accumulation
+    generation_batch_size: int | None = None  # completions per rollout, global; None: follows from the others
+    num_iterations: int = 1
+    prompts_per_step: int | None = None  # as the user set it
+    prompts_per_rollout: int | None = None  # the same; None if the framework has no such key
+    prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
+    experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
+    reference_batch_size: int | None = None  # the same for the reference
+    offloads_parameters: bool = False  # FSDP keeps the weights in main memory
+    filters_groups: bool = False  # groups without variety are replaced by further ones
+    engine: str | None = None  # what shards the model, if a framework has several: fsdp, megatron
+    removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
+    dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
+    auto: frozenset[str] = frozenset()  # sizes left to the planner
+    unsolved: frozenset[str] = frozenset()  # those of them that no value fits
+    max_per_device_train_batch_size: int | None = None  # the planner's bound
+    auto_find_batch_size: bool = False
+    split_batches: bool = False
+    # evaluation
+    evaluates: bool = True
+    do_eval: bool = False
+    eval_strategy: str | None = None  # no, steps, epoch; None: not stated
+    eval_steps: float | None = None  # optimizer steps; below 1: a share
+    per_device_eval_batch_size: int = 8
+    num_generations_eval: int | None = None  # None: num_generations
+    eval_prompts: int | None = None
+    dataloader_drop_last: bool = False
+    # data and schedule
+    train_prompts: int | None = None
+    max_steps: int | None = None  # optimizer steps
+    ends_with_epochs: bool = False  # the epochs bound max_steps; in TRL max_steps overrides them
+    epochs: float | None = None  # passes over the training prompts
+    budget_completions: int | None = None
+    evaluations: int = 0
+    eval_at_start: bool = False  # one evaluation more, before the first step
+    checkpoints: int = 0
+    checkpoint_minutes: float | None = None  # between checkpoints by time
+    step_seconds: float | None = None  # of an optimizer step, as measured
+    # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
+    asynchronous: tuple[tuple[str, str, str], ...] = ()
+    save_steps: float | None = None  # optimizer steps; below 1: a share
+    save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
+    load_best_model_at_end: bool = False
+    # KL
+    kl_enabled: bool | None = None  # None if a framework has no such key
+    beta: float = 0.0
+    use_bias_correction_kl: bool | None = None
+    sync_ref_model: bool = False
+    ref_model_sync_steps: int = 512
+    ref_model_mixup_alpha: float = 0.6
+    kl_placement: str = "loss"  # loss, reward, both, none; beta is the coefficient in the loss
+    kl_estimator: str | None = None  # in the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3
+    kl_reward_coefficient: float = 0.0
+    kl_reward_estimator: str | None = None
+    kl_controller: str = "fixed"  # or adaptive, of the coefficient in the reward
+    kl_horizon: float | None = None
+    kl_target: float | None = None
+    loads_reference: bool | None = None  # None: loaded if beta is not 0, as in TRL
+    distils: bool = False  # a teacher model gives all or part of the signal
+    # loss
+    advantage_estimator: str = "grpo"
+    loss_type: str = "dapo"
+    loss_average: str | None = None  # over what the loss is averaged, if a framework sets this apart from the loss
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
+    scale_rewards: str = "group"
+    importance_sampling_level: str = "token"
+    mask_truncated_completions: bool = False
+    multi_objective_aggregation: str = "sum_then_normalize"
+    entropy_coef: float | None = None  # of a bonus in the loss for the entropy of tokens
+    use_adaptive_entropy: bool | None = None
+    entropy_coef_min: float | None = None
+    entropy_coef_max: float | None = None
+    entropy_coef_delta: float | None = None
+    entropy_target: float | None = None  # nats per token
+    top_entropy_quantile: float | None = None  # the share of tokens that count, highest entropy first
+    off_policy_mask_threshold: float | None = None
+    sapo_temperature_neg: float | None = None
+    sapo_temperature_pos: float | None = None
+    vespo_k_pos: float | None = None
+    vespo_lambda_pos: float | None = None
+    vespo_k_neg: float | None = None
+    vespo_lambda_neg: float | None = None
+    rewards: int | None = None  # number of reward functions
+    reward_weights: int | None = None  # number of weights
+    use_liger_kernel: bool = False
+    # optimizer
+    learning_rate: float = 1e-6
+    lr_scheduler_type: str = "linear"
+    warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
+    minimum_learning_rate_ratio: float | None = None  # of the peak, where the schedule ends
+    weight_decay: float | None = None
+    max_grad_norm: float | None = None
+    optim: str | None = None
+    adam_beta1: float | None = None
+    adam_beta2: float | None = None
+    adam_epsilon: float | None = None
+    seed: int | None = None
+    # model and data
+    signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions, from a screen; empty without one
+    truncated_share: float | None = None  # of completions, from a screen
+    model_name_or_path: str | None = None
+    dataset_name: str | None = None  # a hub id or a path
+    eval_dataset_name: str | None = None  # the same for held-out data, if named separately
+    parameters: int | None = None  # weights of the model, if known
+    lora: bool = False
+    lora_rank: int = 16
+    lora_alpha: float = 32.0  # updates are scaled by alpha / rank
+    lora_dropout: float = 0.0  # the share of an adapter's inputs that is dropped
+    lora_targets: tuple[str, ...] = ("all-linear",)  # modules; none: PEFT chooses by the model
+    weights_dtype: str = "float32"  # while they are stored between steps; float32 masters of ZeRO and FSDP do not count
+    autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
+    architecture: Architecture | None = None  # if its shape is known
+    has_chat_template: bool | None = None  # of its tokenizer, once preparation has looked
+    chat: bool | None = None  # whether prompts are conversations; None: not known
+    prompt_tokens: int | None = None  # of the longest prompt, if counted
+    gradient_checkpointing: bool = False
+    # the GPU
+    sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
+    loads_on_every_rank: bool | None = True  # FSDP's whole model in main memory; None: only with a reference model
+    gpu: str | None = None  # the GPUs' name
+    gpu_memory_gib: float | None = None  # that a trial may use of each GPU
+    gpu_trials: int = 1  # that share a GPU
+    runtime: Runtime = OF_TRL  # how memory is used
+    memory_factors: tuple[tuple[str, float], ...] = ()  # by which measured peaks correct the estimate of a phase
+    # generation
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None  # 0: all
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    generation_kwargs: str | None = None  # JSON
+    max_prompt_length: int | None = None  # tokens
+    max_completion_length: int = 256  # tokens
+    uses_tools: bool = False  # completions have several turns, which max_completion_length bounds together
+    use_vllm: bool = False
+    vllm_mode: str = "colocate"
+    vllm_tensor_parallel_size: int = 1
+    max_batched_tokens: int | None = None  # that vLLM takes at once
+    vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
+    vllm_max_model_length: int | None = None
+    vllm_enable_sleep_mode: bool = False  # vLLM frees its memory while nothing is generated
+    vllm_server_base_url: str | None = None
+    vllm_server_host: str | None = None
+    vllm_server_port: int | None = None
+    vllm_importance_sampling_correction: bool = True
+    vllm_importance_sampling_mode: str = "sequence_mask"
+    vllm_importance_sampling_clip_min: float | None = None
+    vllm_importance_sampling_clip_max: float | None = 3.0
+    # logging
+    log_completions: bool = False
+    log_completions_hub_repo: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, hash=False)
+
+    @property
+    def trainer(self) -> str:
+        """The trainer's name; Open-R1's is TRL's."""
+        return self.framework.display_name
+
+    def key(self, name: str) -> str:
+        """Return the native key of a field, or the field's name if the recipe has no key for it."""
+        return self.keys.get(name, name)
+
+    def replace(self, changes: Mapping[str, Any]) -> "Setting":
+        """Return a copy with other values; ten times faster than ``dataclasses.replace``: spaces have a million points."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.update(changes)
+        return copy

@@ -1,0 +1,171 @@
+"""Convert single values as the frameworks' parsers do, and nested mappings to dotted keys and back.
+
+Sources: transformers hf_argparser.py string_to_bool; argparse, which converts defaults that are text; omegaconf 2.3 _utils.py
+(its YAML loader takes ``1e-6`` for a number), omegaconf.py from_dotlist.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import yaml
+
+from grporecipe.errors import UserError
+from grporecipe.files import DEEPEST, parse_json, yaml_loader
+
+LOADER: Any = yaml_loader()
+TRUE = frozenset({"yes", "true", "t", "y", "1"})
+FALSE = frozenset({"no", "false", "f", "n", "0"})
+LARGEST = 2**53  # a float is no exact whole number above it; no size or step count comes near
+PLAIN = {"int": int, "float": float, "bool": bool}
+
+
+class Value(NamedTuple):
+    """A converted value. ``trouble`` is empty, ``string`` (a number given as text) or ``type`` (unusable)."""
+
+    value: Any
+    trouble: str = ""
+
+
+def convert(value: Any, kind: str) -> Value:
+    """Convert a YAML or JSON value to a key's type; ``kind`` as in `KeySpec`."""
+    base = kind.rstrip("?")
+    if value is None:
+        return Value(None, "" if kind.endswith("?") or base not in PLAIN else "type")
+    if base not in PLAIN:
+        return Value(value)
+    if isinstance(value, str):
+        return _string(value.strip(), base)
+    if base == "bool":
+        return Value(bool(value), "" if isinstance(value, int) and value in (0, 1) else "type")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_usable(value):
+        return Value(None, "type")
+    if base == "int":
+        return Value(int(value), "" if isinstance(value, int) else "type")
+    return Value(value)  # argparse and TRL keep an int for a float
+
+
+def _string(text: str, base: str) -> Value:
+    if base == "bool":
+        word = text.lower()
+        return Value(word in TRUE, "string") if word in TRUE | FALSE else Value(None, "type")
+    try:
+        number = int(text) if base == "int" else float(text)
+    except ValueError:
+        return Value(None, "type")
+    return Value(number, "string") if _is_usable(number) else Value(None, "type")
+
+
+def _is_usable(number: float) -> bool:
+    """Return whether a number is finite and small enough for exact arithmetic."""
+    return abs(number) <= LARGEST if isinstance(number, int) else math.isfinite(number) and abs(number) <= LARGEST
+
+
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:\s*,\s*([^{}]*))?\}")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:[eE][-+]?[0-9]+)|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+MOST_REFERENCES = 10  # longest chain that is followed
+
+
+class NestedLoader(LOADER):  # type: ignore[misc]  # PyYAML's, with or without libyaml
+    """PyYAML's safe loader with OmegaConf's definition of a number."""
+
+
+NestedLoader.yaml_implicit_resolvers = {
+    start: [(tag, regexp) for tag, regexp in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    for start, pairs in LOADER.yaml_implicit_resolvers.items()
+}
+
+
+NestedLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789.")
+)
+
+
+def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> dict[str, Any]:
+    """Return the leaves of a nested or dotted mapping by joined keys.
+
+    Raises UserError if it is nested deeper than any recipe.
+    """
+    if depth > DEEPEST:
+        raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            inner = flatten(value, separator, depth + 1)
+            found |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
+        else:
+            found[str(key)] = value
+    return found
+
+
+def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as a nested mapping."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        *sections, last = key.split(".")
+        inner = found
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """Parse a value of a command line as YAML. Invalid YAML is text."""
+    loader = NestedLoader(text)
+    try:
+        return loader.get_single_data()
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError):
+        return text
+    finally:
+        loader.dispose()
+
+
+def resolve(values: Mapping[str, Any], key: str) -> Any:
+    """Return a key's value with references followed; None if they lead to no value."""
+    value = values.get(key)
+    for _ in range(MOST_REFERENCES):
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return None if isinstance(value, str) and "${" in value else value
+        found = values.get(match[1])
+        value = parse_value(match[2]) if found is None and match[2] is not None else found
+    return None
+
+
+def read_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, given as such or as JSON text. Other values give an empty mapping."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])")
+
+
+def model_size(name: str) -> int | None:
+    """Return the number of weights in a model's name (``Qwen2.5-7B-Instruct``)."""
+    size = _SIZE.search(name.rsplit("/", 1)[-1])
+    return int(float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)) if size else None
+
+
+@dataclass
+class Word:
+    """One word after expansion; ``unknown`` if part of it could not be resolved.
+
+    ``marked`` is its text with marks around the unknown parts. ``span`` is the number of its lines minus one.
+    """
+
+    text: str
+    line: int
+    unknown: bool = False
+    marked: str = ""
+    span: int = 0

@@ -1,0 +1,1 @@
+"""The project around a recipe: its settings, its repository, and the version that judges."""

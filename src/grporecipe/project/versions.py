@@ -1,0 +1,298 @@
+"""Find the framework version by which a recipe is judged, and its source.
+
+Sources in this order: an option, the project's settings, the repository's pins, the framework's own source in the repository,
+the releases that take all keys of the recipe, and the default.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grporecipe.errors import BadSettings, UserError
+from grporecipe.fields.dotted import is_taken
+from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
+from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
+from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.setting import Version
+from grporecipe.model.values import convert
+from grporecipe.project.repository import Pin, Repository, allows, find_pins, find_repository, walk
+from grporecipe.project.settings import settings_for
+from grporecipe.terminal import count
+
+NOT_A_FILE = VersionSource("asked", "default", "the default release, because no version is given")
+
+
+BY_DEFAULT = VersionSource("keys", "default", "it accepts all keys")
+
+
+class Wanted(NamedTuple):
+    """The versions that a caller requests: of any framework (``any``), of TRL, or a release that was parsed before."""
+
+    any: str | None = None
+    trl: str | None = None
+    release: Version | None = None
+
+
+class Judged(NamedTuple):
+    """The version to judge by, its source, and the keys of the framework's own source if that is used."""
+
+    version: Version
+    source: VersionSource
+    vendored: Mapping[str, KeySpec] | None = None
+
+
+def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Path | None, **more: Any) -> Judged:
+    """Return the version to judge a recipe by. ``more`` holds the recipe's other fields.
+
+    Raises UserError for a version that cannot be judged.
+    """
+    framework = FRAMEWORKS[name]
+    asked = _asked(framework, wanted)
+    if asked is not None:
+        return asked
+    if file is None:  # a caller without a file and a version gets the default
+        return Judged(framework.version, NOT_A_FILE)
+    probe = Recipe(name, framework.version, config, file=str(file), **more)
+    return (
+        _of_project(framework, file)
+        or _of_pin(framework, probe, file)
+        or _of_source(framework, probe, file)
+        or _by_keys(framework, probe, releases_of(framework))
+    )
+
+
+def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
+    if wanted.release is not None:
+        return Judged(wanted.release, VersionSource("asked", "the caller", text(wanted.release)))
+    if wanted.trl is not None and framework.traits.follows_trl:
+        return Judged(version_of(framework.name, wanted.trl), VersionSource("asked", "--trl-version", wanted.trl))
+    if wanted.any is not None:
+        version = version_of(framework.name, wanted.any)
+        stated = wanted.any + _as_newest(framework, version)
+        return Judged(version, VersionSource("asked", "--framework-version", stated))
+    if wanted.trl is not None:
+        raise UserError(
+            f"--trl-version {wanted.trl}: this is a recipe of {framework.traits.display_name}, which has versions of its "
+            "own. Use --framework-version."
+        )
+    return None
+
+
+def _of_project(framework: Framework, file: Path) -> Judged | None:
+    settings = settings_for(file)
+    version = settings.version_of(framework.name)
+    if version is None or settings.file is None:
+        return None
+    try:
+        release = version_of(framework.name, version)
+    except UserError as error:
+        raise BadSettings(f"{settings.file}: {error}") from None
+    stated = f'framework-version = "{version}"{_as_newest(framework, release)}'
+    return Judged(release, VersionSource("project", settings.file.name, stated))
+
+
+def _as_newest(framework: Framework, version: Version) -> str:
+    """Return a note for a version that is newer than all known releases."""
+    newest = releases_of(framework)[-1]
+    return f", judged as {text(newest)}, the newest release known" if version > newest else ""
+
+
+def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
+    """Return the version of the nearest requirement. In a range, the recipe's keys decide."""
+    repository = find_repository(file) if framework.packages else None
+    if repository is None:
+        return None
+    releases, root = releases_of(framework), repository.root
+    roots = _vendored_in(root, framework.vendor.marker) if framework.vendor else ()
+    own = next((folder for folder in roots if file.absolute().is_relative_to(folder)), None)
+    for pins in _nearest_pins(repository, framework.packages, file):
+        if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
+            return None  # the framework's own repository, where requirements have other purposes
+        judged = [found for pin in pins if (found := _judge_pin(framework, probe, pin, releases, root)) is not None]
+        if judged:
+            return min(judged, key=lambda found: len(found.source.conflict))
+        if any(pin.is_open for pin in pins):
+            return None  # the version of a commit is unknown
+    return None
+
+
+def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
+    """Return the keys of the framework's own source in the repository, of the nearest one if there are several."""
+    repository = find_repository(file) if framework.vendor is not None else None
+    if framework.vendor is None or repository is None:
+        return None
+    folder, roots = file.absolute().parent, _vendored_in(repository.root, framework.vendor.marker)
+    stated: Judged | None = None
+    for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
+        found = framework.vendor.read(root, probe)
+        name = Path(framework.vendor.marker).parts[0]
+        where = (root / name).relative_to(repository.root).as_posix() + "/"
+        source = VersionSource("vendored", where, "its own source")
+        if found.keys is not None:
+            judged = Judged(found.version or framework.version, source, found.keys)
+            is_above = folder.is_relative_to(root)
+            return judged if is_above or _runs(framework, probe, judged) else None
+        if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
+            stated = Judged(found.version, source)  # its configuration is missing, but its version is known
+    return stated
+
+
+def _runs(framework: Framework, probe: Recipe, judged: Judged) -> bool:
+    """Return whether a source next to the recipe may be what runs: not if it refuses keys that a release takes."""
+    if not misfits(replace(probe, version=judged.version, vendored=judged.vendored)):
+        return True
+    return all(_misfits_by_release(probe, releases_of(framework)).values())
+
+
+@lru_cache(maxsize=128)
+def _vendored_in(root: Path, marker: str) -> tuple[Path, ...]:
+    """Return the folders of a repository that contain a framework's own source."""
+    repository, name = walk(root), Path(marker).parts[0]
+    parents = dict.fromkeys(folder.parent for folder in repository.folders if folder.name == name)
+    return tuple(parent for parent in parents if any(parent.glob(marker)))
+
+
+def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path) -> Iterator[list[Pin]]:
+    """Yield the requirements of a repository by distance from a file: folders above it first, then others."""
+    folder = file.absolute().parent
+    by_distance: dict[tuple[int, int], list[Path]] = {}
+    for found in repository.requirements:
+        shared = _shared_parts(folder, found.parent)
+        distance = len(folder.parts) - shared, len(found.parent.parts) - shared
+        by_distance.setdefault(distance, []).append(found)
+    for _, files in sorted(by_distance.items()):
+        pins = [pin for found in files for package in packages for pin in find_pins(found, package)]
+        if pins:
+            yield pins
+
+
+def _shared_parts(one: Path, other: Path) -> int:
+    pairs = zip(one.parts, other.parts, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one.parts), len(other.parts)))
+
+
+def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence[Version], root: Path) -> Judged | None:
+    """Return the release that a requirement names, or the newest of its range if the whole range takes the same keys."""
+    where = pin.file.relative_to(root).as_posix()
+    source = VersionSource("pinned", where, pin.text)
+    exact = pin.exact
+    if exact is not None:
+        if exact < releases[0]:
+            return None  # the release has no GRPO, so the requirement has another purpose
+        if exact > releases[-1]:
+            return Judged(exact, source._replace(kind="default", text=pin.text + _as_newest(framework, exact)))
+        return _judge_by_pin(framework, probe, exact, source)
+    allowed = [release for release in releases if pin.allows(release)]
+    if not pin.specifier or not allowed:
+        return None
+    found = {misfits(replace(probe, version=release)) for release in allowed}
+    if len(found) == 1:
+        return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
+    judged = _by_keys(framework, probe, allowed)
+    stated = f"{pin.text}; {judged.source.text}".strip("; ")
+    return judged._replace(source=judged.source._replace(where=where, text=stated))
+
+
+def releases_of(framework: Framework) -> Sequence[Version]:
+    """Return the releases in a framework's table, ascending."""
+    return framework.releases() if framework.releases else (framework.version,)
+
+
+def allowed_releases(recipe: Recipe) -> list[Version]:
+    """Return the releases that may train a recipe whose repository requires a range."""
+    known = releases_of(FRAMEWORKS[recipe.framework])
+    return [release for release in known if allows(recipe.version_source.text, release)]
+
+
+def misfits(recipe: Recipe) -> frozenset[str]:
+    """Return the keys of a recipe that its release does not take, or whose value it does not take."""
+    framework = FRAMEWORKS[recipe.framework]
+    if framework.misfits is not None:
+        return frozenset(framework.misfits(recipe))
+    takes = framework.known_keys(recipe)
+    if recipe.code is not None:
+        takes = {**takes, **recipe.code.declares}
+    if not framework.is_dotted:
+        own = framework.passed_on | {framework.environment_key}
+        others = ((key, value) for key, value in recipe.config.items() if key not in own)
+        return frozenset(key for key, value in others if not _fits(value, takes.get(key)))
+    return frozenset(key for key in recipe.config if not is_taken(key, takes))
+
+
+def _fits(value: Any, spec: KeySpec | None) -> bool:
+    """Return whether a release has a key and its parser reads this value. A list may be the words in a script."""
+    return spec is not None and (isinstance(value, list) or convert(value, spec.type).trouble != "type")
+
+
+def _misfits_by_release(recipe: Recipe, releases: Iterable[Version]) -> dict[Version, frozenset[str]]:
+    return {release: misfits(replace(recipe, version=release)) for release in releases}
+
+
+def fitting_releases(recipe: Recipe) -> list[Version]:
+    """Return the releases that take all keys of a recipe. Keys that no release takes are ignored."""
+    by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
+    never = frozenset.intersection(*by_release.values())
+    return [release for release, found in by_release.items() if found == never]
+
+
+def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: VersionSource) -> Judged:
+    """Return the pinned release. If it refuses keys of other releases, return the newest release that takes all keys."""
+    recipe = replace(probe, version=pinned)
+    own = misfits(recipe)
+    if not own:
+        return Judged(pinned, source)
+    by_release = _misfits_by_release(recipe, releases_of(framework))
+    never = frozenset.intersection(*by_release.values())
+    elsewhere = tuple(key for key in recipe.config if key in own - never)
+    if not elsewhere:
+        return Judged(pinned, source)
+    fits = [release for release, found in by_release.items() if found == never]
+    if not fits:
+        return Judged(pinned, source._replace(conflict=elsewhere))
+    version = framework.version if framework.version in fits else fits[-1]
+    return Judged(version, source._replace(kind="keys", conflict=elsewhere))
+
+
+def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -> Judged:
+    """Return the default if it accepts all keys, else the newest release that does. Without one, the version is unknown."""
+    if framework.version in releases and not misfits(probe):
+        return Judged(framework.version, BY_DEFAULT)
+    by_release = _misfits_by_release(probe, releases)
+    fewest = min(map(len, by_release.values()))
+    best = [release for release, found in by_release.items() if len(found) == fewest]
+    version = framework.version if framework.version in best else best[-1]
+    # A value that no release takes, of a key that this release has, is wrong in any case and says nothing about the version.
+    wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()
+    rest = by_release[version] - wrong
+    if all(is_typo(key, framework, replace(probe, version=version)) for key in rest):
+        span = f"only {text(best[0])} accepts" if len(best) == 1 else f"{text(best[0])} to {text(best[-1])} accept"
+        which = f"all but {count(len(rest), 'key')}" if rest else "all keys"
+        return Judged(version, VersionSource("keys", "the keys", f"{span} {which}"))
+    return Judged(version, VersionSource())
+
+
+def is_typo(key: str, framework: Framework, recipe: Recipe) -> bool:
+    """Return whether a key that no release takes has a spelling similar to an existing key."""
+    if framework.is_dotted:
+        return False
+    ever = any(key in framework.takes(release) for release in releases_of(framework))
+    return not ever and bool(closest_keys(key, framework.known_keys(recipe)))
+
+
+ASSUMED = ("", "default", "the keys")  # places of a version that nothing states
+
+
+def describe_version(recipe: Recipe) -> str:
+    """Return the version that a recipe is judged by, and its source: ``TRL 0.18.0 (setup.py: trl==0.18.0)``.
+
+    Without a source: that it is assumed, why it is this one, and how to state it.
+    """
+    source = recipe.version_source
+    why = ": ".join(filter(None, (source.where, source.text)))
+    if source.where in ASSUMED and source.kind != "asked":
+        taken = source.text or "no release accepts all keys"
+        why = f"assumed, because the recipe states no version, and {taken}; set --framework-version"
+    why += ", which does not accept all keys" if source.conflict else ""
+    return f"{FRAMEWORKS[recipe.framework].traits.name_of(text(recipe.version))} ({why})"

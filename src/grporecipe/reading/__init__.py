@@ -1,0 +1,1 @@
+"""Read recipes as their frameworks do: YAML, overrides, launch commands, shell scripts, Python."""

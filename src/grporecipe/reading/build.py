@@ -1,0 +1,100 @@
+"""Build a recipe from what a reader found in a file: its version is found, then the recipe is made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import UserError
+from grporecipe.files import open_file
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Version
+from grporecipe.model.values import flatten
+from grporecipe.project.settings import settings_for
+from grporecipe.project.versions import Judged, Wanted, find_version
+from grporecipe.reading.detect import detect_framework, recognise_recipe
+
+LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
+LARGEST_NOTEBOOK = 20 * 2**20  # a notebook may contain pictures
+FEW_KEYS = 12
+MOST_KEYS = 2000  # verl's longest configuration has about 700
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the command line.
+
+    ``own_version`` is the version of any framework (``--framework-version``), ``trl_version`` that of frameworks that follow
+    TRL. ``version`` is a parsed release of the named framework. ``judged`` is a version found before, by which an edited text
+    of the same file is judged again.
+    """
+
+    framework: str = "auto"
+    version: Version | None = None
+    processes: int | None = None
+    train_prompts: int | None = None
+    own_version: str | None = None
+    gpu_gib: float | None = None  # memory of the GPU to judge by
+    gpu: str | None = None  # its name
+    trl_version: str | None = None
+    judged: Judged | None = None
+
+    def find_version(self, framework: str, config: Mapping[str, Any], path: Path | None, **more: Any) -> Judged:
+        """Return the version to judge a recipe by, and its source."""
+        if self.judged is not None:
+            return self.judged
+        return find_version(framework, config, Wanted(self.own_version, self.trl_version, self.version), path, **more)
+
+
+def load_text(path: Path) -> str:
+    """Return a file's text with its line ends. Raises UserError if it is no text."""
+    try:
+        if path.is_dir():
+            raise UserError("it is a folder. Name the files in it.")
+        with open_file(path) as file:
+            largest = LARGEST_NOTEBOOK if path.suffix == ".ipynb" else LARGEST
+            data = file.read(largest + 1)
+    except OSError as error:
+        raise UserError(f"it cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # a null byte in the name, or a pipe or device
+        raise UserError(f"it cannot be read: {error}.") from None
+    if len(data) > largest:
+        raise UserError(f"it has more than {largest // 2**20} MiB, so it is not a recipe.")
+    if b"\0" in data:
+        raise UserError("it is binary, not text.")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"it is not UTF-8 (byte {error.start}). Save it as UTF-8.") from None
+
+
+def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, ...] = (), **more: Any) -> Recipe:
+    """Return a recipe with its version, for the given framework or the one detected by keys and paths."""
+    framework = options.framework
+    if framework == "auto":  # a small object made by a program is for TRL unless its keys show another framework
+        framework = detect_framework(config, *paths) if len(config) <= FEW_KEYS else recognise_recipe(config, paths)
+    processes = options.processes if options.processes is not None else more.pop("processes", None)
+    more.pop("processes", None)
+    if FRAMEWORKS[framework].is_dotted:
+        config = flatten(config)
+    if len(config) > MOST_KEYS:
+        raise UserError(f"it has {len(config):,} keys, so it is not a recipe.")
+    file = more.get("file")
+    if processes is None and file is not None:
+        processes = settings_for(Path(file)).processes
+    judged = options.find_version(framework, config, None if file is None else Path(file),
+                                  base=more.get("base", ""), code=more.get("code"), launch=more.get("launch"))  # fmt: skip
+    return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
+                  version_source=judged.source, vendored=judged.vendored, **more)  # fmt: skip
+
+
+def find_near(name: str, file: Path, folder: str = "") -> Path | None:
+    """Return a file that another file names. Relative paths start at its working directory, its folder or a folder above."""
+    own, *above = list(file.absolute().parents)[:5]
+    places = [Path(folder)] if folder else []
+    try:
+        found = (place / name for place in (*places, own, Path(), *above))  # of an absolute name, the file itself
+        return next((path for path in found if path.is_file()), None)
+    except (OSError, ValueError):  # a name that no file can have
+        return None

@@ -1,0 +1,58 @@
+"""Find out which framework a configuration, a file or a launch belongs to."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grporecipe.model.framework import FRAMEWORKS, Framework
+from grporecipe.reading import signs
+
+
+def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
+    """Return the framework of a recipe by its keys, its paths and its programs. Dotted keys are matched by their first word.
+
+    The last framework that matches wins. Without a match it is TRL, whose keys all others share.
+
+    Raises NotARecipe for a configuration of a framework that grposweep does not read.
+    """
+    found = _by_keys(config)
+    if not found and not signs.has_sign(config):
+        signs.refuse_others(config)
+    return found or _by_paths(paths) or next(iter(FRAMEWORKS))
+
+
+def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:
+    """Return the framework of a file, if its keys or the programs that read them identify a GRPO recipe.
+
+    ``paths`` name the file: a folder named like a framework selects it, but does not make a file a recipe.
+
+    Raises NotARecipe if nothing identifies a recipe.
+    """
+    programs = tuple(programs)
+    name = detect_framework(config, *programs, *paths)
+    framework = FRAMEWORKS[name]
+    if framework.is_dotted:
+        sections = {str(key).lstrip("+~").partition(".")[0] for key in config}
+        if name != _by_keys(config) and name != _by_paths(programs) and len(sections & {*framework.sections}) < 2:
+            signs.refuse_without_sign(config)
+        if "defaults" not in config and not _by_paths(programs):
+            signs.refuse_own_sections(config, {key.partition(".")[0] for key in framework.takes(framework.version)})
+    elif framework.traits.follows_trl:
+        signs.refuse_without_sign(config, programs)
+        if not programs and framework.is_familiar:
+            own, is_familiar = framework.takes(framework.version), framework.is_familiar
+            signs.refuse_own_keys(config, lambda key: key in own or is_familiar(key))
+    return name
+
+
+def _by_keys(config: Mapping[str, Any]) -> str:
+    words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
+    return next((each.name for each in _latest_first() if not each.keys.isdisjoint(words)), "")
+
+
+def _by_paths(paths: Iterable[str]) -> str:
+    known = [(each.name, each.programs) for each in _latest_first() if each.programs]
+    return next((name for name, programs in known if any(map(programs.search, paths))), "")
+
+
+def _latest_first() -> list[Framework]:
+    return [FRAMEWORKS[name] for name in reversed(list(FRAMEWORKS))]

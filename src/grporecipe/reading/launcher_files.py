@@ -1,0 +1,123 @@
+"""Read files next to a recipe that affect its training: accelerate's configuration (``--config_file``) and DeepSpeed's.
+
+Sources: accelerate commands/config/config_args.py and utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin,
+their YAML keys); deepspeed runtime/zero/config.py (``zero_optimization.stage``); transformers training_args.py (``deepspeed``,
+``fsdp``); ms-swift swift/config/zero*.json (``--deepspeed zero2``).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
+from grporecipe.reading.yaml_text import parse_yaml
+
+LARGEST = 2**18  # bytes; real files have one or two kilobytes
+SHIPPED = {  # accelerate's configurations in TRL by name: processes, and how the model is sharded
+    "fsdp1": (8, "fsdp"), "fsdp2": (8, "fsdp"), "multi_gpu": (8, "none"), "single_gpu": (1, "none"),
+    "zero1": (8, "zero1"), "zero2": (8, "zero2"), "zero3": (8, "zero3"),
+}  # fmt: skip
+STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}
+WORDS = {**{f"zero{stage}": f"zero{stage}" for stage in (1, 2, 3)}, "zero0": "none", "zero2_offload": "zero2",
+         "zero3_offload": "zero3"}  # fmt: skip
+FSDP = {"NO_SHARD": "none", "3": "none", "SHARD_GRAD_OP": "zero2", "2": "zero2"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_STAGE = re.compile(r"zero[-_]?([0-3])(?![0-9])")
+
+
+@dataclass
+class LauncherFile:
+    """The training processes and fields of the setting in such a file. ``trouble``: why it has neither."""
+
+    processes: int | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+
+Find = Callable[[str], Path | None]  # returns a file by its name in a script or recipe
+
+
+def read_accelerate(name: str, find: Find) -> LauncherFile:
+    """Read an accelerate configuration: one of TRL's by its name, or a file."""
+    if name in SHIPPED:
+        processes, sharding = SHIPPED[name]
+        return LauncherFile(processes, {"sharding": sharding})
+    path = find(name)
+    config = _mapping(path)
+    if config is None:
+        found = _STAGE.search(Path(name).name)  # the file is missing, but its name has the stage
+        fields = {"sharding": STAGES[found[1]]} if found else {}
+        return LauncherFile(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
+    count = config.get("num_processes")
+    stated = LauncherFile(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
+    if stated.processes is None:
+        stated.trouble = f"{name} (the accelerate configuration was not found, or states none)"
+    stated.fields = _fields_of_accelerate(config, find)
+    return stated
+
+
+def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+    kind = str(config.get("distributed_type", "NO")).upper()
+    found: dict[str, Any] = {"sharding": "none"}
+    if kind == "DEEPSPEED":
+        inside = config.get("deepspeed_config")
+        inside = inside if isinstance(inside, Mapping) else {}
+        stage = str(inside.get("zero_stage", ""))
+        named = inside.get("deepspeed_config_file")
+        found = {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
+    elif kind == "FSDP":
+        inside = config.get("fsdp_config")
+        inside = inside if isinstance(inside, Mapping) else {}
+        found = {"sharding": FSDP.get(str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp")}
+    dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
+    return found | ({"autocast_dtype": dtype} if dtype else {})
+
+
+def read_deepspeed(value: Any, find: Find) -> LauncherFile:
+    """Read a ``deepspeed`` key: a name of ms-swift's, a JSON object, or a file."""
+    if isinstance(value, str) and value in WORDS:
+        return LauncherFile(fields={"sharding": WORDS[value]})
+    config = value if isinstance(value, Mapping) else None
+    if isinstance(value, str):
+        config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
+    if config is None:
+        found = _STAGE.search(Path(value).name) if isinstance(value, str) else None
+        return LauncherFile(fields={"sharding": STAGES[found[1]]} if found else {})
+    zero = config.get("zero_optimization")
+    stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
+    return LauncherFile(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
+
+
+def read_keys(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
+    """Return the fields of the setting that a recipe's own ``deepspeed`` or ``fsdp`` key states."""
+    if config.get("deepspeed"):
+        return read_deepspeed(config["deepspeed"], find).fields
+    words = config.get("fsdp")
+    if words:
+        words = (
+            words if isinstance(words, str) else " ".join(map(str, words)) if isinstance(words, list) else "full_shard"
+        )
+        chosen = {"no_shard": "none", "shard_grad_op": "zero2"}
+        return {"sharding": next((chosen[word] for word in str(words).split() if word in chosen), "fsdp")}
+    return {}
+
+
+def _mapping(path: Path | None) -> Mapping[str, Any] | None:
+    """Return the YAML or JSON mapping in a file; None if it is neither, or too large."""
+    try:
+        if path is None or path.stat().st_size > LARGEST:
+            return None
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _parsed(text: str) -> Mapping[str, Any] | None:
+    try:
+        found = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
+    except (UserError, ValueError):
+        return None
+    return found if isinstance(found, Mapping) else None

@@ -1,0 +1,110 @@
+"""Read files as recipes: find the kind of file and the files that it names. Other files get a one-sentence error."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from grporecipe.errors import UserError
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe
+from grporecipe.project.settings import settings_for
+from grporecipe.reading.build import Options, build_recipe, find_near, load_text
+from grporecipe.reading.detect import recognise_recipe
+from grporecipe.reading.launcher_files import read_keys
+from grporecipe.reading.signs import refuse_toml
+from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
+
+# Also what callers need with these functions.
+__all__ = ["Options", "build_recipe", "load_recipe", "load_recipes", "load_text", "parse_recipe", "stated_processes"]
+PYTHON = (".py", ".ipynb")
+OWN_READERS = ("trl", "open-r1")  # a YAML of theirs may be for a program with keys of its own
+SHELLS = (".sh", ".bash", ".slurm", ".sbatch", ".zsh")
+
+
+def load_recipe(path: Path, options: Options) -> Recipe:
+    """Return the recipe in a file: a flat YAML (JSON is YAML), or the last launch in a shell script.
+
+    Raises UserError also if a script's base recipe is missing, because most of the keys are then unknown.
+    """
+    recipe = parse_recipe(path, load_text(path), options)
+    named = recipe.unresolved.get("config")
+    if named is not None:
+        missing = "no such file from here or from the script's folders"
+        why = "only a running shell knows this file" if "$" in named else missing
+        raise UserError(f"--config {named}: {why}. Name the recipe itself.")
+    return recipe
+
+
+def stated_processes(path: Path) -> int | None:
+    """Return the training processes that a recipe states itself if these are several; None if it cannot be read."""
+    try:
+        recipe = load_recipe(path, Options())
+        setting = read_recipe(recipe).setting
+    except UserError:
+        return None
+    is_stated = bool(recipe.processes) or "processes" in setting.given
+    return setting.processes if is_stated and (setting.processes or 1) > 1 else None
+
+
+def load_recipes(path: Path, options: Options) -> list[Recipe]:
+    """Return every recipe in a file, in order."""
+    return parse_recipes(path, load_text(path), options)
+
+
+def parse_recipes(path: Path, text: str, options: Options) -> list[Recipe]:
+    """Return every recipe in the present or future text of a file; at least one."""
+    options = _of_project(path, options)
+    if path.suffix in PYTHON:
+        from grporecipe.reading.python.configs import recipes_of
+
+        return recipes_of(path, text, options)
+    if path.suffix in SHELLS or text.startswith("#!"):
+        from grporecipe.reading.scripts import recipes_of_script
+
+        return recipes_of_script(path, text, options)
+    return [parse_recipe(path, text, options)]
+
+
+def shown_text(path: Path, text: str) -> str:
+    """Return the text to which a recipe's line numbers refer: for a notebook, the code of its cells."""
+    if path.suffix != ".ipynb":
+        return text
+    from grporecipe.reading.python.source import code_cells
+
+    return "\n".join(source for _, source in code_cells(text))
+
+
+def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
+    """Return the recipe in the present or future text of a file: the first in Python, the last launch in a script."""
+    options = _of_project(path, options)
+    if path.suffix in PYTHON:
+        return parse_recipes(path, text, options)[0]
+    if path.suffix in SHELLS or text.startswith("#!"):
+        return parse_recipes(path, text, options)[-1]
+    if path.suffix == ".toml":
+        refuse_toml(text)
+    flat = parse_yaml(text)
+    framework = recognise_recipe(flat.config, [str(path)]) if options.framework == "auto" else options.framework
+    flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
+    return _from_yaml(path, flat, replace(options, framework=framework))
+
+
+def _of_project(path: Path, options: Options) -> Options:
+    """Return the options. If no framework is given, take it from the project's settings."""
+    framework = settings_for(path).framework if options.framework == "auto" else None
+    return options if framework is None else replace(options, framework=framework)
+
+
+def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
+    if {"distributed_type", "compute_environment"} & flat.config.keys():
+        raise UserError("it is an accelerate configuration, not a recipe. Name the recipe, and --processes.")
+    fields = read_keys(flat.config, lambda name: find_near(name, path))
+    code = None
+    framework = FRAMEWORKS[options.framework]
+    if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
+        from grporecipe.reading.python.launched import read_nearest
+        from grporecipe.reading.scripts import read_launching
+
+        code = read_nearest(path) or read_launching(path)
+    return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
+                        launch_fields=fields, code=code)  # fmt: skip

@@ -1,0 +1,295 @@
+"""Find every ``GRPOConfig(...)`` of a Python file or notebook: keys and lines, also from its trainer, LoRA and model.
+
+Values are read if they are literals, constants or argparse defaults of the file; all others are unknown. Sources: trl
+trainer/grpo_config.py, grpo_trainer.py and model_config.py (the names of LoRA's keys in a recipe); peft LoraConfig; unsloth
+FastLanguageModel (``from_pretrained``, ``get_peft_model``).
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grporecipe.errors import NotARecipe, UserError
+from grporecipe.model.framework import FRAMEWORKS, version_of
+from grporecipe.model.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
+from grporecipe.project.versions import Judged
+from grporecipe.reading.build import Options, build_recipe
+from grporecipe.reading.python.launched import LIBRARY_TRAINERS, MOST_BASES, fields_of, read_trainer
+from grporecipe.reading.python.source import (
+    NOTEBOOK,
+    UNKNOWN,
+    Cell,
+    Names,
+    Scope,
+    Source,
+    last_name,
+    name_of,
+    place_of,
+    read_names,
+    read_source,
+    text_of,
+)
+
+CONFIG = "GRPOConfig"
+CONFIGS = (CONFIG, "AsyncGRPOConfig")
+LORA = {"r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
+        "target_modules": "lora_target_modules"}  # fmt: skip
+PINS = re.compile(r"\btrl\s*(?:\[[\w,]*\])?\s*==\s*(\d+(?:\.\d+){1,2})")
+# Keys that unsloth/models/rl.py adds to GRPOConfig. It also makes the micro-batch a multiple of the group.
+UNSLOTH_KEYS = ("vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
+                "max_seq_length")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PythonConfig:
+    """One configuration of a trainer in a Python file. ``own`` are the keys of the file's own class, with defaults.
+
+    ``call`` creates it; ``spread`` is the first ``**words`` in it that may set any key. ``pinned`` is the TRL release that a
+    notebook installs, with its line. Line numbers of a notebook continue from cell to cell (``cells``).
+    """
+
+    config: Mapping[str, Any]
+    lines: Mapping[str, int]
+    unresolved: Mapping[str, str]
+    call: ast.Call
+    line: int
+    framework: str
+    processes: int | None = None
+    pinned: tuple[str, int] | None = None
+    cells: tuple[Cell, ...] = ()
+    code: LaunchedCode | None = None
+    spread: str = ""
+    elsewhere: frozenset[str] = frozenset()  # keys that are not in the call but come from its trainer, model and LoRA
+
+
+class Slot(NamedTuple):
+    """A key's value, the expression that sets it, and its line."""
+
+    value: Any
+    node: ast.expr
+    line: int
+
+
+def find_configs(path: Path, text: str) -> list[PythonConfig]:
+    """Return every configuration of TRL's GRPO trainer in a file.
+
+    Raises NotARecipe if there is none, and UserError for a file that cannot be read.
+    """
+    if CONFIG not in text:
+        raise NotARecipe(
+            f"no {CONFIG} here, by which TRL's GRPO trainer is configured. Lint the recipe or the launch script."
+        )
+    source = read_source(text, path.suffix == NOTEBOOK)
+    names = read_names(source.tree)
+    made = [(call, scope) for call, scope in names.calls if _is_config(names, call.func) and not _is_of_trainer(call)]
+    if not made:
+        reads = any(word in text for word in ("TrlParser", "HfArgumentParser"))
+        how = " Its parser reads it: lint the recipe or the script that launches it." if reads else ""
+        raise NotARecipe(f"no {CONFIG}(...) of TRL here is given its values.{how}")
+    try:
+        return [_configure(path, source, names, call, scope, len(made) == 1) for call, scope in made]
+    except RecursionError:
+        raise UserError("it is nested too deeply to be followed.") from None
+
+
+def _is_of_trainer(call: ast.Call) -> bool:
+    """Return whether it is ``GRPOConfig(f"{model_name}-GRPO")``, what a copy of TRL's trainer takes if it is given none."""
+    return not call.keywords and len(call.args) == 1 and text_of(call.args[0]).endswith("-GRPO'")
+
+
+def recipes_of(path: Path, text: str, options: Options) -> list[Recipe]:
+    """Return every recipe in a Python file or notebook.
+
+    Raises NotARecipe if there is none, and UserError for a file that cannot be read.
+    """
+    return [_recipe(path, made, options) for made in find_configs(path, text)]
+
+
+def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
+    """Return the recipe of a configuration."""
+    own = made.framework if made.framework in FRAMEWORKS else "trl"
+    framework = own if options.framework == "auto" else options.framework
+    if not FRAMEWORKS[framework].traits.follows_trl:
+        raise UserError(f"it has TRL's GRPOConfig, which is not of {framework}. Leave --framework out.")
+    code = made.code
+    if code is not None and made.framework == "unsloth":
+        patched = framework != "unsloth"  # judged as a TRL recipe, although Unsloth replaces class and configuration
+        declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares} if patched else code.declares
+        code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
+    judged = _installed(made, framework, options) or options.find_version(
+        framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
+    )
+    known = FRAMEWORKS[framework].takes(judged.version)
+    recipe = build_recipe(
+        {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
+        replace(options, framework=framework, judged=judged),
+        processes=made.processes,
+        file=str(path),
+        lines=made.lines,
+        unresolved=made.unresolved,
+        code=code,
+        cells=made.cells,
+    )
+    if not made.spread:
+        return recipe
+    rest = dict.fromkeys(known.keys() - recipe.config.keys(), made.spread)
+    return replace(recipe, unresolved={**rest, **recipe.unresolved})  # **words may set any key
+
+
+def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
+    """Return the release that a notebook installs in a cell, unless an option gives one."""
+    asked = (options.judged, options.version, options.own_version, options.trl_version)
+    if made.pinned is None or any(one is not None for one in asked):
+        return None
+    release, line = made.pinned
+    cell = max(cell.number for cell in made.cells if cell.line <= line)
+    return Judged(version_of(framework, release), VersionSource("pinned", f"cell {cell}", f"trl=={release}"))
+
+
+def _is_config(names: Names, node: ast.expr, steps: int = 0) -> bool:
+    """Return whether a class is TRL's GRPOConfig, or a class of the file that is derived from it."""
+    name, origin = name_of(node), names.origin(node)
+    if name in names.classes:
+        return steps < MOST_BASES and any(_is_config(names, base, steps + 1) for base in names.classes[name].bases)
+    if not origin:  # part of a file, without its imports
+        return name in CONFIGS
+    return origin.partition(".")[0] in LIBRARY_TRAINERS and origin.rpartition(".")[2] in CONFIGS
+
+
+def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: Scope, is_only: bool) -> PythonConfig:
+    slots, unknown = _arguments(names, call, scope)
+    if "*0" in slots:
+        slots["output_dir"] = slots.pop("*0")
+    owners = {place for place, value in names.assigned if value is call}
+    trainers = [
+        (one, at) for one, at in names.calls if last_name(one.func).endswith("Trainer")
+        and any(word.arg == "args" and _is_given(word.value, call, owners, at) for word in one.keywords)
+    ]  # fmt: skip
+    for owner in owners | {".args"}:  # config.seed = 3, trainer.args.seed = 3
+        slots |= {key: Slot(UNKNOWN, node, node.lineno) for key, node in names.attributes.get(owner, {}).items()}
+    elsewhere = {key: slot for key, slot in _read_elsewhere(names, trainers, is_only).items() if key not in slots}
+    own = fields_of(names, name_of(call.func))
+    config = {key: spec.default for key, spec in own.items() if spec.default is not None}
+    unresolved = {words: words for words in unknown}
+    for key, slot in {**elsewhere, **slots}.items():
+        config[key] = slot.value
+        if slot.value is UNKNOWN:
+            config[key] = unresolved[key] = text_of(slot.node)
+    trainer, own_trainer = read_trainer(names)
+    no_evaluation = _first_without("eval_dataset", names, trainers)
+    no_rewards = _first_without("reward_funcs", names, trainers, "environment_factory")
+    is_unsloth = any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values())
+    return PythonConfig(
+        config,
+        {key: slot.line for key, slot in {**elsewhere, **slots}.items()},
+        unresolved,
+        call,
+        call.lineno,
+        "unsloth" if is_unsloth else "trl",
+        _processes(source, names),
+        _pin(source),
+        source.cells,
+        LaunchedCode(str(path), own, trainer, own_trainer, "stop", no_evaluation=no_evaluation, no_rewards=no_rewards),
+        unknown[0] if unknown else "",
+        frozenset(elsewhere),
+    )
+
+
+def _arguments(names: Names, call: ast.Call, scope: Scope) -> tuple[dict[str, Slot], list[str]]:
+    """Return the arguments of a call (``*0`` is the first by position), and the words that may set any key."""
+    slots: dict[str, Slot] = {}
+    unknown = []
+    for n, node in enumerate(call.args):
+        slots[f"*{n}"] = Slot(names.value(node, scope), node, node.lineno)
+    for word in call.keywords:
+        if word.arg is not None:
+            slots[word.arg] = Slot(names.value(word.value, scope), word.value, word.lineno)
+            continue
+        for key, node, at in names.entries(word.value, scope):
+            if key is None:
+                unknown.append(f"**{text_of(node)}")
+            else:
+                slots[key] = Slot(names.value(node, at), node, node.lineno)
+    return slots, unknown
+
+
+def _is_given(node: ast.expr, call: ast.Call, owners: set[str], scope: Scope) -> bool:
+    """Return whether a trainer's ``args`` is this configuration."""
+    if isinstance(node, ast.Name):
+        return call in scope.bindings(node)
+    return node is call or place_of(node) in owners
+
+
+def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_only: bool) -> dict[str, Slot]:
+    """Return the keys of a recipe that a configuration's trainer, model and LoRA set."""
+    every = [found for found in names.calls if last_name(found[0].func).endswith("GRPOTrainer")]
+    if not trainers and is_only and len(every) == 1 and all(word.arg != "args" for word in every[0][0].keywords):
+        trainers = every
+    if not trainers and not (is_only and not every):
+        return {}
+    slots: dict[str, Slot] = {}
+    for call, scope in names.calls:
+        if last_name(call.func) not in ("from_pretrained", "get_peft_model"):
+            continue
+        given, _ = _arguments(names, call, scope)
+        if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
+            model = given.get("model_name") or given.get("*0")
+            found = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
+            slots |= {key: slot for key, slot in found.items() if slot is not None and slot.value is not UNKNOWN}
+        elif last_name(call.func) == "get_peft_model" and "r" in given:
+            slots |= _read_lora(call, given)
+    if not trainers:
+        return slots
+    given, _ = _arguments(names, *trainers[0])
+    if "peft_config" in given and given["peft_config"].value is not None:
+        lora = trainers[0][1].bindings(given["peft_config"].node)
+        is_known = len(lora) == 1 and isinstance(lora[0], ast.Call) and last_name(lora[0].func) == "LoraConfig"
+        slots["use_peft"] = given["peft_config"]._replace(value=UNKNOWN)
+        if is_known and isinstance(lora[0], ast.Call):
+            slots |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
+    if "model" in given and isinstance(given["model"].value, str):
+        slots["model_name_or_path"] = given["model"]
+    rewards = given.get("reward_funcs")
+    if rewards is not None and isinstance(rewards.node, ast.List):
+        slots["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])
+    return slots
+
+
+def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:
+    """Return the line of the first trainer's call if all of them lack an argument (or None), and its replacement.
+
+    Calls with ``**words`` or with more than the model by position may have it.
+    """
+    for trainer, scope in trainers:
+        given, unknown = _arguments(names, trainer, scope)
+        is_given = any(name in given and given[name].value is not None for name in (word, other))
+        if is_given or unknown or len(trainer.args) > 1 or any(isinstance(one, ast.Starred) for one in trainer.args):
+            return None
+    return trainers[0][0].lineno if trainers else None
+
+
+def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:
+    known = {LORA[key]: slot for key, slot in given.items() if key in LORA and slot.value is not UNKNOWN}
+    return {"use_peft": Slot(True, call, call.lineno), **known}
+
+
+def _processes(source: Source, names: Names) -> int | None:
+    """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a file."""
+    launched = [found for found in names.calls if last_name(found[0].func) == "notebook_launcher"]
+    if launched:
+        count = _arguments(names, *launched[0])[0].get("num_processes")
+        return count.value if count is not None and isinstance(count.value, int) and count.value > 0 else None
+    return 1 if source.cells else None
+
+
+def _pin(source: Source) -> tuple[str, int] | None:
+    """Return the last TRL release that a notebook installs in a cell, and its line."""
+    pins = [
+        (match[1], number)
+        for number, line in enumerate(source.text.split("\n"), 1)
+        if source.cells and not line.lstrip().startswith("#") and (match := PINS.search(line))
+    ]
+    return pins[-1] if pins else None

@@ -1,0 +1,314 @@
+"""Read the Python file that a launch starts, without running it: its options, and the class that trains.
+
+Only this file is read, and imports of the repository's files are followed by name (`uses_trl`). If its parser or its
+trainer comes from another file of the repository, any option may be declared.
+Sources: transformers hf_argparser.py (fields of dataclasses are options); trl scripts/utils.py TrlParser
+(``parse_args_and_config``); argparse and click; trl trainer/grpo_trainer.py (where its batches are made).
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from grporecipe.model.recipe import KeySpec, LaunchedCode
+from grporecipe.project.repository import find_program, find_root
+from grporecipe.reading.python.source import Names, last_name, name_of, option_names, read_file, text_of
+
+PARSERS = frozenset({"TrlParser", "HfArgumentParser", "ArgumentParser"})
+MOST_BASES = 8
+LIBRARY_TRAINERS = ("trl", "unsloth")  # packages whose GRPOTrainer is TRL's
+# A class that overrides one of these makes its batches in its own way.
+BATCH_METHODS = frozenset({"get_train_dataloader", "_get_train_sampler", "_prepare_inputs"})
+REWARDS = frozenset(
+    {"reward_funcs", "reward_funcs_registry", "reward_fns", "reward_functions", "reward_processing_classes"}
+)
+
+
+def read_launched(program: str, script: Path, paths: Sequence[str] = ()) -> LaunchedCode | None:
+    """Return the options and the trainer of a launched program; None if its file is not in the script's repository.
+
+    ``paths`` are the folders of PYTHONPATH.
+    """
+    path = find_program(program, script, paths)
+    return read_program(path) if path else None
+
+
+def read_program(path: Path) -> LaunchedCode | None:
+    """Return the options and the trainer of a Python file; None if it cannot be read."""
+    names = read_file(path)
+    if names is None:
+        return None
+    declares, is_whole = read_options(names, path)
+    trainer, own_trainer = read_trainer(names)
+    parsed = [node for call, _ in names.calls if last_name(call.func) in PARSERS for node in _parsed_classes(call)]
+    makes_config = any(call.keywords and name_of(call.func).endswith("GRPOConfig") for call, _ in names.calls)
+    return LaunchedCode(
+        str(path),
+        declares,
+        trainer,
+        own_trainer,
+        _other_keys(names),
+        makes_config,
+        declares_more=not is_whole,
+        parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
+        classes=frozenset(last_name(node) for node in parsed if _is_library(names, node)),
+    )
+
+
+def read_nearest(recipe: Path) -> LaunchedCode | None:
+    """Return what the nearest programs above a recipe parse with GRPOConfig: their options, and the fate of other keys.
+
+    They are in the folder of the recipe or in one above it, up to the repository's root. None if there are none.
+    """
+    root = find_root(recipe)
+    for folder in recipe.absolute().parents if root is not None else ():
+        found = [code for file in sorted(folder.glob("*.py")) if _names_config(file) and (code := read_program(file))]
+        codes = [code for code in found if code.parsers & {"TrlParser", "HfArgumentParser"}]
+        if codes:
+            fates = {code.other_keys for code in codes}
+            return LaunchedCode(
+                codes[0].file,
+                {key: spec for code in codes for key, spec in code.declares.items()},
+                other_keys=codes[0].other_keys if len(fates) == 1 else "",
+                declares_more=any(code.declares_more for code in codes),
+            )
+        if folder == root:
+            break
+    return None
+
+
+def _names_config(file: Path) -> bool:
+    try:
+        return b"GRPOConfig" in file.read_bytes()[:LARGEST]
+    except OSError:
+        return False
+
+
+TRL_BASED = frozenset(["trl", "open_r1", "unsloth", "swift", "llamafactory", "axolotl", "oumi", "verl", "openrlhf"])
+COMPUTES = frozenset(["torch", "jax", "deepspeed", "accelerate", "transformers"])
+STARTS = re.compile(r"\b(?:subprocess|os\.system|os\.exec\w+|runpy)\b")  # in a program: it may start another one
+BY_NAME = re.compile(r"\b(?:importlib\.import_module|__import__)\b")
+MOST_FOLLOWED = 300  # files of a repository
+LARGEST = 2**20  # characters of one
+
+
+def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
+    """Return whether a program that trains, or what it imports from its repository, imports TRL or what builds on TRL.
+
+    ``places`` are the folders of PYTHONPATH.
+
+    None if that is unknown: nothing in it computes, it starts other programs, or an import is missing or known only when it
+    runs. Files that import by name and do not mention GRPO are taken to load something else.
+    """
+    root = find_root(path) or path.absolute().parent
+    waiting, seen, computes, is_open, mentions = [path], set[Path](), False, False, False
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = file.read_text(encoding="utf-8")[:LARGEST]
+            tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        is_open, mentions = is_open or BY_NAME.search(text) is not None, mentions or "grpo" in text.lower()
+        if (file == path and (is_open or STARTS.search(text))) or len(seen) > MOST_FOLLOWED:
+            return None
+        for level, module, inner in imports_of(tree):
+            top = module.partition(".")[0]
+            if not level and top in TRL_BASED:
+                return True
+            computes = computes or top in COMPUTES
+            found = _files_of(file, (root, *places), level, module, inner)
+            if found is None:
+                return None
+            waiting += found
+    return False if computes and not (is_open and mentions) else None
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the imports of a file: dots of a relative one, the module, and the names that are taken from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or "", tuple(alias.name for alias in node.names)
+
+
+def _files_of(file: Path, roots: Sequence[Path], level: int, module: str, inner: tuple[str, ...]) -> list[Path] | None:
+    """Return the repository's files behind an import: the module, its packages above, and modules named in it.
+
+    Empty for a package from elsewhere, None if the repository has the package and not the module.
+    """
+    parents = list(file.parents)
+    above = parents[: parents.index(roots[0]) + 1] if roots[0] in parents else parents[:1]
+    starts = parents[level - 1 : level] if level else [*roots[1:], *above, *(folder / "src" for folder in above)]
+    parts = [part for part in module.split(".") if part]
+    for start in starts:
+        whole = start.joinpath(*parts)
+        if parts and not (whole.with_suffix(".py").is_file() or whole.is_dir()):
+            if len(parts) > 1 and (start / parts[0]).is_dir():
+                return None
+            continue
+        packages = [start.joinpath(*parts[:n]) / "__init__.py" for n in range(1, len(parts) + 1)]
+        inside = [whole / f"{name}.py" for name in inner] + [whole / name / "__init__.py" for name in inner]
+        return [path for path in (whole.with_suffix(".py"), *packages, *inside) if path.is_file()]
+    return []
+
+
+def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeySpec], bool]:
+    """Return the options of a file's parsers, and whether these are all of them.
+
+    With ``path``, the place of the file, classes that it imports from its repository are read too.
+    """
+    found: dict[str, KeySpec] = {}
+    is_whole = has_parser = False
+    for call, _ in names.calls:
+        name = last_name(call.func)
+        if name in ("add_argument", "option"):
+            found |= _read_option(call)
+            is_whole = is_whole or not has_parser
+        elif "Parser" in name or name == "cli":
+            classes = _parsed_classes(call)
+            for node in classes:
+                found |= fields_of(names, node.id)
+                if path is not None and node.id not in names.classes and not _is_library(names, node):
+                    found |= _imported_fields(names.origin(node), path)
+            is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
+            has_parser = bool(classes)
+    return found, is_whole
+
+
+def _parsed_classes(call: ast.Call) -> list[ast.Name]:
+    """Return the classes whose fields a parser takes."""
+    types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
+    return [node for one in types for node in ast.walk(one) if isinstance(node, ast.Name)]
+
+
+def _imported_fields(origin: str, path: Path) -> dict[str, KeySpec]:
+    """Return the fields of a class that a file imports from its repository."""
+    module, _, name = origin.rpartition(".")
+    level = len(module) - len(module.lstrip("."))
+    if not module.strip("."):  # defined nowhere
+        return {}
+    for file in _files_of(path, (find_root(path) or path.parent,), level, module.lstrip("."), ()) or ():
+        names = read_file(file)
+        if names is not None and name in names.classes:
+            return fields_of(names, name)
+    return {}
+
+
+def _is_library(names: Names, node: ast.expr) -> bool:
+    return names.origin(node).partition(".")[0] in (*LIBRARY_TRAINERS, "transformers")
+
+
+def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
+    """Return the fields of a dataclass and of the classes of the same file that it inherits from."""
+    node = names.classes.get(name)
+    if node is None or steps > MOST_BASES:
+        return {}
+    found: dict[str, KeySpec] = {}
+    for base in reversed(node.bases):
+        found |= fields_of(names, name_of(base), steps + 1)
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            default, kind = default_of(one.value), _kind(one.annotation)
+            if "ClassVar" not in text_of(one.annotation):
+                found[one.target.id] = KeySpec(kind if default is not None else kind.rstrip("?") + "?", default)
+    return found
+
+
+def default_of(node: ast.expr | None) -> Any:
+    """Return a field's default if it is a literal, or None."""
+    if isinstance(node, ast.Call):
+        words = {word.arg: word.value for word in node.keywords}
+        factory = words.get("default_factory")
+        if isinstance(factory, ast.Name) and factory.id in ("list", "dict"):
+            return [] if factory.id == "list" else {}
+        node = factory.body if isinstance(factory, ast.Lambda) else words.get("default")
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _kind(annotation: ast.expr | None) -> str:
+    """Return the name of a type in `KeySpec`."""
+    text = text_of(annotation) if annotation is not None else ""
+    found = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
+    return (found[1].lower() if found else "any") + ("?" if "Optional[" in text or "None" in text else "")
+
+
+def _read_option(call: ast.Call) -> dict[str, KeySpec]:
+    """Return the options of ``add_argument("--key", type=int, default=1)``."""
+    words = {word.arg: word.value for word in call.keywords}
+    action, default = words.get("action"), default_of(words.get("default"))
+    if action is not None or "is_flag" in words:
+        is_off = isinstance(action, ast.Constant) and action.value == "store_false"
+        spec = KeySpec("bool", is_off if default is None else default)
+    elif isinstance(nargs := words.get("nargs"), ast.Constant) and nargs.value != "?":
+        spec = KeySpec("list", default)
+    else:
+        kind = _kind(words.get("type", ast.Name("str")))
+        spec = KeySpec(kind if default is not None else f"{kind}?", default)
+    return dict.fromkeys(option_names(call, words), spec)
+
+
+def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
+    """Return what the parsers of a file do with unknown options; empty if they differ."""
+    found: set[Literal["stop", "dropped"]] = set()
+    for call, _ in names.calls:
+        words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
+        match getattr(call.func, "attr", ""):
+            case "parse_args_and_config" | "parse_args_into_dataclasses":
+                keeps = words.get("return_remaining_strings") is True or words.get("fail_with_unknown_args") is False
+                found.add("dropped" if keeps else "stop")
+            case "parse_dict" | "parse_yaml_file" | "parse_json_file":
+                found.add("dropped" if words.get("allow_extra_keys") is True else "stop")
+            case "parse_args" | "parse_known_args" as name:
+                found.add("stop" if name == "parse_args" else "dropped")
+    return found.pop() if len(found) == 1 else ""
+
+
+def read_trainer(names: Names) -> tuple[str, bool]:
+    """Return the class that a file trains with, and whether it is not TRL's. One that is not TRL's comes first."""
+    trainers = sorted(_trainers(names), key=lambda found: not found[1])
+    if trainers and any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values()):
+        return "UnslothGRPOTrainer", True  # its import replaces TRL's class
+    return trainers[0] if trainers else ("", False)
+
+
+def _trainers(names: Names) -> Iterator[tuple[str, bool]]:
+    """Yield each class that a file trains with, and whether it makes its batches in its own way."""
+    for call, scope in names.calls:
+        words = {word.arg for word in call.keywords}
+        if not (words & REWARDS or last_name(call.func).endswith("GRPOTrainer") or {"args", "train_dataset"} <= words):
+            continue
+        values = [call.func, *(one for one in scope.bindings(call.func) if one is not None)]
+        # Several classes may be assigned to a variable.
+        for node in (inner for one in values for inner in ast.walk(one)):
+            if not isinstance(node, (ast.Name, ast.Attribute)):
+                continue
+            is_class = name_of(node) in names.classes or names.origin(node)
+            if is_class and (last_name(node).endswith("Trainer") or words & REWARDS):
+                yield last_name(node), _has_own_batches(names, node)
+
+
+def _has_own_batches(names: Names, node: ast.expr, steps: int = 0) -> bool:
+    """Return whether a class makes its batches in its own way: it is not TRL's, nor derived from it without changing them."""
+    known = names.classes.get(name_of(node))
+    if known is None or steps > MOST_BASES:
+        return names.origin(node).partition(".")[0] not in LIBRARY_TRAINERS
+    methods = {one.name: one for one in known.body if isinstance(one, ast.FunctionDef)}
+    if methods.keys() & BATCH_METHODS or ("__init__" in methods and not _calls_super(methods["__init__"])):
+        return True  # TRL's checks are in the constructor
+    return all(_has_own_batches(names, base, steps + 1) for base in known.bases)
+
+
+def _calls_super(function: ast.FunctionDef) -> bool:
+    calls = (node.func.value for node in ast.walk(function) if isinstance(node, ast.Call)
+             and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__")  # fmt: skip
+    return any(isinstance(one, ast.Call) and name_of(one.func) == "super" and not one.args for one in calls)

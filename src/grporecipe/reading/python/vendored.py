@@ -1,0 +1,94 @@
+"""Read what each ``source.py`` of a framework needs from its own source in a repository: dataclasses, and a version."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from grporecipe.model.recipe import KeySpec
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import Version
+from grporecipe.reading.python.launched import MOST_BASES, fields_of
+from grporecipe.reading.python.source import Names, name_of, read_file
+
+_VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
+LARGEST = 2**20  # characters
+Known = Callable[[Version], Mapping[str, KeySpec]]
+
+
+def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> KeyTable:
+    """Return a source's keys with the types of a release, and the release's default if the source's is no literal."""
+    found = KeyTable()
+    for key, spec in own.items():
+        known, default = release.get(key, spec), list(spec.default) if isinstance(spec.default, tuple) else spec.default
+        found[key] = KeySpec(known.type, known.default if default is None else default)
+    return found
+
+
+def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
+    """Return the fields of a class, with those of its bases in the same folder."""
+    names = read_file(file)
+    if names is None or name not in names.classes or steps > MOST_BASES:
+        return {}
+    found: dict[str, KeySpec] = {}
+    for origin in map(names.origin, names.classes[name].bases):
+        if origin.startswith("."):  # from .base_config import _BaseConfig
+            module, _, base = origin.removeprefix(".").partition(".")
+            found |= fields_of_file(file.with_name(f"{module}.py"), base, steps + 1)
+    return found | fields_of(names, name)
+
+
+def nested_fields(file: Path, name: str, above: str = "", steps: int = 0) -> Iterator[tuple[str, KeySpec]]:
+    """Yield the dotted keys of a dataclass and of the dataclasses that its fields hold, also of other files."""
+    place = _class(file, name)
+    if place is None or steps > MOST_BASES:
+        return
+    names, file = place
+    specs = fields_of(names, name)
+    for one in names.classes[name].body:
+        if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name) or one.target.id not in specs:
+            continue
+        kind = name_of(one.annotation)
+        is_class = kind in names.classes or kind in names.imports
+        inner = list(nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)) if is_class else []
+        yield from inner or [(above + one.target.id, specs[one.target.id])]
+
+
+def _class(file: Path, name: str, steps: int = 0) -> tuple[Names, Path] | None:
+    """Return the file that defines a class, following relative imports."""
+    names = read_file(file)
+    if names is None or steps > MOST_BASES:
+        return None
+    if name in names.classes:
+        return names, file
+    origin = names.imports.get(name, "")
+    module = origin.lstrip(".").rpartition(".")[0]
+    level = len(origin) - len(origin.lstrip("."))
+    if not level or level > len(file.parents):
+        return None
+    whole = file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1]
+    paths = (whole.with_suffix(".py"), whole / "__init__.py")
+    found = (_class(path, name, steps + 1) for path in paths if path.is_file() and path != file)
+    return next((place for place in found if place is not None), None)
+
+
+def stated_version(folder: Path, files: Sequence[str]) -> Version | None:
+    """Return the first version that one of these files states, or None."""
+    for name in files:
+        path = folder / name
+        match = _VERSION.search(_text(path)) if path.is_file() else None
+        if match:
+            return (int(match[1]), int(match[2]), int(match[3] or 0))
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")[:LARGEST].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def nearest_release(own: Mapping[str, KeySpec], known: Known, releases: Sequence[Version]) -> Version:
+    """Return the newest release whose keys differ least."""
+    return min(reversed(releases), key=lambda release: len(known(release).keys() ^ own.keys()))

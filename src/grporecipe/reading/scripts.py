@@ -1,0 +1,242 @@
+"""Turn shell scripts into recipes: each launch with the files that it names."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import NotARecipe, UserError
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import LaunchedCode, Recipe
+from grporecipe.project.repository import find_folders, find_root, scripts_of
+from grporecipe.project.versions import releases_of
+from grporecipe.reading import launch
+from grporecipe.reading.build import Options, build_recipe, find_near, load_text
+from grporecipe.reading.detect import detect_framework, recognise_recipe
+from grporecipe.reading.launcher_files import LauncherFile, read_accelerate, read_keys
+from grporecipe.reading.python.launched import read_launched, uses_trl
+from grporecipe.reading.signs import refuse_launch
+from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
+
+MOST_LAUNCHES = 64  # of one script
+
+
+def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
+    """Return every launch of a script that trains with GRPO, without duplicates.
+
+    Raises UserError if there is none, with the reason for the first launch. An unsupported framework is named, by its launch
+    or by the script.
+    """
+    try:
+        starts = launch.LaunchParser(FRAMEWORKS.values()).find(text, str(path), partial(_sourced, path))
+    except UserError:
+        refuse_launch(text)
+        raise
+    found: list[Recipe] = []
+    refused: UserError | None = None
+    for start in starts[:MOST_LAUNCHES]:
+        try:
+            if options.framework == "auto":
+                refuse_launch(" ".join(["-m", start.launch.program, *(word.text for word in start.after)]))
+            recipe = _from_launch(path, start, text, options)
+        except UserError as error:
+            refused = refused or error
+        else:
+            if not any(_is_same(recipe, known) for known in found):
+                found.append(recipe)
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def read_launching(recipe: Path) -> LaunchedCode | None:
+    """Return the code of the first program that a script of the repository starts with ``--config`` and this recipe."""
+    root = find_root(recipe)
+    for script, text in scripts_of(root) if root is not None else ():
+        if recipe.name not in text:
+            continue
+        with suppress(UserError):
+            for start in launch.LaunchParser(FRAMEWORKS.values()).find(text, str(script), partial(_sourced, script)):
+                if any(Path(name).name == recipe.name for name in _config_name(start)):
+                    return read_launched(start.launch.program, script, launch.python_path(start))
+    return None
+
+
+def _is_same(one: Recipe, other: Recipe) -> bool:
+    """Return whether two launches of a script are the same recipe."""
+    names = ("framework", "config", "processes", "unresolved", "may_have_more", "base", "launch_fields")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _sourced(script: Path, name: str, folder: str) -> str | None:
+    """Return the text of a file that a script sources, if it is in the script's repository."""
+    found = find_near(name, script, folder)
+    root = find_root(script) or script.absolute().parent
+    if found is None or not found.resolve().is_relative_to(root.resolve()):
+        return None
+    try:
+        return load_text(found)
+    except UserError:
+        return None
+
+
+def _recognise_launch(config: Mapping[str, Any], path: Path, start: launch.LaunchCommand, text: str) -> str:
+    """Return the framework of a launch, by its keys and its program."""
+    named = [str(path), *_config_name(start)]
+    try:
+        return recognise_recipe(config, named, [start.launch.program])
+    except NotARecipe:
+        refuse_launch(text)  # its options may be in unknown arrays
+        raise
+
+
+def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
+    if start.is_dotted if options.framework == "auto" else FRAMEWORKS[options.framework].is_dotted:
+        return _from_overrides(path, start, text, options)
+    flat = _config_of(start, path)
+    base = {**flat.config}
+    framework = options.framework
+    paths = launch.python_path(start)
+    code = read_launched(start.launch.program, path, paths) if start.own is None else None
+    if framework == "auto" and launch.has_sign_of_grpo(start, code):
+        framework = detect_framework({**base, **start.options}, start.launch.program, str(path), *_config_name(start))
+    elif framework == "auto":
+        framework = _recognise_launch({**base, **start.options}, path, start, text)
+    if options.framework == "auto" and FRAMEWORKS[framework].is_dotted:
+        recognise_recipe({**base, **start.options}, [str(path)], [start.launch.program])  # maybe a profile
+    places = find_folders(paths, path)
+    if code is not None and FRAMEWORKS[framework].traits.follows_trl and uses_trl(Path(code.file), places) is False:
+        raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
+    if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
+        _spell_out(start, framework, code)
+    judged = options.find_version(framework, {**base, **start.options}, path, code=code)
+    config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
+    start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
+    processes, trouble, fields = _processes(start, path, config)
+    if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in launch.PROCESSES:
+        processes, trouble = None, ""
+    if processes is not None and start.server_gpus and base.get("use_vllm") is True:
+        processes = max(processes - start.server_gpus, 0) or None
+        trouble = "" if processes else "the only node is the vLLM server's"
+    unresolved = dict(start.unresolved)
+    if trouble:
+        unresolved["num_processes"] = trouble
+    if options.processes is not None:
+        unresolved.pop("num_processes", None)
+    if not start.lines.keys() & {"num_processes"} and processes is not None:
+        config.pop("num_processes", None)
+    return build_recipe(
+        config,
+        replace(options, framework=framework, judged=judged),
+        processes=processes,
+        file=str(path),
+        lines={name: line for name, line in start.lines.items() if name in config},
+        duplicates=tuple(twice for twice in flat.duplicates if twice.key not in start.options),
+        unresolved=unresolved,
+        may_have_more=start.may_have_more or (code is not None and code.own_config),
+        launch_fields=fields,
+        launch=replace(
+            start.launch,
+            config=next(iter(_config_name(start)), ""),
+            accelerate=launch.accelerate_file(start) or "",
+            visible_gpus=launch.count_visible_gpus(start.environment),
+        ),
+        code=code,
+    )
+
+
+def _spell_out(start: launch.LaunchCommand, framework: str, code: LaunchedCode | None) -> None:
+    table = FRAMEWORKS[framework]
+    own = code.declares if code is not None else {}
+    if start.options.keys() <= {*table.takes(table.version), *own, "config"}:
+        return
+    releases = (table.version, *reversed(releases_of(table)))
+    launch.spell_out(start, [{**table.takes(release), **own} for release in releases], table.traits.follows_trl)
+
+
+def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options: Options) -> Recipe:
+    """Return the recipe of a command line: its overrides on top of the configuration that it names, if that is found."""
+    given = launch.read_overrides(start)
+    framework = options.framework
+    if framework == "auto":
+        framework = _recognise_launch(given.config, path, start, text)
+    base = _base_of(given, framework, path, start.folder, options)
+    if options.framework == "auto" and base.config:
+        recognise_recipe({**base.config, **given.config}, [str(path)], [start.launch.program])  # maybe a profile
+    return build_recipe(
+        {**base.config, **given.config},
+        replace(options, framework=framework),
+        file=str(path),
+        lines=given.lines,
+        duplicates=given.duplicates,
+        unresolved=given.unresolved,
+        may_have_more=given.may_have_more,
+        launch=replace(start.launch, config=given.base, raw=given.raw),
+        base=given.base,
+    )
+
+
+def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str, options: Options) -> FlatConfig:
+    """Return the YAML that ``config=`` or ``--config-name`` names, or the framework's own base configuration."""
+    if not given.base:
+        return FlatConfig({}, {}, ())
+    if "$" in given.base:  # only a running shell knows it
+        given.may_have_more = True
+        return FlatConfig({}, {}, ())
+    fallback = FRAMEWORKS[framework].base_config
+    own = fallback(given.base, options.find_version(framework, given.config, script).version) if fallback else None
+    found = find_near(given.base, script, folder)
+    if found is not None:
+        try:
+            return parse_nested(load_text(found))
+        except UserError as error:
+            raise UserError(f"{given.base}: {error}") from None
+    if own is None:
+        given.may_have_more = True
+        given.unresolved["config"] = given.base
+    return FlatConfig(dict(own or {}), {}, ())
+
+
+def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
+    """Return the environment variables under a recipe's key. Variables that are set already are kept."""
+    found = config.get(key)
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _config_name(start: launch.LaunchCommand) -> list[str]:
+    return list(start.options.get("config") or [])[:1]
+
+
+def _config_of(start: launch.LaunchCommand, script: Path) -> FlatConfig:
+    """Return the YAML that ``--config`` names; empty if it is missing, and then its keys are unknown."""
+    names = _config_name(start)
+    if not names:
+        return FlatConfig({}, {}, ())
+    path = None if "config" in start.unresolved else find_near(names[0], script, start.folder)
+    if path is None:
+        start.may_have_more = True
+        start.unresolved["config"] = names[0]
+        return FlatConfig({}, {}, ())
+    try:
+        return parse_yaml(load_text(path))
+    except UserError as error:
+        raise UserError(f"--config {names[0]}: {error}") from None
+
+
+def _processes(
+    start: launch.LaunchCommand, script: Path, config: Mapping[str, Any]
+) -> tuple[int | None, str, dict[str, Any]]:
+    """Return the processes that the launcher or an accelerate file states, or why they are unknown, and the file's fields."""
+    count, trouble = launch.count_processes(start)
+    name = launch.accelerate_file(start)
+
+    def find(named: str) -> Path | None:
+        return find_near(named, script, start.folder)
+
+    stated = read_accelerate(name, find) if name else LauncherFile()
+    fields = {**stated.fields, **read_keys(config, find)}
+    if count is not None or trouble or name is None:
+        return count, trouble, fields
+    return stated.processes, stated.trouble, fields

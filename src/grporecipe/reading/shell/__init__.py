@@ -1,0 +1,1 @@
+"""Read shell scripts that launch trainings as bash does. They are never run."""

@@ -1,0 +1,391 @@
+"""Read the part of bash that launch scripts use: the commands in order, with the variables that the script assigns.
+
+Nothing is run. If a condition depends on the environment, on files or on commands, both branches are read, and a variable
+that differs between them is unknown. Arguments and variables that the script does not set are unknown, except for their
+defaults (``${N:-8}``).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from grporecipe.errors import UserError
+from grporecipe.model.values import Word
+from grporecipe.reading.shell.builtins import BUILTINS, Builtins, judge_double
+from grporecipe.reading.shell.programs import handed_on, input_of, printed, reads_script
+from grporecipe.reading.shell.syntax import (
+    CLOSE,
+    OPEN,
+    Case,
+    Chain,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Raw,
+    Simple,
+    SyntaxReader,
+    Test,
+)
+from grporecipe.reading.shell.words import ASSIGNMENT, Scope, Values, glob, is_known, keep, unknown
+
+LONGEST_SHELL = 256 * 2**10  # characters; the longest launch scripts have ten thousand
+MOST_COMMANDS = 5000
+MOST_ROUNDS = 32  # of nested loops that are read one by one
+DEEPEST = 30  # calls
+ASSIGNERS = frozenset({"export", "local", "declare", "readonly", "typeset"})
+ASKING = frozenset({"[", "test", "grep", "egrep", "command", "which", "type", "hash", "nvidia-smi", "pgrep", "diff"})
+
+
+@dataclass
+class Command:
+    """The words of one simple command, without redirections, and the variables that its program may read.
+
+    ``folder`` is the working directory, if the script changes it. ``aside``: it is in a function that is not called, or
+    after an ``exit``.
+    """
+
+    words: list[Word] = field(default_factory=list)
+    environment: Values = field(default_factory=dict)
+    folder: str = ""
+    aside: bool = False
+
+
+Reader = Callable[[str, str], str | None]  # reads a sourced file, by its name and the working directory
+
+
+def parse_script(
+    text: str, values: Values | None = None, path: str | None = None, read: Reader | None = None
+) -> list[Command]:
+    """Return the simple commands of a script in order, with the variables that it assigns expanded.
+
+    Args:
+        text: the script.
+        values: variables that are set before the script; its own variables are added.
+        path: its own path, as ``$0``.
+        read: returns the text of a file that it sources, or None.
+
+    Raises UserError if it is too long or nested too deeply for a launch script.
+
+    """
+    if len(text) > LONGEST_SHELL:
+        raise UserError(f"it has more than {LONGEST_SHELL // 2**10} KiB, so it is no launch script.")
+    clean = text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")
+    try:
+        shell = _Shell(Scope(values if values is not None else {}, path=path), read)
+        return shell.script(clean)
+    except RecursionError:
+        raise UserError("its brackets are nested too deep, so it is no launch script.") from None
+
+
+class _Shell(Builtins):
+    """The state of a script as it is read: variables, functions, and the commands found so far."""
+
+    def __init__(self, scope: Scope, read: Reader | None) -> None:
+        super().__init__(scope)
+        self.read = read
+        scope.substitute = partial(printed, scope)
+        self.found: list[Command] = []
+        self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether it is from another file
+        self.called: set[str] = set()
+        self.locals: list[dict[str, str | list[Word] | None]] = []
+        self.steps, self.rounds, self.depth = 0, 1, 0
+        self.line = 0  # of all words, if the text is not in the script itself
+        self.silent = self.aside = False
+
+    def script(self, text: str) -> list[Command]:
+        """Return the commands. Those after an ``exit`` and in functions that are not called are marked ``aside``."""
+        for node in SyntaxReader(text).script():
+            self.run([node])
+            self.aside = self.aside or self.ended == "exit"
+            self.ended = ""
+        self.aside = True
+        for name in [name for name in self.functions if name not in self.called]:
+            if name not in self.called:
+                self.scope.arguments = None
+                self.branch([lambda name=name: self._call(name, [], 0)], may_skip=True)  # type: ignore[misc]  # bound now
+        return self.found
+
+    def run(self, nodes: Iterable[Node]) -> bool | None:
+        """Read commands in order. Return the status of the last one, None if only a running shell knows it."""
+        status: bool | None = True
+        for node in nodes:
+            if self.ended:
+                break
+            status = self._run(node)
+        return status
+
+    def _run(self, node: Node) -> bool | None:
+        self.steps += 1
+        if self.steps > MOST_COMMANDS:
+            raise UserError(f"it runs more than {MOST_COMMANDS} commands, so it is no launch script.")
+        match node:
+            case Simple():
+                return self._simple(node)
+            case Test(is_arithmetic=True):
+                return self.arithmetic(node.text)
+            case Test():
+                return judge_double(node.text, self.scope, node.line)
+            case Chain():
+                return self._chain(node)
+            case Group():
+                return self._subshell(node.body) if node.is_subshell else self.run(node.body)
+            case If():
+                return self._if(node)
+            case Loop():
+                return self._for(node) if node.words is not None or node.name else self._while(node)
+            case Case():
+                return self._case(node)
+            case Function():
+                self.functions[node.name] = (node.body, bool(self.line) or self.silent)
+        return True
+
+    def _subshell(self, body: list[Node]) -> bool | None:
+        before, functions = self.snapshot(), dict(self.functions)
+        status = self.run(body)
+        self.functions = functions | {name: found for name, found in self.functions.items() if name not in functions}
+        self.ended = ""
+        self.restore(before)
+        return status
+
+    def _chain(self, node: Chain) -> bool | None:
+        status: bool | None = True
+        is_program = False
+        for joint, negated, part in node.parts:
+            if (joint == "&&" and status is False) or (joint == "||" and status is True):
+                continue
+            if joint in ("", "|") or status is not None or (joint == "&&" and is_program):
+                status = self._run(part)
+                status = not status if negated and status is not None else status
+            else:
+                self.branch([lambda part=part: self._run(part)], may_skip=True)  # type: ignore[misc]  # bound now
+                status = None
+            is_program = isinstance(part, Simple) and bool(part.words) and part.words[0].text not in ASKING
+            if self.ended:
+                break
+        return status
+
+    def _if(self, node: If) -> bool | None:
+        possible: list[list[Node]] = []
+        for condition, body in node.branches:
+            status = self.run(condition)
+            if self.ended:
+                return None
+            if status is True:
+                last = body
+                break
+            if status is None:
+                possible.append(body)
+        else:
+            last = node.otherwise
+        if not possible:
+            return self.run(last)
+        self.branch([lambda body=body: self.run(body) for body in (*possible, last)], may_skip=False)  # type: ignore[misc]  # bound now
+        return None
+
+    def _for(self, node: Loop) -> bool | None:
+        words = self.scope.arguments
+        if node.words is not None:
+            words = [word for raw in node.words for word in self.scope.words(raw)]
+        since = len(self.escaped)
+        if words is None or any(word.unknown for word in words) or len(words) * self.rounds > MOST_ROUNDS:
+            if node.name:
+                keep(self.scope.values, node.name, unknown(f"${node.name}"))
+            self.branch([lambda: self._round(node.body)], may_skip=True)
+            self.absorb(since)
+            return None
+        self.rounds *= max(len(words), 1)
+        for word in words:
+            keep(self.scope.values, node.name, word.marked)
+            if self._round(node.body):
+                break
+        self.rounds //= max(len(words), 1)
+        self.absorb(since)
+        return True
+
+    def _round(self, body: list[Node]) -> bool:
+        """Read a loop's body once; return whether the loop is left."""
+        self.run(body)
+        left = self.ended not in ("", "continue")
+        self.ended = "" if self.ended in ("break", "continue") else self.ended
+        return left
+
+    def _while(self, node: Loop) -> bool | None:
+        since = len(self.escaped)
+        is_endless = all(isinstance(part, Simple) and [word.text for word in part.words] in ([":"], ["true"])
+                         for part in node.condition)  # fmt: skip
+        for _ in range(1 if is_endless else MOST_ROUNDS):
+            status = self.run(node.condition)
+            status = not status if node.until and status is not None else status
+            if status is None:
+                self.branch([lambda: self._round(node.body)], may_skip=True)
+            if status is not True or self.ended or self._round(node.body):
+                break
+        self.absorb(since)
+        return None
+
+    def _case(self, node: Case) -> bool | None:
+        text = self.scope.text(node.word)
+        possible: list[list[Node]] = []
+        may_skip = True
+        for patterns, body in node.arms:
+            texts = [self.scope.text(pattern) for pattern in patterns]
+            if "*" in texts:
+                possible.append(body)
+                may_skip = False
+                break
+            if not is_known(text) or not all(map(is_known, texts)):
+                possible.append(body)
+            elif any(glob(pattern).fullmatch(text) for pattern in texts):
+                possible.append(body)
+                may_skip = False
+                break
+        if len(possible) == 1 and not may_skip:
+            return self.run(possible[0])
+        self.branch([lambda body=body: self.run(body) for body in possible], may_skip)  # type: ignore[misc]  # bound now
+        return None
+
+    def _simple(self, node: Simple) -> bool | None:
+        at = 0
+        while at < len(node.words) and ASSIGNMENT.fullmatch(node.words[at].text):
+            at += 1
+        before = None
+        if at < len(node.words):  # assignments before a command are valid for it only
+            before = {name: self.scope.values.get(name) for name in _names(node.words[:at])}
+        for raw in node.words[:at]:
+            self._assign(raw)
+        status = self._command(node.words[at:], node) if before is not None else True
+        for name, value in (before or {}).items():
+            self._put(name, value)
+        return status
+
+    def _put(self, name: str, value: "str | list[Word] | None") -> None:
+        if value is None:
+            self.scope.values.pop(name, None)
+        else:
+            keep(self.scope.values, name, value)
+
+    def _assign(self, raw: Raw) -> None:
+        match = ASSIGNMENT.fullmatch(raw.text)
+        assert match is not None  # the callers matched it
+        name, more, right = match.groups()
+        old = self.scope.values.get(name)
+        value: str | list[Word]
+        if raw.text[len(name) : len(name) + 1] == "[":
+            value = unknown(f"${{{name}[@]}}")
+        elif right.startswith("("):
+            value = self.scope.array(Raw(right, raw.line))
+            if more and isinstance(old, list):
+                value = [*old, *value]
+            elif more and old:
+                value = unknown(f"${{{name}[@]}}")
+        else:
+            value = self.scope.text(Raw(right, raw.line))
+            if more:
+                value = old + value if isinstance(old, str) else unknown(f"${name}")
+        keep(self.scope.values, name, value)
+
+    def _command(self, raws: list[Raw], node: Simple) -> bool | None:
+        name = raws[0].text
+        if name in ASSIGNERS:
+            return self._declare(name, raws[1:])
+        words = [word for raw in raws for word in self.scope.words(raw)]
+        if not words:
+            return True
+        name = words[0].text
+        if name in self.functions and self.depth < DEEPEST:
+            return self._call(name, words[1:], words[0].line)
+        if name in ("eval", "source", "."):
+            return self._eval(words[1:]) if name == "eval" else self._source(words[1:])
+        if builtin := BUILTINS.get(name):
+            return builtin(self, words[1:], node)
+        self._record(words[1:] if name in ("exec", "builtin") else words, node)
+        return None
+
+    def _declare(self, name: str, raws: list[Raw]) -> bool:
+        is_map = any(raw.text.startswith("-") and "A" in raw.text for raw in raws)
+        for raw in raws:
+            if not ASSIGNMENT.fullmatch(raw.text):
+                continue
+            (variable,) = _names([raw])
+            if self.locals and name != "export":
+                self.locals[-1].setdefault(variable, self.scope.values.get(variable))
+            if is_map:
+                keep(self.scope.values, variable, unknown(f"${{{variable}[@]}}"))
+            else:
+                self._assign(raw)
+        return True
+
+    def _call(self, name: str, arguments: list[Word], line: int) -> bool | None:
+        """Read a function's body with its arguments."""
+        self.called.add(name)
+        body, is_foreign = self.functions[name]
+        kept = self.scope.arguments, self.line, self.silent, len(self.escaped)
+        self.scope.arguments = arguments if line else None
+        self.line = self.line or (line if is_foreign else 0)
+        self.locals.append({})
+        self.depth += 1
+        status = self.run(body)
+        self.absorb(kept[3], "return")
+        self.depth -= 1
+        for variable, value in self.locals.pop().items():
+            self._put(variable, value)
+        self.scope.arguments, self.line, self.silent = kept[:3]
+        return status
+
+    def _record(self, words: list[Word], node: Simple) -> None:
+        """Record a command, or read the script that it passes to another shell."""
+        inner = handed_on(words)
+        if inner is None and node.input is not None and words and reads_script(words):
+            text = input_of(self.scope, node)
+            inner = [Word(text, node.input.line, marked=text, span=text.count("\n"))]
+        if inner is not None and self.depth < DEEPEST:
+            kept = self.scope.path
+            self.scope.path = inner[1].marked if len(inner) > 1 else kept
+            self._inner(inner[0], inner[2:] if len(inner) > 1 else None, is_subshell=True)
+            self.scope.path = kept
+        elif words and not self.silent:
+            if self.line:
+                words = [Word(word.text, self.line, word.unknown) for word in words]
+            self.found.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
+
+    def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
+        """Read the script in a word. Its lines are those of the file if it is written there."""
+        kept = self.line, self.scope.arguments
+        if word.marked.count("\n") > word.span:
+            self.line = self.line or word.line
+        nodes = SyntaxReader(word.marked, word.line).script()
+        self.depth += 1
+        if is_subshell:
+            self.scope.arguments = arguments if arguments is not None else kept[1]
+            status = self._subshell(nodes)
+        else:
+            status = self.run(nodes)
+        self.depth -= 1
+        self.line = kept[0]
+        if is_subshell:
+            self.scope.arguments = kept[1]
+        return status
+
+    def _eval(self, words: list[Word]) -> bool | None:
+        if not words or self.depth >= DEEPEST:
+            return None
+        text = " ".join(word.marked for word in words)
+        return self._inner(Word(text, words[0].line, marked=text, span=sum(word.span for word in words)), None, False)
+
+    def _source(self, words: list[Word]) -> bool | None:
+        text = self.read(words[0].text, self.scope.folder) if self.read and words and not words[0].unknown else None
+        if text is None or self.depth >= DEEPEST or len(text) > LONGEST_SHELL:
+            return None
+        kept = self.silent
+        self.silent = True
+        self.depth += 1
+        self.run(SyntaxReader(text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")).script())
+        self.depth -= 1
+        self.silent, self.ended = kept, ""
+        return None
+
+
+def _names(raws: list[Raw]) -> list[str]:
+    return [match[1] for raw in raws if (match := ASSIGNMENT.fullmatch(raw.text))]

@@ -1,0 +1,134 @@
+"""Read YAML texts and overrides as the frameworks' parsers do, with the line of each key.
+
+Flat recipes are read by PyYAML's safe loader (YAML 1.1), because TRL uses it: ``no`` is false there, and ``3e-06`` is text,
+which argparse then converts to the key's type. Nested recipes are read as OmegaConf does, with dotted keys.
+Sources: trl scripts/utils.py TrlParser (a YAML's values become argparse defaults; argparse converts defaults that are
+strings); hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes, ``null``).
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from grporecipe.errors import UserError
+from grporecipe.files import DEEPEST, count_yaml_values, is_deep_yaml
+from grporecipe.model.recipe import Duplicate
+from grporecipe.model.values import LOADER, NestedLoader, parse_value
+
+MOST_VALUES = 20_000  # keys and values with aliases expanded; the longest recipes have hundreds
+
+
+class FlatConfig(NamedTuple):
+    """A mapping, the (last) line of each of its keys, and the keys that are set twice."""
+
+    config: dict[str, Any]
+    lines: dict[str, int]
+    duplicates: tuple[Duplicate, ...]
+
+
+def parse_yaml(text: str) -> FlatConfig:
+    """Parse a YAML text that is one mapping. Raises UserError for anything else."""
+    return parse_with(text, LOADER, _top_level)
+
+
+def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConfig]) -> FlatConfig:
+    """Parse a YAML text that is one mapping with a loader of this class. ``read`` gets the loader and the node."""
+    text = text.removeprefix("\ufeff")
+    loader = loader_class(text)
+    try:
+        if is_deep_yaml(text):
+            raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
+        node = loader.get_single_node()
+        if node is None:
+            raise UserError("it is empty: a recipe is a YAML mapping of keys to values.")
+        if not isinstance(node, yaml.MappingNode):
+            kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+            raise UserError(f"it is YAML, but {kind} and not a mapping of keys to values.")
+        if count_yaml_values(node, {}) > MOST_VALUES:
+            raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
+        return read(loader, node)
+    except yaml.YAMLError as error:
+        raise UserError(_explain(error)) from None
+    except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
+        reason = " ".join(str(error).split())[:120] or "nested too deep"
+        raise UserError(f"it is not YAML that can be read: {reason}.") from None
+    finally:
+        loader.dispose()
+
+
+def _top_level(loader: Any, node: Any) -> FlatConfig:
+    """Return the keys of the top-level mapping."""
+    keys = [(_name(key), key.start_mark.line + 1, value.value) for key, value in node.value]
+    config = loader.construct_document(node)
+    lines: dict[str, int] = {}
+    written: dict[str, Any] = {}
+    duplicates = []
+    for name, line, value in keys:
+        if name in lines and name != "<<" and written[name] != value:
+            duplicates.append(Duplicate(name, lines[name], line, written[name]))
+        lines[name], written[name] = line, value
+    return FlatConfig({str(key): value for key, value in config.items()}, lines, tuple(duplicates))
+
+
+def _name(node: Any) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+
+def _explain(error: yaml.YAMLError) -> str:
+    """Return the line and the reason of an error, without PyYAML's excerpt."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
+    where = f" (line {mark.line + 1})" if mark is not None else ""
+    return f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
+
+
+OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)
+
+
+class Override(NamedTuple):
+    """One word of a command line: ``+a.b=1`` has the sign ``+``; without ``=`` there is no value."""
+
+    sign: str
+    key: str
+    value: Any
+
+
+def parse_nested(text: str) -> FlatConfig:
+    """Parse a nested YAML into dotted keys, the line of each, and the keys that are set twice."""
+    return parse_with(text, NestedLoader, flatten_node)
+
+
+def flatten_node(loader: Any, node: Any) -> FlatConfig:
+    """Return the leaves below a mapping node. Lists, empty mappings and scalars are leaves."""
+    config: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    twice: list[Duplicate] = []
+    for key, line, value in _leaves(loader, node, ""):
+        if key in lines and config[key] != value:
+            twice.append(Duplicate(key, lines[key], line, config[key]))
+        config[key], lines[key] = value, line
+    return FlatConfig(config, lines, tuple(twice))
+
+
+def _leaves(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, int, Any]]:
+    loader.flatten_mapping(node)
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value_node, yaml.MappingNode) and value_node.value:
+            yield from _leaves(loader, value_node, f"{key}.")
+        else:
+            yield key, key_node.start_mark.line + 1, loader.construct_object(value_node, deep=True)
+
+
+IN_BRACES = re.compile(r"\{[^{}:,$'\"]+\}")  # a placeholder: YAML reads a key without a value, Hydra refuses it
+
+
+def parse_override(word: str) -> Override | None:
+    """Parse ``a.b=c`` with its sign; None if a word is no override."""
+    match = OVERRIDE.fullmatch(word)
+    if match is None or (match[3] is None and match[1] != "~"):
+        return None
+    is_text = match[3] is not None and IN_BRACES.fullmatch(match[3])
+    return Override(match[1] or "", match[2], match[3] if match[3] is None or is_text else parse_value(match[3]))

@@ -1,0 +1,120 @@
+"""Judge settings and recipes by all rules: the generic ones in ``rules/``, and each framework's own.
+
+A file of rules registers them when it is imported. This module imports all of them: everything in ``rules/``, and in the
+folder of each framework every module whose name ends in ``rules``. A new file needs no further line.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+
+from grporecipe import rules
+from grporecipe.model.framework import find_framework
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import EVERY, Setting
+from grporecipe.registries import FRAMEWORKS
+from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, describe_counts
+from grporecipe.rules.registry import (
+    MOST_PROCESSES,
+    RECIPE_RULES,
+    REGISTRY,
+    Problem,
+    RecipeRule,
+    Rule,
+    Violation,
+    choose,
+    choose_for_recipes,
+    errors,
+    rule,
+)
+
+__all__ = ["RECIPE_RULES", "REGISTRY", "Problem", "RecipeRule", "Rule", "check", "errors", "recipe_rules"]
+
+
+APPLY = ("check", "fixes")  # modules of this package that apply rules, and define none
+
+
+def _import_rules() -> None:
+    """Import every module of this package, and of each framework those whose names end in ``rules``."""
+    places = [(rules.__name__, "[!_]*.py"), *((module, "*rules.py") for module in sorted(FRAMEWORKS.values()))]
+    for package, pattern in places:
+        folder = Path(import_module(package).__path__[0])
+        for path in sorted(folder.glob(pattern)):
+            if path.stem not in APPLY or package != rules.__name__:
+                import_module(f"{package}.{path.stem}")
+
+
+_import_rules()
+
+
+def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str] = ()) -> list[Problem]:
+    """Return every problem of a setting, by code.
+
+    ``ignore`` switches codes or families (``GB``) off; ``select`` switches all others off, unless it is empty. Without a
+    number of processes, what depends on it is judged for 1 to 64 of them.
+    """
+    chosen = choose(tuple(ignore), tuple(select), setting.framework)
+    if setting.unknown:
+        chosen = tuple(rule for rule in chosen if not rule.reads & setting.unknown)
+    is_stated = setting.processes is not None
+    asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]  # it is judged below
+    stated = [Problem(rule, setting, found) for rule in asked if (found := rule.find(setting))]
+    if is_stated:
+        return stated
+    known = {problem.code for problem in stated}
+    unstated = [problem for problem in _judge_unstated(setting, chosen) if problem.code not in known]
+    return sorted(stated + unstated, key=lambda problem: problem.code)
+
+
+def recipe_rules(recipe: Recipe) -> tuple[RecipeRule, ...]:
+    """Return the recipe rules of a recipe's framework."""
+    return choose_for_recipes(find_framework(recipe.framework).traits)
+
+
+# Most recipes do not state their processes. They are judged for 1 to 64 of them.
+
+UNSTATED = "GT201"
+
+
+@rule(UNSTATED, "note", {"framework", "processes"}.union(*(rule.reads for rule in REGISTRY.values() if rule.counts)),
+      of=EVERY)  # fmt: skip
+def the_processes_are_stated(s: Setting) -> Violation | None:
+    """Whether a batch fits depends on the number of training processes, which the recipe does not state.
+
+    The batch is judged for 1 to 64 processes. If all work, nothing is reported. If some do, this note names them. If none
+    works, it is an error of the broken rule, with its fixes. GPUs of a vLLM server are not training processes: 8 GPUs with one
+    for the server are 7.
+    """
+    if s.processes is not None:
+        return None
+    return _name_those_that_work(*_refusing(s, choose((), (), s.framework)))
+
+
+def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
+    """Judge a setting without a number of processes by the rules that count them."""
+    codes, mask = _refusing(s, chosen)
+    if mask == NO_COUNT:  # report what is wrong with one process
+        one = s.replace({"processes": 1})
+        note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
+        return [Problem(rule, one, found, note) for rule in chosen if rule.counts and (found := rule.find(one))]
+    some = _name_those_that_work(codes, mask)
+    return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
+
+
+def _refusing(s: Setting, chosen: Iterable[Rule]) -> tuple[list[str], int]:
+    """Return the rules that refuse some number of processes, and a mask of the numbers that all rules accept."""
+    refusing = [(rule.code, mask) for rule in chosen if rule.counts and (mask := rule.counts(s)) != ALL_COUNTS]
+    return [code for code, _ in refusing], reduce(lambda mask, other: mask & other[1], refusing, ALL_COUNTS)
+
+
+def _name_those_that_work(refusing: list[str], mask: int) -> Violation | None:
+    """Describe the numbers of processes that work, if some do and some do not."""
+    if mask in (ALL_COUNTS, NO_COUNT):
+        return None
+    return Violation(
+        what="the number of training processes is unknown",
+        why=f"{describe_counts(mask)} work; others break {' and '.join(refusing)}",
+        instead="Pass --processes N.",
+        fields=("processes",),
+    )

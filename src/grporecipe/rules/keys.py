@@ -1,0 +1,432 @@
+"""GV, GM and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
+
+For dotted keys also types and choices of values, and KL keys without effect. A framework's own version of such a rule is a
+variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
+
+GV110 and GV111 report that a recipe's version is unknown, or that its keys belong to another version. Findings on keys are
+uncertain if the version is unknown, so they become one finding without a safe fix. Findings that are true for every
+release (`Violation.certain`) stay errors.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from grporecipe.fields.recipes import read_recipe
+from grporecipe.memory.catalog import find_model
+from grporecipe.model.framework import FRAMEWORKS, known_keys
+from grporecipe.model.recipe import KeySpec, Recipe
+from grporecipe.model.releases import text
+from grporecipe.model.setting import DOTTED, EVERY, Version
+from grporecipe.model.values import convert
+from grporecipe.project.repository import lacks_file
+from grporecipe.rules.helpers import NO_COUNT, cut, show
+from grporecipe.rules.registry import Change, RecipeRule, Rule, Severity, Violation, choose_for_recipes, recipe_rule
+
+CALLED_WITH = ("$@", "$*", "${@}", "${@:1}", "${@:2}")  # the options of a script's own call
+
+
+@recipe_rule("GV105", "warning", of=EVERY)
+def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
+    """A key that a file sets twice, to different values: the last one is used silently."""
+    for twice in recipe.duplicates:
+        value = show(twice.first_value) if isinstance(twice.first_value, (str, int, float, bool)) else "another value"
+        what = f"{twice.key} is {value} on line {twice.first_line} and {show(recipe.config.get(twice.key))} on line {twice.line}"
+        yield Violation(what, "the last one is used, and the others are silently ignored", f"Keep line {twice.line}.",
+                        (twice.key,), ({twice.key: recipe.config.get(twice.key)},), frozenset({twice.key}))  # fmt: skip
+
+
+@recipe_rule("GV106", "note", of=EVERY)
+def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
+    """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
+
+    One finding names all of them. Words that may add options, such as ``$ARGS``, have one each. ``$@`` has none: many scripts
+    end with it, and it is empty unless the script is called with options.
+    """
+    unknown = []
+    for key, value in recipe.unresolved.items():
+        if key == "config":
+            why = "the recipe that the script names was not found, so its keys were not checked"
+            yield Violation(f"{key}: {show(value)}", why, "Lint that recipe itself.", (key,))
+        elif key == value and not _matters(recipe, key):
+            if key not in CALLED_WITH:
+                why = (
+                    "the script alone does not determine the options that it adds, so the rest was checked without them"
+                )
+                yield Violation(key, why, "Write them into the command to have them checked.", (key,))
+        elif value not in recipe.unresolved and (key == "num_processes" or _matters(recipe, key)):
+            unknown.append(key)
+    if unknown:
+        shown = ", ".join(f"{key}: {show(recipe.unresolved[key])}" for key in unknown[:4])
+        more = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        it = "it" if len(unknown) == 1 else "them"
+        why = f"the file alone does not determine {it}, so nothing that depends on {it} was checked"
+        flag = ", or lint with --processes" if "num_processes" in unknown else ""
+        is_trl = FRAMEWORKS[recipe.framework].traits.follows_trl
+        ask = " Or ask its trainer: grposweep check -- COMMAND." if is_trl else ""
+        yield Violation(f"{shown}{more}", why, f"Assign {it} in the file{flag}.{ask}", tuple(unknown))
+
+
+MODELS = frozenset(
+    ["model_name_or_path", "model", "pretrain", "actor_rollout_ref.model.path", "worker.actor.model.model_path"]
+)
+
+
+def _matters(recipe: Recipe, key: str) -> bool:
+    """Return whether a rule or the plan depends on a key. The model matters for the memory of a named GPU only."""
+    if key.lstrip("+") in MODELS and recipe.gpu_gib is None:
+        return False
+    return FRAMEWORKS[recipe.framework].is_judged(key.lstrip("+"), recipe.version)
+
+
+@recipe_rule("GV107", "error", of=EVERY)
+def the_launch_is_whole(recipe: Recipe) -> Iterator[Violation]:
+    r"""A launch command that ends before its options do: after a comment, a blank line, or a blank behind the backslash.
+
+    bash joins lines at a backslash that is the last character; a comment runs to the end of its line, even after a
+    backslash. The options that follow run as a separate command, and the trainer uses its defaults for them.
+    """
+    if recipe.launch is not None and recipe.launch.cut_line is not None:
+        why = "the command ended before them (a comment, or a blank after the backslash), so they are never passed"
+        instead = "Move the comment above the command, and end each line but the last with a backslash."
+        yield Violation(f"the options from line {recipe.launch.cut_line} on", why, instead)
+
+
+@recipe_rule("GM203", "warning", of=EVERY)
+def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violation]:
+    """If a GPU is named (``--gpu``), no finding would mean "it fits", so recipes that cannot be estimated are reported.
+
+    Estimates exist for recipes of TRL, Open-R1, Unsloth, ms-swift, EasyR1 and verl with FSDP. Their model must be known by name
+    (docs/explanation/memory.md), or be a local folder with a config.json.
+    """
+    if recipe.gpu_gib is None:
+        return
+    what, setting = f"a GPU of {recipe.gpu_gib:g} GiB", read_recipe(recipe).setting
+    name, key = setting.model_name_or_path, setting.key("model_name_or_path")
+    if setting.architecture is not None:
+        return
+    if FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
+        why = f"the memory of this recipe of {setting.trainer} is not estimated"
+        instead = "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
+        yield Violation(what, why, instead)
+    else:
+        why = f"the shape of {key}={name} is not known" if name else "no model is named"
+        instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
+        yield Violation(what, why, instead, (key,) if name else ())
+
+
+# Models that think before they answer. Qwen3's do so unless its chat template is told not to.
+THINKER = re.compile(r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral")
+HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
+SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192  # tokens
+# With one of these the recipe decides how much the model thinks.
+THINKING_KEYS = ("enable_thinking", "no_think", "thinking_budget", "reasoning_effort")
+
+
+@recipe_rule("GA208", "warning", of=EVERY)
+def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
+    """A model that thinks before it answers, with completions of fewer than 2,048 tokens (Qwen3, which also thinks less: 1,024).
+
+    Its thoughts are cut before the answer, so all rewards of a group are 0: trl#5697 and #5759 (``clipped_ratio`` 1). The makers
+    of Qwen3 and DeepSeek-R1 advise 32,768 tokens, DeepScaleR starts R1-Distill-Qwen-1.5B at 8,192. verl's examples train Qwen3
+    on GSM8K with 1,024. Not judged if the recipe says how much the model thinks, and for Qwen3 in Python, where the file makes
+    the prompts.
+    """
+    reading = read_recipe(recipe)
+    s = reading.setting
+    name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
+    is_hybrid = bool(HYBRID.fullmatch(name)) and not recipe.in_python
+    short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if THINKER.search(name) else 0
+    if s.max_completion_length >= short or {"max_completion_length", "model_name_or_path"} & reading.unknown:
+        return
+    if any(word in f"{recipe.config}" for word in THINKING_KEYS):
+        return
+    key = s.key("max_completion_length")
+    off = ", or switch thinking off in the chat template (enable_thinking: false)" if is_hybrid else ""
+    why = f"{name} thinks before it answers, mostly for longer than this, and a completion that is cut has no answer"
+    yield Violation(f"{key}={s.max_completion_length}", why, f"Set {key}={USUAL}, as DeepScaleR does{off}.",
+                    (key, s.key("model_name_or_path")), ({key: USUAL},))  # fmt: skip
+
+
+# Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
+FILES = (
+    "deepspeed", "external_plugins", "custom_reward_function.path", "reward.custom_reward_function.path",
+    "worker.reward.reward_function", "reward.remote_url",
+)  # fmt: skip
+
+
+@recipe_rule("GV116", "error", of=EVERY)
+def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
+    """A recipe, an accelerate or DeepSpeed configuration or a file of rewards that the repository does not have.
+
+    The program stops at start (FileNotFoundError). Judged for literal relative paths whose folder is in the repository, if no
+    file of that name is anywhere in it and the script does not write it.
+    """
+    launch = recipe.launch
+    named = [("config", recipe.unresolved.get("config")), ("config_file", launch.accelerate if launch else None)]
+    for key in recipe.config.keys() - recipe.unresolved.keys():
+        if key.lstrip("+") in FILES:
+            names = recipe.config[key]
+            named += [(key, name) for name in (names if isinstance(names, list) else [names])]
+    for key, value in named:
+        name = value.partition(":")[0].removeprefix("./") if isinstance(value, str) else ""
+        if name and recipe.file and lacks_file(Path(recipe.file), name):
+            yield Violation(f"{key}: {show(name)}", "the repository has this folder, but no file of that name",
+                            "Correct the path.", (key,) if key in recipe.config else ())  # fmt: skip
+
+
+WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+
+
+def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
+    """Describe a key that does not exist, with the keys that it may mean."""
+    value = recipe.config[key]
+    other = found[0] if found else ""
+    advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
+    if other and other in recipe.config:
+        advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
+        changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
+    else:
+        changes = ({key: None, other: value},) if other else ()
+    harmless = frozenset(changes[0]) if changes and safe else frozenset()
+    return Violation(f"{cut(key)}={show(value)}", f"unknown key: {why}", advice, (key,), changes, harmless)
+
+
+def ambiguous(recipe: Recipe, key: str, takes: Mapping[str, KeySpec]) -> Violation | None:
+    """Describe an option that is a prefix of several, at which argparse stops in any release; None for other keys."""
+    if recipe.launch is None or key not in recipe.lines:
+        return None
+    dashed = FRAMEWORKS[recipe.framework].traits.follows_trl  # HfArgumentParser has both spellings
+    options = dict.fromkeys([*takes, *(name.replace("_", "-") for name in takes if dashed)])
+    meant = [name for name in options if name.startswith(key)]
+    if len(meant) < 2:
+        return None
+    more = " and others" if len(meant) > 3 else ""
+    why = f"argparse stops (ambiguous option), because it may mean {', '.join(meant[:3])}{more}"
+    value = recipe.config[key]
+    changes = tuple({key: None, name: value} for name in get_close_matches(key, meant, 1, 0.8) if name in takes)
+    return Violation(f"{cut(key)}={show(value)}", why, "Write the whole name.", (key,), changes, certain=True)
+
+
+@recipe_rule("GV303", "error", of=DOTTED, by_release=True)
+def dotted_values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
+    """A value that its key cannot hold: text for a number, a fraction for a count, null where a value is required.
+
+    EasyR1 stops at start ("Value 'x' of type 'str' could not be converted to Integer"). verl's configuration has no types,
+    so it fails where the number is used.
+    """
+    yield from find_mistyped(recipe, known_keys(recipe))
+
+
+def find_mistyped(
+    recipe: Recipe, takes: Mapping[str, KeySpec], adjust: Callable[[str, str], str] = lambda _, kind: kind
+) -> Iterator[Violation]:
+    """Find values that are not of their key's type. ``adjust`` returns the effective key and type for those of the table."""
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
+            continue
+        kind = adjust(key, takes[key].type.removeprefix("auto "))
+        found = convert(value, kind)
+        if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
+            changes = ({written: found.value},) if found.value is not None else ()
+            wanted = WANTED.get(kind.rstrip("?"), "another value")
+            yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
+
+
+@recipe_rule("GV305", "error", of=DOTTED, by_release=True)
+def words_are_known(_: Recipe) -> tuple[Violation, ...]:
+    """A value that is not among its key's choices: an estimator, a loss, a schedule, an engine.
+
+    Most are found at start or at the first use (NotImplementedError, ValueError); EasyR1 silently treats an unknown ``loss_type``
+    as ``default``.
+    """
+    return ()  # only variants have lists of choices
+
+
+def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> Iterator[Violation]:
+    """Find values that are not among the choices of their key."""
+    trainer = FRAMEWORKS[recipe.framework].traits.display_name
+    for written, value in recipe.config.items():
+        key = written.lstrip("+")
+        allowed = words.get(key)
+        if allowed is None or value is None or written in recipe.unresolved:
+            continue
+        if str(value) in allowed or "${" in str(value):
+            continue
+        near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
+        why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")
+        # A misspelt word is wrong in every release. Another one may be that of a fork, if the version is unknown.
+        is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
+        yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
+                        ({written: (near or list(allowed))[0]},), certain=is_typo)  # fmt: skip
+
+
+@recipe_rule("GK310", "warning", of=DOTTED)
+def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
+    """KL keys that have no effect because KL is elsewhere or off: a coefficient, an estimator or a controller.
+
+    verl's ``kl_ctrl`` and ``kl_penalty`` belong to the reward, ``kl_loss_coef`` and ``kl_loss_type`` to the loss. So do
+    EasyR1's ``algorithm.kl_coef`` and ``worker.actor.kl_loss_coef`` until 0.2; since 0.3.0 one coefficient serves both,
+    and ``disable_kl`` switches all KL off.
+    """
+    return ()  # only variants have lists of KL keys
+
+
+def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
+    """Find keys that have no effect and are set to another value than the default, which says nothing."""
+    takes = known_keys(recipe)
+    named = [key for key in dead if key in recipe.config
+             and (key not in takes or recipe.config[key] != takes[key].default)]  # fmt: skip
+    if named:
+        words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
+        yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
+                        "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
+
+
+MOST_NAMED = 6  # keys in a message
+
+
+def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
+    """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
+    source = recipe.version_source
+    is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
+    return [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
+
+
+# Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
+OF_DEFAULTS = frozenset({"GK203", "GK204", "GL211", "GT202"})
+
+
+def accepting_releases(recipe: Recipe, rule: Rule) -> list[Version]:
+    """Return the releases that may be the one that trains and for which a rule on settings is satisfied.
+
+    None of them if the version is known and takes the recipe's keys. A version that only the keys tell is known, but
+    not for a warning about the defaults of a release.
+    """
+    # It loads the frameworks.
+    from grporecipe.project.versions import allowed_releases, fitting_releases, releases_of
+
+    possible: Sequence[Version]
+    if rule.severity != "error":
+        is_guess = rule.code in OF_DEFAULTS and recipe.version_source.kind == "keys"
+        possible = fitting_releases(recipe) if is_guess else ()
+    elif recipe.version_source.kind == "range":
+        possible = allowed_releases(recipe)
+    elif recipe.version_source.known and not recipe.version_source.conflict:
+        return []
+    else:
+        possible = fitting_releases(recipe) or releases_of(FRAMEWORKS[recipe.framework])
+    return [release for release in possible if not is_broken(replace(recipe, version=release), rule)]
+
+
+def is_broken(recipe: Recipe, rule: Rule) -> bool:
+    """Return whether a recipe breaks a rule on settings."""
+    s = read_recipe(recipe).setting
+    if s.processes is None and rule.counts is not None:
+        return rule.counts(s) == NO_COUNT
+    return bool(rule.find(s))
+
+
+def older_releases(recipe: Recipe) -> list[Version]:
+    """Return the releases of a required range that are older than the judged one and take the recipe's keys."""
+    from grporecipe.project.versions import allowed_releases, misfits  # it loads the frameworks
+
+    found = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
+    return [release for release in found if release < recipe.version and not misfits(replace(recipe, version=release))]
+
+
+def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
+    """Return a release of a required range for which a rule on recipes does not find this, or None."""
+    from grporecipe.project.versions import allowed_releases  # it loads the frameworks
+
+    if recipe.version_source.kind != "range":
+        return None
+    for release in reversed(allowed_releases(recipe)):
+        found = rule.judge(replace(recipe, version=release))
+        if all(other.fields != broken.fields for other in found):
+            return release
+    return None
+
+
+@recipe_rule("GV110", "note", of=EVERY)
+def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
+    """The assumed release does not take some keys of the recipe, and nothing states the version that trains it.
+
+    Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
+    ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
+    releases that have all keys. If none of these gives a version, one finding names all such keys, and there is no fix: a
+    note, or a warning if one of them may be misspelled.
+    A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
+    version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
+    """
+    if recipe.version_source.known:
+        return
+    traits = FRAMEWORKS[recipe.framework].traits
+    rules = [rule for rule in choose_for_recipes(traits) if rule.by_release]
+    # What they find if the assumed version is the one that trains.
+    found = [broken for rule in rules for broken in rule.judge(recipe) if not broken.certain]
+    if found:
+        keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
+        label = traits.name_of(text(recipe.version))
+        why = f"{label} is assumed, because nothing states the version and no known release takes all keys"
+        instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
+        near = _near(found)
+        if len(found) == 1 and keys and _never_taken(keys[0], recipe):
+            why = (
+                f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and nothing states the version"
+            )
+        elif len(found) == 1:
+            why = f"{found[0].why}; {why}"
+        severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
+        yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
+
+
+@recipe_rule("GV111", "warning", of=EVERY)
+def the_pinned_version_takes_the_keys(recipe: Recipe) -> Iterator[Violation]:
+    """A repository pins one release, and a recipe has keys of another release. One of the two is out of date.
+
+    The recipe is judged by the newest release that takes all its keys, if there is one.
+    """
+    source = recipe.version_source
+    keys = tuple(key for key in source.conflict if key in recipe.config)
+    if keys:
+        pins = f"{source.where} pins {source.text}, which does not take {'it' if len(keys) == 1 else 'them'}"
+        if source.kind == "pinned":
+            why, advice = "no known release takes all keys", "Change the keys, or lint with --framework-version."
+        else:
+            now = text(recipe.version)
+            why = f"the newest release that takes all keys is {now}"
+            advice = f"Change the pin or the keys. Judged by {now}; --framework-version states another."
+        yield Violation(_named(keys), f"{pins}; {why}", advice, keys)
+
+
+def _never_taken(key: str, recipe: Recipe) -> bool:
+    """Return whether no release takes a key."""
+    from grporecipe.project.versions import misfits, releases_of  # it loads the frameworks
+
+    framework = FRAMEWORKS[recipe.framework]
+    if not framework.is_dotted:
+        return not any(key in framework.takes(release) for release in releases_of(framework))
+    return all(key in misfits(replace(recipe, version=release)) for release in releases_of(framework))
+
+
+def _near(found: list[Violation]) -> dict[str, str]:
+    """Return a hint such as ``" (ppo_epochs?)"`` for each key whose fix is another spelling."""
+    near: dict[str, str] = {}
+    for broken in found:
+        for change in broken.suggestions:
+            new = [key for key, value in change.items() if value is not None]
+            if len(new) == 1 and len(broken.fields) == 1 and change.get(broken.fields[0], "") is None:
+                (old,) = broken.fields
+                section = old.rpartition(".")[0]
+                near.setdefault(old, f" ({new[0].removeprefix(f'{section}.') if section else new[0]}?)")
+    return near
+
+
+def _named(keys: tuple[str, ...], near: Mapping[str, str] | None = None) -> str:
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    hints = near if near and len(keys) > 1 else {}  # for a single key the reason has the hint
+    return ", ".join(cut(key) + hints.get(key, "") for key in keys[:MOST_NAMED]) + more

@@ -1,0 +1,423 @@
+"""The version that a recipe is judged by comes from options, settings, requirements, the framework's source, or keys."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from grporecipe.errors import UserError
+from grporecipe.linting.linter import LintResult, judge_text, lint_recipe, select_rules
+from grporecipe.model.recipe import Recipe
+from grporecipe.project.repository import find_pins
+from grporecipe.reading.load import Options, load_recipe
+
+Tree = Callable[..., Path]
+RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
+OLD = RECIPE + "max_prompt_length: 512\n"  # until TRL 0.27
+VERL = """\
+data:
+  train_batch_size: 1024
+  own_switch: false
+actor_rollout_ref:
+  actor:
+    ppo_mini_batch_size: 256
+    ppo_micro_batch_size: 64
+    use_kl_loss: false
+  rollout:
+    name: vllm
+    n: 1
+    n_agent: 1
+trainer:
+  nnodes: 1
+  n_gpus_per_node: 8
+  total_epochs: 30
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """Write files of a repository, and return its folder, from which commands run."""
+
+    def write(**files: str) -> Path:
+        for name, text in {"README.md": "", **files}.items():
+            path = tmp_path / "repo" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        monkeypatch.chdir(tmp_path / "repo")
+        return tmp_path / "repo"
+
+    return write
+
+
+def loaded(name: str = "recipes/r.yaml", **options: str) -> Recipe:
+    """The recipe in a file of the repository."""
+    return load_recipe(Path(name), Options(**options))  # type: ignore[arg-type]
+
+
+def linted(name: str = "recipes/r.yaml", **options: str) -> LintResult:
+    """The answer on a file of the repository."""
+    return lint_recipe(loaded(name, **options))
+
+
+def codes(result: LintResult, severity: str) -> list[str]:
+    """The codes of one severity."""
+    return [found.code for found in result.diagnostics if found.severity == severity and found.code.startswith("GV")]
+
+
+def test_an_option_wins_over_settings_and_these_over_requirements(tree: Tree) -> None:
+    """Each says where it comes from."""
+    tree(**{"recipes/r.yaml": RECIPE, "setup.py": "setup(install_requires=['trl[vllm]==0.16.0'])"})
+    assert (loaded().version, loaded().version_source) == ((0, 16, 0), ("pinned", "setup.py", "trl[vllm]==0.16.0", ()))
+    tree(**{".grposweep.toml": 'framework-version = "0.17"\n'})
+    assert (loaded().version, loaded().version_source[:2]) == ((0, 17, 0), ("project", ".grposweep.toml"))
+    asked = loaded(own_version="0.18")
+    assert (asked.version, asked.version_source[:2]) == ((0, 18, 0), ("asked", "--framework-version"))
+
+
+def test_the_trl_version_is_refused_for_a_framework_with_versions_of_its_own(tree: Tree) -> None:
+    """It was ignored silently."""
+    tree(**{"run.sh": "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n"})
+    with pytest.raises(UserError, match="Use --framework-version"):
+        loaded("run.sh", trl_version="0.18")
+
+
+def test_the_nearest_requirement_counts(tree: Tree) -> None:
+    """Of a folder above before that of the repository."""
+    tree(**{"requirements.txt": "trl==0.14.0\n", "recipes/setup.py": "x = ['trl==0.18.0']", "recipes/r.yaml": RECIPE})
+    assert loaded().version == (0, 18, 0)
+
+
+REQUIREMENTS = {
+    "setup.py": "deps = ['trl[vllm]==0.18.0']  # 'trl==0.14.0'",
+    "setup.cfg": "[options]\ninstall_requires =\n    trl ==0.18.0\n",
+    "requirements.txt": "# trl==0.14.0\ntrl==0.18.0  # newest\n",
+    "requirements-train.txt": "git+https://github.com/huggingface/trl.git@v0.18.0#egg=trl\n",
+    "pyproject.toml": '[project]\ndependencies = ["trl[vllm] == 0.18.0"]\n',
+    "sub/pyproject.toml": '[tool.poetry.dependencies]\ntrl = {version = "0.18.0", extras = ["vllm"]}\n',
+    "uv.lock": '[[package]]\nname = "trl"\nversion = "0.18.0"\n',
+    "Pipfile.lock": json.dumps({"default": {"trl": {"hashes": [], "version": "==0.18.0"}}}),
+    "poetry/pyproject.toml": '[tool.poetry.dependencies]\ntrl = "(==0.18.0)"\n',
+    "environment.yml": "dependencies:\n  - trl=0.18.0=py310\n",
+    "Dockerfile": "ARG TRL=0.18.0\nRUN pip install vllm trl==${TRL}\n",
+}
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_every_kind_of_requirement_is_read(name: str, tree: Tree) -> None:
+    """As text; what a comment says does not count."""
+    (pin,) = find_pins(tree(**{name: REQUIREMENTS[name]}) / name, "trl")
+    assert pin.exact == (0, 18, 0)
+
+
+def test_a_range_is_a_version_if_all_its_releases_take_the_same_keys(tree: Tree) -> None:
+    """So the newest of them is judged by."""
+    tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl>=0.14,<0.16\n"})
+    assert (loaded().version, loaded().version_source.kind) == ((0, 15, 2), "range")
+
+
+def test_an_error_of_some_releases_of_a_range_is_a_warning(tree: Tree) -> None:
+    """It names the releases that allow it: the engine of verl has a default before 0.6. An error of all of them stays."""
+    run = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 {}\n"
+    tree(**{"run.sh": run.format(""), "bad.sh": run.format("trainer.nnodes=x"), "requirements.txt": "verl>=0.4.0\n"})
+    found = {problem.code: problem for problem in linted("run.sh").diagnostics}
+    assert (found["GV404"].severity, "0.5.0 allows it" in found["GV404"].message) == ("warning", True)
+    assert "GV303" in codes(linted("bad.sh"), "error")
+
+
+@pytest.mark.parametrize(("required", "says"), [("trl>=0.14", True), ("trl>=0.19", False)])
+def test_an_error_of_older_releases_of_a_range_is_a_note(required: str, says: bool, tree: Tree) -> None:
+    """TRL 0.15 and 0.16 do not count accumulated micro-batches."""
+    recipe = "num_generations: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\n"
+    tree(**{"recipes/r.yaml": recipe, "requirements.txt": f"{required}\n"})
+    result = lint_recipe(load_recipe(Path("recipes/r.yaml"), Options(processes=1)))
+    found = {d.code: d for d in result.diagnostics}
+    assert ("GB101" in found, result.ok) == (says, True)
+    if says:
+        assert found["GB101"].severity == "note"
+        assert "(In TRL 0.15.0 to 0.16.1 only, which trl>=0.14 allows.)" in found["GB101"].message
+
+
+@pytest.mark.parametrize(("required", "severity"), [("", "note"), ("trl==1.16.0\n", "warning")])
+def test_a_warning_about_a_default_of_a_guessed_release_is_a_note(required: str, severity: str, tree: Tree) -> None:
+    """TRL 1.16 is assumed, and its ``use_bias_correction_kl`` came with 1.10."""
+    tree(**{"recipes/r.yaml": RECIPE + "beta: 0.1\n", "requirements.txt": required})
+    assert {d.code: d.severity for d in linted().diagnostics}["GK204"] == severity
+
+
+def test_a_key_of_other_releases_is_not_called_unknown_to_all(tree: Tree) -> None:
+    """``vllm_max_model_len`` went when ``vllm_max_model_length`` came; its value is known only to the program."""
+    made = "GRPOConfig(vllm_max_model_len=own.length, vllm_max_model_length=2, beta=0.1)"
+    tree(**{"train.py": f"from trl import GRPOConfig\nimport own\nargs = {made}\n"})
+    assert all("no TRL release has" not in d.message for d in linted("train.py").diagnostics)
+
+
+def test_a_range_whose_releases_differ_bounds_the_releases_that_are_tried(tree: Tree) -> None:
+    """The newest of them that takes all."""
+    tree(**{"recipes/r.yaml": OLD, "requirements.txt": "trl>=0.20\n"})
+    found = loaded()
+    assert (found.version, found.version_source.kind) == ((0, 27, 2), "keys")
+    assert found.version_source.text.startswith("trl>=0.20; ")
+
+
+def test_a_commit_is_no_version(tree: Tree) -> None:
+    """So the keys decide."""
+    tree(
+        **{
+            "recipes/r.yaml": OLD,
+            "setup.py": "d = ['trl @ git+https://github.com/huggingface/trl.git@" + "a1" * 20 + "']",
+        }
+    )
+    assert (loaded().version, loaded().version_source.kind) == ((0, 27, 2), "keys")
+
+
+def test_a_recipe_alone_is_judged_by_the_newest_release_with_its_keys(tree: Tree) -> None:
+    """A typo is still an error. For TRL 1.16 the older key was one too."""
+    tree(**{"recipes/r.yaml": OLD + "num_generatons: 4\n"})
+    result = linted()
+    assert result.recipe.version == (0, 27, 2)
+    assert (codes(result, "error"), codes(result, "warning")) == (["GV102"], [])
+
+
+def test_keys_of_no_common_release_are_one_note_without_fixes(tree: Tree) -> None:
+    """Never an error: nothing says which version trains."""
+    tree(**{"recipes/r.yaml": OLD + "dtype: bfloat16\nlog_unique_prompts: true\nactivation_checkpointing: true\n"})
+    result = linted()
+    assert not result.recipe.version_source.known
+    assert (codes(result, "error"), codes(result, "warning"), codes(result, "note")) == ([], [], ["GV110"])
+    (found,) = (found for found in result.diagnostics if found.code == "GV110")
+    assert found.fixes == ()
+    assert "max_prompt_length" in found.keys
+
+
+def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
+    """It names the pin, and the releases that take the keys."""
+    tree(
+        **{"recipes/r.yaml": RECIPE + "vllm_importance_sampling_mode: token_mask\n", "setup.py": "d = ['trl==0.18.0']"}
+    )
+    result = linted()
+    assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV111"])
+    (found,) = (found for found in result.diagnostics if found.code == "GV111")
+    assert "setup.py pins trl==0.18.0" in found.message
+    assert "1.16.0" in found.message
+
+
+def test_the_keys_of_a_verl_in_the_repository_count(tree: Tree) -> None:
+    """A switch of the fork's own is known, its defaults are read, and what it lacks is an error."""
+    run = "python3 -m verl.trainer.main_ppo data.own_switch=true actor_rollout_ref.rollout.n_agent=5"
+    tree(
+        **{"src/verl/trainer/config/ppo_trainer.yaml": VERL, "run.sh": run + "\n", "bad.sh": run + " data.no_such=1\n"}
+    )
+    result = linted("run.sh")
+    assert result.recipe.version_source == ("vendored", "src/verl/", "its own source", ())
+    assert codes(result, "error") == []
+    assert result.setting.per_device_train_batch_size == 8  # 64 of all GPUs, as its file says
+    assert "GV401" in codes(linted("bad.sh"), "error")
+
+
+def test_the_keys_of_a_trl_in_the_repository_count(tree: Tree) -> None:
+    """Its GRPOConfig with own fields and defaults, in the version that it states; the rest is that release's."""
+    tree(**{
+        "recipes/r.yaml": RECIPE + "own_bonus: 0.5\nevaluation_strategy: steps\nmax_steps: 10\n",
+        "trl/__init__.py": '__version__ = "0.16.0.dev0"\n',
+        "trl/trainer/base.py": "from dataclasses import dataclass\n@dataclass\nclass Base:\n    own_bonus: float = 0.0\n",
+        "trl/trainer/grpo_config.py": (
+            "from dataclasses import dataclass, field\nfrom .base import Base\n@dataclass\nclass GRPOConfig(Base):\n"
+            "    num_generations: int = field(default=6, metadata={'help': ''})\n    beta: float = 0.125\n"
+        ),
+    })  # fmt: skip
+    found = linted()
+    assert found.recipe.version == (0, 16, 0)
+    assert found.recipe.version_source[:2] == ("vendored", "trl/")
+    assert found.setting.beta == 0.125
+    assert not any("own_bonus" in diagnostic.keys for diagnostic in found.diagnostics)
+    assert loaded().vendored["num_generations"].default == 6  # type: ignore[index]  # vendored is not None here
+
+
+PPO = """
+from dataclasses import dataclass, field
+from ..workers.config import WorkerConfig
+@dataclass
+class DataConfig:
+    max_prompt_length: int = 8192
+    max_response_length: int = 8192
+    rollout_batch_size: int = 512
+@dataclass
+class AlgorithmConfig:
+    adv_estimator: str = "grpo"
+@dataclass
+class PPOConfig:
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+"""
+WORKER = """
+from dataclasses import dataclass, field
+@dataclass
+class RolloutConfig:
+    n: int = 8
+    max_num_batched_tokens: int = 16385
+    own_bonus: float = 0.0
+@dataclass
+class WorkerConfig:
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+"""
+
+
+def test_the_keys_of_an_easyr1_in_the_repository_count(tree: Tree) -> None:
+    """Its dataclasses over several files, with own fields, defaults and estimators; what they lack is an error."""
+    run = "python3 -m verl.trainer.main worker.rollout.own_bonus=0.5 algorithm.adv_estimator=own_grpo worker.rollout.m=1\n"
+    tree(**{"run.sh": run, "verl/trainer/config.py": PPO, "verl/workers/config/__init__.py": "from .own import WorkerConfig\n",
+            "verl/workers/config/own.py": WORKER})  # fmt: skip
+    result = linted("run.sh")
+    assert result.recipe.version_source[:2] == ("vendored", "verl/")
+    assert (result.setting.num_generations, result.setting.max_batched_tokens) == (8, 16385)
+    messages = [found.message for found in result.diagnostics if found.code in ("GV301", "GV305", "GT303")]
+    assert [message.partition(":")[0] for message in messages] == ["worker.rollout.m=1"]
+    tree(**{"verl/workers/config/own.py": WORKER.replace("n: int = 8", "n: int = 16")})
+    assert linted("run.sh").setting.num_generations == 16
+
+
+def test_the_options_of_an_openrlhf_in_the_repository_count(tree: Tree) -> None:
+    """Own options and estimators are known, and the version is the one in its file."""
+    run = "python3 -m openrlhf.cli.train_ppo_ray --rollout_batch_size 64 --own_bonus 0.5 --advantage_estimator own {}\n"
+    source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--own_bonus', type=float, default=0.0)\n"
+    source += "parser.add_argument('--rollout_batch_size', type=int, default=512)\n"
+    source += "parser.add_argument('--advantage_estimator', type=str, default='gae')\n"
+    tree(**{"run.sh": run.format(""), "bad.sh": run.format("--no_such 1"), "version.txt": "0.7.3a\n",
+            "openrlhf/cli/train_ppo_ray.py": source})  # fmt: skip
+    result = linted("run.sh")
+    assert (result.recipe.version, result.recipe.version_source.kind) == ((0, 7, 3), "vendored")
+    assert not any(found.code in ("GV601", "GV602") for found in result.diagnostics)
+    assert "GV601" in codes(linted("bad.sh"), "error")
+
+
+def test_the_version_of_an_ms_swift_in_the_repository_counts(tree: Tree) -> None:
+    """Its keys are those of the release."""
+    tree(
+        **{
+            "run.sh": "swift rlhf --rlhf_type grpo --model a/b --dataset c\n",
+            "swift/version.py": "__version__ = '3.10.0'\n",
+        }
+    )
+    assert linted("run.sh").recipe.version == (3, 10, 0)
+
+
+def test_lists_of_defaults_are_composed_from_that_folder(tree: Tree) -> None:
+    """Without the file that verl generates."""
+    config = "defaults:\n  - actor@actor_rollout_ref.actor: dp_actor\n  - _self_\n" + VERL.replace(
+        "    use_kl_loss: false\n", ""
+    )
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": config, "verl/trainer/config/actor/dp_actor.yaml": "own_key: 3\n",
+            "run.sh": "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.own_key=4\n"})  # fmt: skip
+    vendored = loaded("run.sh").vendored
+    assert vendored is not None
+    assert vendored["actor_rollout_ref.actor.own_key"].default == 3
+    assert codes(linted("run.sh"), "error") == []
+
+
+def test_nothing_of_the_repository_is_executed(tree: Tree) -> None:
+    """Neither setup.py nor the framework's source."""
+    bomb = "raise SystemExit('executed')\n"
+    tree(**{"setup.py": bomb + "d = ['trl==0.18.0']", "trl/__init__.py": bomb, "recipes/r.yaml": RECIPE})
+    assert loaded().version == (0, 18, 0)
+    tree(**{"setup.py": "(" * 100_000, "pyproject.toml": "a = " + "[" * 100_000, "recipes/r.yaml": RECIPE})
+    assert loaded().version_source.kind in ("keys", "pinned")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('framwork = "trl"\n', "there is no setting 'framwork'. The settings are framework, framework-version"),
+        ("processes = 0\n", "it must be a whole number of at least 1"),
+        ('framework = "rllm"\n', "grposweep reads"),
+        ("framework-version = 0.18\n", "framework-version must be text"),
+        ("ignore = 'GB101'\n", "ignore must be a list"),
+        ("= 1\n", "it cannot be read as TOML"),
+        ('[per-file."a.yaml"]\nper-file = {}\n', "there is no setting 'per-file'"),
+    ],
+)
+def test_bad_settings_are_one_message(text: str, said: str, tree: Tree) -> None:
+    """With the file, and what to write."""
+    tree(**{"recipes/r.yaml": RECIPE, ".grposweep.toml": text})
+    with pytest.raises(UserError, match=r"\.grposweep\.toml") as found:
+        loaded()
+    assert said in str(found.value)
+
+
+def test_settings_of_a_project_are_found_upward_and_overridden_by_file(tree: Tree) -> None:
+    """In pyproject.toml too; a table of versions is by framework."""
+    table = '[tool.grposweep]\nframework = "open-r1"\nprocesses = 4\nframework-version = { open-r1 = "0.17.0", verl = "0.5" }\n'
+    more = '[tool.grposweep.per-file-overrides."recipes/*.yaml"]\nprocesses = 2\n'
+    tree(**{"a/b/r.yaml": RECIPE, "recipes/r.yaml": RECIPE, "pyproject.toml": table + more})
+    recipe = loaded("a/b/r.yaml")
+    assert (recipe.framework, recipe.processes, recipe.version) == ("open-r1", 4, (0, 17, 0))
+    assert loaded().processes == 2
+
+
+def test_rules_are_switched_off_by_the_settings_of_a_project(tree: Tree) -> None:
+    """As by --ignore."""
+    tree(**{"recipes/r.yaml": RECIPE + "num_generatons: 4\n", ".grposweep.toml": 'ignore = ["GV102"]\n'})
+    path = Path("recipes/r.yaml")
+    (result,) = judge_text(path, path.read_text(encoding="utf-8"), Options(), select_rules()).results
+    assert codes(result, "error") == []
+
+
+def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree: Tree) -> None:
+    """Its own keys are not known."""
+    tree(**{"recipes/r.yaml": RECIPE})
+    newest = "judged as 1.16.0, the newest release known"
+    assert loaded(own_version="9.9").version_source.text == f"9.9, {newest}"
+    assert loaded(own_version="1.16").version_source.text == "1.16"
+    tree(**{".grposweep.toml": 'framework-version = "9.9"\n'})
+    assert loaded().version_source.text == f'framework-version = "9.9", {newest}'
+
+
+def test_the_version_of_verl_s_source_is_used_if_its_configuration_is_missing(tree: Tree) -> None:
+    """A configuration behind a variable was judged by the newest release, which refuses words of older ones."""
+    launch = "python3 -m verl.trainer.main_ppo --config-path=$WHERE --config-name=own algorithm.adv_estimator=grpo \\\n"
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "verl/version/version": "0.6.0\n",
+            "run.sh": launch + "    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.mode=sync\n"})  # fmt: skip
+    assert (loaded("run.sh").version, loaded("run.sh").version_source[:2]) == ((0, 6, 0), ("vendored", "verl/"))
+    assert codes(linted("run.sh"), "error") == []
+
+
+def test_a_requirement_that_changes_is_read_again(tree: Tree) -> None:
+    """A program that judges twice saw the first text forever."""
+    folder = tree(**{"recipes/r.yaml": RECIPE, "requirements.txt": "trl==0.14.0\n"})
+    assert loaded().version == (0, 14, 0)
+    (folder / "requirements.txt").write_text("trl==0.18.0 # newer\n", encoding="utf-8")
+    assert loaded().version == (0, 18, 0)
+
+
+def test_a_repository_of_the_home_folder_pins_nothing_for_projects_in_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some users keep their settings there under git. Another project's requirements do not apply to this one."""
+    home = tree(**{".git/HEAD": "", "other/requirements.txt": "trl==0.14.0\n", "mine/r.yaml": RECIPE})
+    monkeypatch.setenv("HOME", str(home))
+    assert loaded("mine/r.yaml").version_source.kind == "keys"
+
+
+@pytest.mark.parametrize("text", ["trl==" + "9" * 5000, "trl" + " " * 100_000 + "x", "trl[" * 50_000, "git+" * 50_000,
+                                  "\n" * 100_000 + "trl"])  # fmt: skip
+def test_hostile_requirements_are_read_in_time(text: str, tmp_path: Path) -> None:
+    """They ended in a traceback, or did not end."""
+    (tmp_path / "requirements.txt").write_text(text)
+    assert all(pin.exact is not None for pin in find_pins(tmp_path / "requirements.txt", "trl"))
+
+
+def test_a_hostile_lock_file_is_read_in_time(tmp_path: Path) -> None:
+    """Each name was searched to the end of the file."""
+    (tmp_path / "uv.lock").write_text('name = "trl"\n' * 20_000 + "a = 1\n" * 20_000)
+    assert find_pins(tmp_path / "uv.lock", "trl") == ()
+
+
+def test_a_configuration_below_the_working_directory_is_found_in_the_repository(tree: Tree) -> None:
+    """``$(pwd)`` is its root: so scripts say that they are to be started there."""
+    where = 'HERE="$(pwd)"\npython3 -m verl.trainer.main_ppo --config-path="$HERE/conf" --config-name=own '
+    tree(**{"verl/trainer/config/ppo_trainer.yaml": VERL, "conf/own.yaml": "data:\n  train_batch_size: 96\n",
+            "examples/run.sh": where + "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8\n"})  # fmt: skip
+    recipe = loaded("examples/run.sh")
+    assert recipe.config["data.train_batch_size"] == 96
+    assert not recipe.may_have_more
