@@ -96,7 +96,7 @@ def test_keys_become_fields(config: dict[str, Any], field: str, value: Any) -> N
 def test_a_value_that_cannot_be_read_is_unknown_and_not_a_default_in_disguise() -> None:
     """Rules that rest on it are not judged."""
     found = reading({"num_generations": "eight", "beta": [], "epsilon": float("nan"), "max_steps": 10**30})
-    assert found.unknown == {"num_generations", "beta", "epsilon", "max_steps"}
+    assert found.unknown == {"num_generations", "beta", "epsilon", "max_steps", "epochs"}  # max_steps overrides epochs
     assert reading({"num_generations": "$G"}, unresolved={"num_generations": "$G"}).unknown == {"num_generations"}
 
 

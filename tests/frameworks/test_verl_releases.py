@@ -201,7 +201,7 @@ def test_a_fork_s_configuration_is_composed_as_hydra_does(tmp_path: Path, overri
 def test_the_program_s_own_configuration_counts(tmp_path: Path) -> None:
     """``hydra.main`` of the launched file names it; verl's is beneath."""
     folder = write(tmp_path, FORK)
-    keys, version = read_source(folder, recipe_of({}, program="recipe.own.main_own"))
+    keys, version, *_ = read_source(folder, recipe_of({}, program="recipe.own.main_own"))
     assert keys is not None
     assert {"data.own_size", "trainer.own_switch", f"{ACTOR}.optim.lr"} <= keys.keys()
     assert version in verl.releases()

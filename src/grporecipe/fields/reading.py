@@ -6,6 +6,7 @@ A complete table needs no further code. Otherwise small functions belong to a ro
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Set
 from dataclasses import fields as fields_of
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import ceil
 from typing import Any
@@ -46,7 +47,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         if name != key and name in recipe.config:
             continue  # the newer name wins
         given[name] = value
-    unresolved = frozenset(renamed.get(key.lstrip("+"), key.lstrip("+")) for key in recipe.unresolved)
+    written = {key.lstrip("+") for key in recipe.unresolved}
+    unresolved = frozenset(key if key in takes else renamed.get(key, key) for key in written)
     stated = {name: value for name, value in given.items() if name not in unresolved}
     bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
     defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults
@@ -141,7 +143,55 @@ def _fields_unstated(framework: Framework, version: Version, takes: Mapping[str,
 
 
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
-    """Return the setting of a recipe by its framework's table, and the unreadable fields."""
+    """Return the setting of a recipe by its framework's table, and the fields that are unknown.
+
+    A field is unknown if its key has an unreadable value, or if it follows from such a key: it then differs between readings
+    with other values of these keys.
+    """
+    reading = _read(framework, recipe)
+    keys = {*values_of(recipe).bad, *recipe.assumed, *_dropped(framework, recipe)}
+    return reading._replace(unknown=reading.unknown | fields_behind(framework, recipe, keys)) if keys else reading
+
+
+def fields_behind(framework: Framework, recipe: Recipe, keys: Set[str]) -> frozenset[str]:
+    """Return the fields of a recipe's setting that depend on keys: they differ between readings with other values of these."""
+    values = (recipe, *(_with_values(framework, recipe, keys, which) for which in (0, 1)))
+    settings = [_read(framework, each).setting for each in values]
+    differing = {
+        each.name
+        for each in fields_of(Setting)
+        if each.compare and len({repr(getattr(s, each.name)) for s in settings}) > 1
+    }
+    # Without a number of processes, rules judge all numbers.
+    return frozenset(differing - {"given", *({"processes"} if settings[0].processes is None else ())})
+
+
+def _dropped(framework: Framework, recipe: Recipe) -> Set[str]:
+    """Return the keys of a release that the framework's own source in the repository does not have, and that are not set."""
+    if recipe.vendored is None:
+        return frozenset()
+    rows = {row.key_at(recipe.version) for row in framework.fields if row.type not in ("", RELEASE)}
+    return (rows & framework.takes(recipe.version).keys()) - recipe.vendored.keys() - values_of(recipe).given
+
+
+# Two values of each type, which differ in every way that a rule distinguishes.
+SAMPLES = {"int": (2, 7), "float": (0.25, 3.0), "bool": (True, False)}
+
+
+def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: int) -> Recipe:
+    """Return the recipe with other values of these keys."""
+    takes = framework.known_keys(recipe)
+    rows = {row.key_at(recipe.version): row.type for row in framework.fields if row.type not in ("", RELEASE)}
+    written = {key.lstrip("+"): key for key in recipe.config}
+    config = dict(recipe.config)
+    for key in keys:
+        kind = rows.get(key) or (takes[key].type if key in takes else "any")
+        sample = SAMPLES.get(kind.removeprefix("auto ").rstrip("?"), (None, "another"))[which]
+        config[written.get(key, key)] = sample
+    return replace(recipe, config=config, unresolved={}, assumed={})
+
+
+def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     found, keys = values_of(recipe), framework.keys_at(recipe.version)
     own = framework.keys_of(found) if framework.keys_of else {}
     keys |= own

@@ -49,7 +49,10 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         return FixedFile(judged, original, note=note)
     if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
         recipe = judged.results[0].recipe
-        options = replace(options, judged=Judged(recipe.version, recipe.version_source, recipe.vendored))
+        options = replace(
+            options,
+            judged=Judged(recipe.version, recipe.version_source, recipe.vendored, recipe.assumed, recipe.unchecked),
+        )
     changes: list[str] = []
     for _ in range(MOST_ROUNDS):
         step = _step(path, judged, options, selection, unsafe)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings, UserError
+from grporecipe.fields.reading import fields_behind
 from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
@@ -115,8 +116,9 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
         for problem in _problems(reading, selection, _is_part(recipe))
-        if not _is_declared(problem, recipe)
+        if not _is_declared(problem, recipe) and problem.code not in recipe.unchecked
     ]
+    diagnostics += _not_judged(recipe, reading, selection)
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
         if selection.has(rule.code):
@@ -136,9 +138,22 @@ def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = F
     problems = check(reading.setting, selection.ignore, selection.select)
     if is_part:  # one of the keys is in another file, or on a command line
         problems = [problem for problem in problems if {*problem.broken.fields} <= reading.setting.given]
-    if not reading.unknown:
-        return problems
     return [problem for problem in problems if not problem.rule.reads & reading.unknown]
+
+
+def _not_judged(recipe: Recipe, reading: ParsedRecipe, selection: RuleSelection) -> Iterator[Diagnostic]:
+    """Yield a note that names the errors which rest on what the trainer's own source changes, and the place that shows it."""
+    if not (recipe.assumed or recipe.unchecked):
+        return
+    errors = [each for each in check(reading.setting, selection.ignore, selection.select) if each.severity == "error"]
+    for key, place in recipe.assumed.items():
+        fields = fields_behind(FRAMEWORKS[recipe.framework], recipe, {key})
+        codes = [each.code for each in errors if each.rule.reads & fields]
+        if codes:
+            need = "needs" if len(codes) == 1 else "need"
+            yield Diagnostic("GV106", "note", f"not judged: {', '.join(codes)} {need} {key}, but {place}.", (key,))
+    for code in (each.code for each in errors if each.code in recipe.unchecked):
+        yield Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
 
 
 def _is_overridden(found: Diagnostic, recipe: Recipe) -> bool:

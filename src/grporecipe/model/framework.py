@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe import registries
@@ -139,10 +140,16 @@ class Command:
 
 
 class Vendored(NamedTuple):
-    """The version and the readable keys and defaults in a framework's own source."""
+    """The version and the readable keys and defaults in a framework's own source.
+
+    ``assumed`` are keys that do not mean there what they mean in a release, and ``unchecked`` codes of rules on checks that
+    it does not have; each with the place that shows it.
+    """
 
     keys: Mapping[str, KeySpec] | None
     version: Version | None = None
+    assumed: Mapping[str, str] = MappingProxyType({})
+    unchecked: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,9 @@ class Recipe:
     Keys of EasyR1 and verl are dotted (``worker.rollout.n``), with the prefix of an override (``+a.b``).
     ``unresolved`` are values that only a running shell knows (``$VAR``), by key. ``may_have_more``: a running shell may
     set further keys, so rules report nothing about keys that are not set. ``launch_fields`` are fields of the
-    setting that files next to the recipe state: accelerate's configuration, DeepSpeed's. ``vendored`` are the keys and
+    setting that files next to the recipe state: accelerate's configuration, DeepSpeed's. ``assumed`` are keys whose meaning
+    the trainer's own source changes, and ``unchecked`` rules on checks that it does not have, each with the place that shows it;
+    what depends on them is not judged. ``vendored`` are the keys and
     defaults of the framework's source in the repository, used instead of a release's. Lines of a notebook are numbered
     through all of its code cells; ``cells`` holds the number and the first line of each.
     """
@@ -135,6 +137,8 @@ class Recipe:
     base: str = ""  # the configuration that a dotted command line builds on
     version_source: VersionSource = BY_CALLER
     vendored: Mapping[str, KeySpec] | None = None
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    unchecked: Mapping[str, str] = field(default_factory=dict)
     code: LaunchedCode | None = None
     cells: tuple[tuple[int, int], ...] = ()
     derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # computed once

@@ -159,6 +159,33 @@ def head_of(path: Path) -> str:
         return ""
 
 
+def is_elsewhere(file: Path, folder: str) -> bool:
+    """Return whether a script changes to an absolute folder whose name no folder of its repository has."""
+    root = find_root(file)
+    if root is None or not folder.startswith("/") or Path(folder).is_relative_to(root):
+        return False
+    return Path(folder).name not in {root.name, *(each.name for each in walk(root).folders)}
+
+
+MOST_MODULES = 3000  # Python files that are searched for a registration
+
+
+def registers(file: Path, word: str) -> bool:
+    """Return whether Python code of a file's repository registers a word: ``@register("x")``, ``R.register("x")``, an Enum."""
+    root = find_root(file)
+    return root is not None and _registers(root, word)
+
+
+@lru_cache(maxsize=256)
+def _registers(root: Path, word: str) -> bool:
+    quoted = rf"""["']{re.escape(word)}["']"""
+    registered = re.compile(rf"\bregister\w*\(\s*(?:[\w.]+\s*,\s*)?{quoted}")
+    listed = re.compile(rf"^[ \t]+\w+\s*=\s*{quoted}", re.MULTILINE)
+    paths = (path for folder in walk(root).folders for path in folder.glob("*.py"))
+    texts = (head_of(path) for path in islice(paths, MOST_MODULES))
+    return any(registered.search(text) or ("Enum)" in text and listed.search(text)) for text in texts)
+
+
 LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe.errors import BadSettings, UserError
@@ -17,7 +18,7 @@ from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import convert
-from grporecipe.project.repository import Pin, Repository, allows, find_pins, find_repository, walk
+from grporecipe.project.repository import Pin, Repository, allows, find_pins, find_repository, is_elsewhere, walk
 from grporecipe.project.settings import settings_for
 from grporecipe.terminal import count
 
@@ -36,15 +37,21 @@ class Wanted(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The version to judge by, its source, and the keys of the framework's own source if that is used."""
+    """The version to judge by, its source, and what the framework's own source says if that is used (`Vendored`)."""
 
     version: Version
     source: VersionSource
     vendored: Mapping[str, KeySpec] | None = None
+    assumed: Mapping[str, str] = MappingProxyType({})
+    unchecked: Mapping[str, str] = MappingProxyType({})
 
 
-def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Path | None, **more: Any) -> Judged:
-    """Return the version to judge a recipe by. ``more`` holds the recipe's other fields.
+def find_version(
+    name: str, config: Mapping[str, Any], wanted: Wanted, file: Path | None, folder: str = "", **more: Any
+) -> Judged:
+    """Return the version to judge a recipe by. ``folder`` is the launch's working directory.
+
+    ``more`` holds the recipe's other fields.
 
     Raises UserError for a version that cannot be judged.
     """
@@ -54,6 +61,8 @@ def find_version(name: str, config: Mapping[str, Any], wanted: Wanted, file: Pat
         return asked
     if file is None:  # a caller without a file and a version gets the default
         return Judged(framework.version, NOT_A_FILE)
+    if folder and is_elsewhere(file, folder):  # what is installed there, only that machine knows
+        return _of_project(framework, file) or Judged(framework.version, VersionSource())
     probe = Recipe(name, framework.version, config, file=str(file), **more)
     return (
         _of_project(framework, file)
@@ -131,11 +140,13 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
         where = (root / name).relative_to(repository.root).as_posix() + "/"
         source = VersionSource("vendored", where, "its own source")
         if found.keys is not None:
-            judged = Judged(found.version or framework.version, source, found.keys)
+            judged = Judged(found.version or framework.version, source, found.keys, found.assumed, found.unchecked)
             is_above = folder.is_relative_to(root)
             return judged if is_above or _runs(framework, probe, judged) else None
         if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
-            stated = Judged(found.version, source)  # its configuration is missing, but its version is known
+            stated = Judged(
+                found.version, source, None, found.assumed, found.unchecked
+            )  # its configuration is missing, but its version is known
     return stated
 
 

@@ -40,11 +40,15 @@ class Options:
     trl_version: str | None = None
     judged: Judged | None = None
 
-    def find_version(self, framework: str, config: Mapping[str, Any], path: Path | None, **more: Any) -> Judged:
+    def find_version(
+        self, framework: str, config: Mapping[str, Any], path: Path | None, folder: str = "", **more: Any
+    ) -> Judged:
         """Return the version to judge a recipe by, and its source."""
         if self.judged is not None:
             return self.judged
-        return find_version(framework, config, Wanted(self.own_version, self.trl_version, self.version), path, **more)
+        return find_version(
+            framework, config, Wanted(self.own_version, self.trl_version, self.version), path, folder, **more
+        )
 
 
 def load_text(path: Path) -> str:
@@ -83,10 +87,11 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
     file = more.get("file")
     if processes is None and file is not None:
         processes = settings_for(Path(file)).processes
-    judged = options.find_version(framework, config, None if file is None else Path(file),
+    judged = options.find_version(framework, config, None if file is None else Path(file), more.pop("folder", ""),
                                   base=more.get("base", ""), code=more.get("code"), launch=more.get("launch"))  # fmt: skip
     return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
-                  version_source=judged.source, vendored=judged.vendored, **more)  # fmt: skip
+                  version_source=judged.source, vendored=judged.vendored, assumed=judged.assumed,
+                  unchecked=judged.unchecked, **more)  # fmt: skip
 
 
 def find_near(name: str, file: Path, folder: str = "") -> Path | None:

@@ -111,7 +111,7 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
         raise NotARecipe(f"{start.launch.program} has a trainer of its own: neither it nor what it imports uses TRL.")
     if start.own is None or FRAMEWORKS[framework].traits.follows_trl:
         _spell_out(start, framework, code)
-    judged = options.find_version(framework, {**base, **start.options}, path, code=code)
+    judged = options.find_version(framework, {**base, **start.options}, path, start.folder, code=code)
     config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
@@ -175,6 +175,7 @@ def _from_overrides(path: Path, start: launch.LaunchCommand, text: str, options:
         may_have_more=given.may_have_more,
         launch=replace(start.launch, config=given.base, raw=given.raw),
         base=given.base,
+        folder=start.folder,
     )
 
 

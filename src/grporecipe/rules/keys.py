@@ -21,7 +21,7 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import text
 from grporecipe.model.setting import DOTTED, EVERY, Version
 from grporecipe.model.values import convert
-from grporecipe.project.repository import lacks_file
+from grporecipe.project.repository import lacks_file, registers
 from grporecipe.rules.helpers import NO_COUNT, cut, show
 from grporecipe.rules.registry import Change, RecipeRule, Rule, Severity, Violation, choose_for_recipes, recipe_rule
 
@@ -254,7 +254,7 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
         allowed = words.get(key)
         if allowed is None or value is None or written in recipe.unresolved:
             continue
-        if str(value) in allowed or "${" in str(value):
+        if str(value) in allowed or "${" in str(value) or (recipe.file and registers(Path(recipe.file), str(value))):
             continue
         near = get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.6)
         why = f"{trainer} knows {', '.join(allowed[:6])}" + (" and others" if len(allowed) > 6 else "")

@@ -156,6 +156,12 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
                                 severity="warning" if is_read_by_own else "note")  # fmt: skip
 
 
+def _is_declared_list(recipe: Recipe, key: str) -> bool:
+    """Return whether the launched program's own parser reads an option as a list of words."""
+    own = recipe.code.declares.get(key) if recipe.code is not None else None
+    return own is not None and own.type.rstrip("?") in ("list", "any")
+
+
 @recipe_rule("GV104", "error", by_release=True)
 def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
     """A value that its key cannot hold: text for a number, a fraction for a count, a name that is no choice.
@@ -171,7 +177,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             continue
         if key in CHOICES and (wrong := _wrong_choice(key, value)) is not None:
             yield wrong
-        elif key in LISTS and key in takes and isinstance(value, str):
+        elif key in LISTS and key in takes and isinstance(value, str) and not _is_declared_list(recipe, key):
             change = {key: [value]}
             yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
         elif key == "env" and not isinstance(value, dict):

@@ -159,7 +159,33 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
     if version is None:
         own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
         version = None if own is None else nearest_release(own, engine_of(recipe))
-    return Vendored(keys, version)
+    return Vendored(keys, version, *_evidence(folder))
+
+
+# The code on which a rule rests: the files that may hold it in some release, and what it looks like there.
+CHECKS = {
+    "GB401": r"\breal_train_batch_size\s*%",
+    "GB402": r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size",
+}
+CHECKED_IN = ("verl/trainer/ppo/*.py", "verl/trainer/ppo/v1/*.py", "verl/utils/config.py", "verl/workers/config/*.py")
+_REPEATED = re.compile(r"\brepeat_times\s*=\s*self\.config\.([\w.]+)")
+GROUP = "actor_rollout_ref.rollout.n"
+OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
+
+
+def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return where this source does other things than verl: the key that sizes groups, and checks that it does not have."""
+    texts = {
+        path.relative_to(folder).as_posix(): re.sub(r"^\s*#.*$", "", _text(path), flags=re.MULTILINE)
+        for pattern in CHECKED_IN
+        for path in sorted(folder.glob(pattern))
+    }
+    repeats = ((name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text))
+    other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
+    assumed = {GROUP: f"{other[0]} sizes groups by {other[1]}"} if other else {}
+    trainer = next((name for name in texts if name.endswith("ray_trainer.py")), "")
+    missing = {code for code, check in CHECKS.items() if not any(re.search(check, text) for text in texts.values())}
+    return assumed, dict.fromkeys(sorted(missing), f"{trainer} does not check it") if trainer else {}
 
 
 def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTable | None:

@@ -119,7 +119,7 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
             return None
         for level, module, inner in imports_of(tree):
             top = module.partition(".")[0]
-            if not level and top in TRL_BASED:
+            if not level and top in TRL_BASED and (top != "trl" or _may_be_grpo(module, inner)):
                 return True
             computes = computes or top in COMPUTES
             found = _files_of(file, (root, *places), level, module, inner)
@@ -127,6 +127,12 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
                 return None
             waiting += found
     return False if computes and not (is_open and mentions) else None
+
+
+def _may_be_grpo(module: str, names: tuple[str, ...]) -> bool:
+    """Return whether an import of TRL may bring its GRPO trainer: others of its classes serve any trainer."""
+    whole = module == "trl" and (not names or "*" in names)
+    return whole or any("grpo" in name.lower() for name in (module, *names))
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str, tuple[str, ...]]]:

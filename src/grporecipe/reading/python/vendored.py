@@ -17,12 +17,19 @@ Known = Callable[[Version], Mapping[str, KeySpec]]
 
 
 def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> KeyTable:
-    """Return a source's keys with the types of a release, and the release's default if the source's is no literal."""
+    """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
     found = KeyTable()
     for key, spec in own.items():
         known, default = release.get(key, spec), list(spec.default) if isinstance(spec.default, tuple) else spec.default
-        found[key] = KeySpec(known.type, known.default if default is None else default)
+        # An annotation may be looser than what the trainer does with the value; a type of another kind is the source's own.
+        kind = spec.type if _is_other(spec.type, known.type) else known.type
+        found[key] = KeySpec(kind, known.default if default is None else default)
     return found
+
+
+def _is_other(own: str, known: str) -> bool:
+    """Return whether a source's type holds texts or lists where the release's holds numbers."""
+    return own.rstrip("?") in ("str", "list") and known.rstrip("?") in ("int", "float", "bool")
 
 
 def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
@@ -48,10 +55,15 @@ def nested_fields(file: Path, name: str, above: str = "", steps: int = 0) -> Ite
     for one in names.classes[name].body:
         if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name) or one.target.id not in specs:
             continue
-        kind = name_of(one.annotation)
-        is_class = kind in names.classes or kind in names.imports
-        inner = list(nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)) if is_class else []
-        yield from inner or [(above + one.target.id, specs[one.target.id])]
+        # Optional[Section] = None: the section's keys may be set, and the whole section may be null.
+        kinds = {node.id for node in ast.walk(one.annotation) if isinstance(node, ast.Name)}
+        sections = sorted(kind for kind in kinds if kind in names.classes or kind in names.imports)
+        inner = [
+            field for kind in sections for field in nested_fields(file, kind, f"{above}{one.target.id}.", steps + 1)
+        ]
+        yield from inner
+        if not inner or name_of(one.annotation) not in sections:
+            yield above + one.target.id, specs[one.target.id]
 
 
 def _class(file: Path, name: str, steps: int = 0) -> tuple[Names, Path] | None:

@@ -94,12 +94,12 @@ class Scope:
         """Return the fields that a command's word is split into."""
         braces = _BRACES.fullmatch(raw.text)
         if braces is None:
-            return Fields(self, raw, splits=True).read()
+            return Fields(self, at_home(raw), splits=True).read()
         return [finished(f"{braces[1]}{item}{braces[3]}", raw.line) for item in _alternatives(braces[2])]
 
     def text(self, raw: Raw) -> str:
         """Return a word as one text with marks, as in an assignment."""
-        return " ".join(word.marked for word in Fields(self, raw, splits=False).read())
+        return " ".join(word.marked for word in Fields(self, at_home(raw), splits=False).read())
 
     def document(self, raw: Raw) -> str:
         """Return a here document as one text with marks."""
@@ -127,6 +127,12 @@ class Scope:
             raise UserError(f"its variables stand for more than {most} MiB, so it launches nothing we know.")
 
 
+def at_home(raw: Raw) -> Raw:
+    """Return a word with the tilde that bash expands at its start as ``$HOME``, which only a running shell knows."""
+    is_home = raw.text == "~" or raw.text.startswith("~/")
+    return Raw(f"${{HOME}}{raw.text[1:]}", raw.line) if is_home else raw
+
+
 def _alternatives(text: str) -> list[str]:
     """Return the expansion of ``{a,b}`` and ``{1..3}``."""
     first, dots, last = text.partition("..")
@@ -144,6 +150,7 @@ class Fields:
         self.words: list[Word] = []
         self.current: str | None = None
         self.line = raw.line  # an element of an array has its own line
+        self.is_quoted = False  # the expansion that is being read
 
     def read(self) -> list[Word]:
         """Return the fields."""
@@ -201,6 +208,7 @@ class Fields:
                 text[at + 2 : end].removesuffix("'").replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
             )
             return end
+        self.is_quoted = quoted
         value, end = self._value(text, at)
         self.scope.spend(value)
         if isinstance(value, list):
@@ -300,6 +308,8 @@ class Fields:
         return found
 
     def _word(self, text: str) -> str:
+        if self.is_quoted:  # bash then leaves a tilde as it is
+            text = text.replace("~", "\\~", 1) if text.startswith("~") else text
         return self.scope.text(Raw(text, self.raw.line))
 
     def _changed(self, value: str, operation: str, raw: str) -> str:
