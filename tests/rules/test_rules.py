@@ -218,10 +218,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
      LOADED | {"host_memory_gib": 14, "loads_on_every_rank": None, "beta": 0.0}),
     ("GM205", {"gpu": "Tesla V100", "weights_dtype": "bfloat16"}, {"gpu": "Tesla V100"}),
     ("GM205", {"gpu": "T4", "autocast_dtype": "bfloat16"}, {"gpu": "A100", "autocast_dtype": "bfloat16"}),
-    ("GA201", RECIPE | TINY, TINY),
+    ("GA201", RECIPE | TINY | {"gradient_accumulation_steps": 2}, RECIPE | TINY),
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
     ("GA202", LARGE | LORA | {"lora_alpha": 128.0}, LARGE | LORA | {"lora_alpha": 32.0, "lora_rank": 1}),
-    ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),
+    ("GA203", LARGE | {"learning_rate": 2e-7}, LARGE | {"learning_rate": 1e-6}),
     ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
     ("GA205", {"sharding": "fsdp", "processes": 2}, {"sharding": "fsdp", "processes": 2} | VLLM),
     ("GA206", HALF, HALF | {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}),
@@ -353,6 +353,6 @@ def test_the_open_r1_case_gets_its_three_fixes() -> None:
 @pytest.mark.parametrize(("warmup", "advice"), [(0, "Try 5e-06 with"), (0.1, "Try 5e-06, or more prompts per step.")])
 def test_warmup_that_is_set_is_not_advised(warmup: float, advice: str) -> None:
     """GA203: only what would change something."""
-    s = Setting(processes=1, learning_rate=1e-6, parameters=7_000_000_000, warmup_steps=warmup)
+    s = Setting(processes=1, learning_rate=1e-7, parameters=7_000_000_000, warmup_steps=warmup)
     (found,) = check(s, select=("GA203",))
     assert found.broken.instead.startswith(advice)

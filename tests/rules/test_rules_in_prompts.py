@@ -115,7 +115,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("verl", "GK307", {"algorithm.use_kl_in_reward": True}, REWARD_KL),
     ("verl", "GK308", {f"{ACTOR}.kl_loss_coef": -0.1}, {f"{ACTOR}.kl_loss_coef": -0.1, f"{ACTOR}.use_kl_loss": False}),
     ("easyr1", "GK310", {"algorithm.disable_kl": True}, {"algorithm.disable_kl": False}),
-    ("verl", "GK310", {"algorithm.kl_ctrl.kl_coef": 0.0}, {"algorithm.kl_ctrl.kl_coef": 0.1, "algorithm.use_kl_in_reward": True}),
+    ("verl", "GK310", {"algorithm.kl_ctrl.kl_coef": 0.1}, {"algorithm.kl_ctrl.kl_coef": 0.1, "algorithm.use_kl_in_reward": True}),
     ("easyr1", "GS301", {"data.rollout_batch_size": 2048}, {"data.rollout_batch_size": 1024}),
     ("easyr1", "GD301", {"data.rollout_batch_size": 704}, {"data.rollout_batch_size": 128}),
     ("verl", "GS302", {f"{ACTOR}.optim.lr_warmup_steps": 10, "trainer.total_training_steps": 20},

@@ -47,8 +47,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         if name != key and name in recipe.config:
             continue  # the newer name wins
         given[name] = value
-    written = {key.lstrip("+") for key in recipe.unresolved}
-    unresolved = frozenset(key if key in takes else renamed.get(key, key) for key in written)
+    unknown = (key.lstrip("+") for key in recipe.unresolved)
+    unresolved = frozenset(key if key in takes else renamed.get(key, key) for key in unknown)
     stated = {name: value for name, value in given.items() if name not in unresolved}
     bad = unresolved | {name for name, value in given.items() if name in takes and not _fits(value, takes[name])}
     defaults = takes.defaults if isinstance(takes, KeyTable) else KeyTable(takes).defaults

@@ -12,8 +12,8 @@ from grporecipe.model.setting import EVERY, TRL_FAMILY, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grporecipe.rules.registry import Violation, rule
 
-FEW_PROMPTS = 8  # per step: the batch of the stalled run
-TIMID, TIMID_LORA = 1e-6, 2e-6
+VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8  # per step; 8 is the batch of the stalled run
+TIMID, TIMID_LORA = 2e-7, 2e-6  # a fifth of the usual rate; ten times that for LoRA
 HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
 ALPHA = 32.0  # LoRA's, in the published runs with these rates
 LARGEST_REPORTED = 15e9  # parameters: twice those of the report's model
@@ -32,13 +32,14 @@ def _prompts_per_step(s: Setting) -> float | None:
 
 @rule("GA201", "warning", (*STEP, "given", "framework", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
 def a_step_has_several_prompts(s: Setting) -> Violation | None:
-    """An optimizer step over 8 prompts or fewer is mostly noise: groups that are all right or all wrong teach nothing.
+    """An optimizer step over one or two prompts is mostly noise: groups that are all right or all wrong teach nothing.
 
     The EasyR1 report stalled at 8 prompts per step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
-    DAPO 512 prompts. Small steps do work on easy tasks, so only recipes are judged, not grposweep experiments.
+    DAPO 512 prompts. Agents with long rollouts train with 4 to 8 by choice, so these are not reported. Only recipes are
+    judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
-    if prompts is None or prompts > FEW_PROMPTS:
+    if prompts is None or prompts > VERY_FEW_PROMPTS:
         return None
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
     if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
@@ -76,11 +77,11 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
 @rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
       why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts per step.")  # fmt: skip
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
-    """Full fine-tuning at 1e-6 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
+    """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
 
     The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup. 1e-6 is the usual rate
-    of published full fine-tuning (DeepSeekMath, DAPO, EasyR1's examples), over at least 16 prompts per step. Judged up to twice
-    the size of the report's model.
+    of published full fine-tuning (DeepSeekMath, DAPO, nearly every recipe of verl), so only a fifth of it is reported. Judged
+    up to twice the size of the report's model.
     """
     if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED:
         return None

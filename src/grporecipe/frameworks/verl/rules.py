@@ -208,7 +208,7 @@ def kl_counts_once(s: Setting) -> bool:
 
     verl prints "NOTICE: You have both enabled in-reward kl and kl loss." and continues.
     """
-    return s.kl_placement == "both"
+    return s.kl_placement == "both" and s.beta != 0 and s.kl_reward_coefficient != 0
 
 
 @recipe_rule("GL303", "warning", of=VERL)

@@ -167,7 +167,14 @@ CHECKS = {
     "GB401": r"\breal_train_batch_size\s*%",
     "GB402": r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size",
 }
-CHECKED_IN = ("verl/trainer/ppo/*.py", "verl/trainer/ppo/v1/*.py", "verl/utils/config.py", "verl/workers/config/*.py")
+_ALONE = re.compile(r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b")
+CHECKED_IN = (
+    "verl/trainer/*.py",
+    "verl/trainer/ppo/*.py",
+    "verl/trainer/ppo/v1/*.py",
+    "verl/utils/config.py",
+    "verl/workers/config/*.py",
+)
 _REPEATED = re.compile(r"\brepeat_times\s*=\s*self\.config\.([\w.]+)")
 GROUP = "actor_rollout_ref.rollout.n"
 OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
@@ -182,7 +189,9 @@ def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     }
     repeats = ((name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text))
     other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
-    assumed = {GROUP: f"{other[0]} sizes groups by {other[1]}"} if other else {}
+    alone = next((name for name, text in texts.items() if _ALONE.search(text)), None)
+    place = f"{other[0]} sizes groups by {other[1]}" if other else f"{alone} wants it to be 1" if alone else ""
+    assumed = {GROUP: place} if place else {}
     trainer = next((name for name in texts if name.endswith("ray_trainer.py")), "")
     missing = {code for code, check in CHECKS.items() if not any(re.search(check, text) for text in texts.values())}
     return assumed, dict.fromkeys(sorted(missing), f"{trainer} does not check it") if trainer else {}

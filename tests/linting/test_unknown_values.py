@@ -1,0 +1,63 @@
+"""A value that only a running program knows: no error rests on it."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grporecipe.linting.linter import lint_recipe
+from grporecipe.model.recipe import Recipe
+from grporecipe.reading.load import Options, build_recipe
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+TRL: dict[str, tuple[Any, ...]] = {
+    "num_generations": SIZES, "per_device_train_batch_size": SIZES, "gradient_accumulation_steps": SIZES,
+    "steps_per_generation": SIZES, "num_iterations": (1, 2), "beta": (0.0, 0.04), "sync_ref_model": (True, False),
+    "temperature": (0.0, 1.0), "epsilon": (0.2, 1.5), "loss_type": ("dapo", "luspo"), "learning_rate": (1e-6, 0.0),
+}  # fmt: skip
+SWIFT: dict[str, tuple[Any, ...]] = {
+    "rlhf_type": ("grpo",),
+    **{key: TRL[key] for key in ("num_generations", "beta", "temperature")},
+}
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+VERL: dict[str, tuple[Any, ...]] = {
+    "data.train_batch_size": SIZES, f"{ROLLOUT}.n": SIZES, f"{ACTOR}.ppo_mini_batch_size": SIZES,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": SIZES, f"{ACTOR}.use_dynamic_bsz": (True, False), "trainer.nnodes": (1, 2),
+    f"{ACTOR}.ulysses_sequence_parallel_size": (1, 2, 3), f"{ROLLOUT}.temperature": (0.0, 1.0),
+}  # fmt: skip
+EASYR1: dict[str, tuple[Any, ...]] = {
+    "data.rollout_batch_size": SIZES, "worker.rollout.n": SIZES, "worker.actor.global_batch_size": SIZES,
+    "worker.actor.micro_batch_size_per_device_for_update": SIZES, "trainer.n_gpus_per_node": (1, 2, 3, 8),
+    "worker.rollout.temperature": (0.0, 1.0),
+}  # fmt: skip
+OPENRLHF: dict[str, tuple[Any, ...]] = {
+    "n_samples_per_prompt": SIZES, "train_batch_size": SIZES, "rollout_batch_size": SIZES, "micro_train_batch_size": SIZES,
+    "advantage_estimator": ("group_norm", "rloo"), "actor_num_gpus_per_node": (1, 2, 3),
+}  # fmt: skip
+PROCESSES = ("trainer.nnodes", "trainer.n_gpus_per_node", "actor_num_gpus_per_node")
+KEYS = {"trl": TRL, "ms-swift": SWIFT, "verl": VERL, "easyr1": EASYR1, "openrlhf": OPENRLHF}
+
+
+def errors(recipe: Recipe) -> set[str]:
+    """The codes of a recipe's errors."""
+    return {each.code for each in lint_recipe(recipe, with_fixes=False).diagnostics if each.severity == "error"}
+
+
+@given(st.data())
+def test_an_error_is_true_for_every_value_of_a_key_that_is_unknown(data: st.DataObject) -> None:
+    """The environment of a run cannot hold a value that avoids it."""
+    framework = data.draw(st.sampled_from(sorted(KEYS)))
+    choices = KEYS[framework]
+    config = {key: data.draw(st.sampled_from(values), key) for key, values in choices.items()}
+    key = data.draw(st.sampled_from(sorted(key for key, values in choices.items() if len(values) > 1)))
+    options = Options(framework, processes=data.draw(st.sampled_from([None, 1, 2, 8])))
+    # Readers keep the word itself, or nothing.
+    written = data.draw(st.sampled_from([{key: "$VALUE"}, {}]))
+    others = {name: value for name, value in config.items() if name != key}
+    hidden = replace(build_recipe(others | written, options), unresolved={key: "$VALUE"})
+    found = errors(hidden)
+    for value in choices[key]:
+        true = errors(build_recipe(config | {key: value}, options))
+        # If no number of processes would do, the rule that is named may be another one for each number.
+        assert bool(true) >= bool(found) if key in PROCESSES else found <= true, (key, value)

@@ -1,0 +1,2 @@
+cd /your_path/Other/RL
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=128 other.key=3 actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8

@@ -1,0 +1,2 @@
+class RayPPOTrainer:
+    """Groups are made by the environments."""

@@ -1,0 +1,1 @@
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=flow_grpo actor_rollout_ref.rollout.name=vllm_omni actor_rollout_ref.rollout.n=8 data.train_batch_size=128 actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=16 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
