@@ -29,9 +29,7 @@ class Environment:
     says: str = ""  # a part of what it prints
     shows: bool = False  # whether the default tier prints a sweep's screen there
     alone: bool = False  # never together with another environment in one run, because it would hide what the other does
-    fake: bool = (
-        False  # trained by the fake trainer: only the controller differs, and "all streams closed" shows the trainer
-    )
+    fake: bool = False  # by the fake trainer, as only the output of the controller is in question
     hides: bool = False  # Python does not see the files of other environments there
 
     def fits(self, others: Iterable["Environment"]) -> bool:
