@@ -19,7 +19,7 @@ from grposweep.schema import Experiment
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_fork
 from grposweep.sweep.fork import fork_trial
-from in_process import sweeps_in
+from in_process import Sweep
 from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]
@@ -134,13 +134,13 @@ def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> Non
     assert "of lr_batch trial 0003-abcdef at step 40" in shown.get()
 
 
-def test_a_fork_with_accepted_changes_is_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_path: Path) -> None:
     """Otherwise it would show the results of the fork that read the recorded files."""
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
     task = ("task=jsonl", "task.path=p.jsonl", "task.eval_prompts=1")
     fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
-    parent = TrialFolder(trials(sweeps_in(tmp_path, monkeypatch)(*fake, *task))[0])
+    parent = TrialFolder(trials(sweep_here(*fake, *task))[0])
     prompts.write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     for choice in ("recorded", "accept"):
         assert fork_trial(parent, 4, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"]) == 0
@@ -149,11 +149,11 @@ def test_a_fork_with_accepted_changes_is_another_sweep(tmp_path: Path, monkeypat
 
 
 def test_a_fork_can_be_resumed_from_its_own_copy_after_a_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
     fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
-    parent = TrialFolder(trials(sweeps_in(tmp_path, monkeypatch)(*fake))[0])
+    parent = TrialFolder(trials(sweep_here(*fake))[0])
     change = ["lr=1e-2", "search.seeds=2"]
     assert fork_trial(parent, 4, change) == 0
     parent.delete_checkpoints()

@@ -13,7 +13,7 @@ from grposweep.search.early_stopping import NoStopping
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.shared_server import SharedServer
-from in_process import sweeps_in
+from in_process import Sweep
 from support import read, trials
 from toy_launcher import Place, open_controller
 
@@ -123,7 +123,7 @@ def test_trials_that_cannot_share_a_server_are_refused(
         SharedServer.of(tmp_path, [experiment(), other], {}, place)
 
 
-def test_a_sweep_of_the_fake_trainer_needs_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_the_fake_trainer_needs_no_server(sweep_here: Sweep) -> None:
     """It is for trying a sweep out, and samples nothing."""
     words = (
         "trainer=fake",
@@ -133,6 +133,6 @@ def test_a_sweep_of_the_fake_trainer_needs_no_server(tmp_path: Path, monkeypatch
         "lr=1e-4,1e-3",
         "tracker=none",
     )
-    sweep = sweeps_in(tmp_path, monkeypatch)(*words, "schedule.budget_completions=512")
+    sweep = sweep_here(*words, "schedule.budget_completions=512")
     assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished", "finished"]
     assert not (sweep / "servers").exists()
