@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from command_server import start_forked
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.hub import OFFLINE
@@ -28,6 +29,7 @@ from .hub_server import REPOSITORY, Hub, files_of, serve
 from .test_fake import environment
 from .test_hub import server  # noqa: F401 - a fixture
 from .test_prepare import write_sweep
+from .test_processes import start_fresh
 
 pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 
@@ -153,10 +155,9 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
         "kl.enabled=true",
         "kl.beta=0.1",
     )
-    command = [sys.executable, "-m", "grposweep.train", str(folder)]
     env = {**environment(), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    start = start_fresh if origin == "hub" else start_forked  # the hub's client reads HF_HOME when it is imported
+    assert start(["-m", "grposweep.train", str(folder)], env)() == 0
     assert "kl" in metrics_of(folder)[-2]
     weights = "adapter_model.safetensors" if lora else "model.safetensors"
     assert (folder / result_of(folder)["model"] / weights).is_file()
