@@ -27,5 +27,5 @@ def read_rows(path: Path) -> dict[str, Rows]:
 
 
 def says(words: str) -> str:
-    """Return the pattern of a message in which these words stand in this order; " ... " is whatever is between them."""
+    """Return the pattern of a message in which these words stand in this order, with any text at " ... "."""
     return ".*".join(map(re.escape, words.split(" ... ")))
