@@ -1,9 +1,9 @@
-"""Tables of values that are refused, one a line: what is set, words of the message, and a neighbour that is accepted."""
+"""Tables of what is refused, a row a line: what is set, words of the message, and maybe a neighbour that is accepted."""
 
 import re
 from pathlib import Path
 
-Rows = list[tuple[str, str, str]]
+Rows = list[tuple[str, ...]]
 
 
 def read_rows(path: Path) -> dict[str, Rows]:
@@ -21,8 +21,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
         elif line.startswith("["):
             rows = sections.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
-            bad, words, good = written_out(line).split(" | ")
-            rows.append((bad, words, good))
+            rows.append(tuple(written_out(line).split(" | ")))
     return sections
 
 

@@ -24,16 +24,6 @@ def test_the_number_of_ranks_can_be_searched(sweep_here: Sweep, monkeypatch: pyt
     assert sorted(devices) == [1, 1, 2, 2]
 
 
-def test_more_ranks_than_gpus_are_refused_before_anything_starts(
-    sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if only some points ask for them."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(UserError, match=r"cluster\.processes=4: .* this machine has 2\. Set cluster\.processes=2"):
-        sweep_here(*FAKE, "cluster.processes=1,4", "lr=1e-4,1e-3")
-    assert not (tmp_path / "outputs" / "s").exists()
-
-
 def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
     sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,32 +47,6 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
     sweep = sweep_here(*words)
     assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in capsys.readouterr().out
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("cluster.trials_per_gpu=2", "cluster.processes=2"), "only trials of one rank"),
-        (("cluster.trials_per_gpu=2", "generation=vllm_colocate"), "without a vLLM engine of their own"),
-        (("cluster.trials_per_gpu=2", "cluster=slurm"), "a job has its GPUs to itself"),
-        (("cluster.trials_per_gpu=0",), "one trial or more"),
-        (("cluster.trials_per_gpu=2", "cluster.gpus=0"), r"no GPU to share\. Set search\.parallel=2"),
-        (("cluster.trials_per_gpu=auto",), r"memory is not known\. Set cluster\.gpu="),
-        (
-            ("cluster.trials_per_gpu=8", "cluster.gpu=A10", "trainer=trl", "model=qwen2_5_0_5b"),
-            "GiB for each of the 8 trials that share it",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_trials_that_cannot_share_a_gpu_are_refused_before_anything_starts(
-    sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
-) -> None:
-    """One message with what to set instead."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(UserError, match=why):
-        sweep_here(*FAKE, *words)
-    assert not list(tmp_path.glob("outputs/s/trials/*"))
 
 
 def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from grporecipe.errors import UserError
 from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
@@ -102,21 +101,6 @@ def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
     for trial in trials(folder):
         steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
         assert steps == sorted(set(steps))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("search.effort=0",), "Set a number above 0, at most 1"),
-        (("search.effort=1.5",), "Set a number above 0, at most 1"),
-        (("search.effort=0.5", "search.stopping=asha"), "only the policy rank follows an effort"),
-        (("search.effort=0.5", "search=one_factor", "lr=1e-3,2e-3"), "every trial has to finish"),
-    ],
-)
-def test_an_effort_that_nothing_follows_is_refused(sweep_here: Sweep, words: tuple[str, ...], said: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(UserError, match=said):
-        sweep_here("trainer=fake", "name=s", "lr=tag(log,interval(1e-5,3e-2))", *words)
 
 
 def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
