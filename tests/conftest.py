@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from command_server import TRAINS, keep_options
 from grposweep.config.compose import Session, open_session, register_schema
 from grposweep.process import PROJECT
+from in_process import Sweep, sweeps_in
 from support import RUN, Ended, environment, run_in
 
 # Modules whose tests are all of another tier: pytest would import them, and torch with them, to deselect all of it.
@@ -81,6 +82,12 @@ def run(here: Path) -> Callable[..., Ended]:
         return run_in(here, *arguments, timeout=timeout)
 
     return call
+
+
+@pytest.fixture
+def sweep_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """``sweep_here("name=s", "lr=1e-3,2e-3")``: a whole sweep in this process; its folder."""
+    return sweeps_in(tmp_path, monkeypatch)
 
 
 def accept_interrupts() -> None:

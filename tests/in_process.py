@@ -1,6 +1,6 @@
 """Whole sweeps in this process, so that a test can bring its own way of stopping early."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,18 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 
 class Waits(NoStopping):
-    """Pauses trials of 2e-3 when it first sees an evaluation of theirs, and promotes them when nothing else is left."""
+    """Acts on trials of these learning rates at their first evaluation; promotes a paused one when nothing else is left."""
 
-    def __init__(self, on_promotion: Callable[[int], None], action: Action = Action.PAUSE) -> None:
-        self.on_promotion, self.action = on_promotion, action
+    def __init__(self, on_promotion: Callable[[int], None], actions: Mapping[float, Action] | None = None) -> None:
+        self.on_promotion, self.actions = on_promotion, actions or {2e-3: Action.PAUSE}
         self.asked: set[int] = set()
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
-        if curve.point["lr"] != 2e-3 or curve.number in self.asked:
+        action = self.actions.get(curve.point["lr"])
+        if action is None or curve.number in self.asked:
             return CONTINUE
         self.asked.add(curve.number)
-        return Decision(self.action, "let others try")
+        return Decision(action, "let others try")
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         paused = [curve.number for curve in curves if curve.state is State.PAUSED]

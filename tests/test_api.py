@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import grposweep
 from grporecipe.errors import UserError
 from grposweep import api
 from made import Made, make_sweep
+from refused import says
 from support import PROJECT, environment, read, wait_for
 
 GOOD = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_steps": 100}
@@ -78,19 +80,13 @@ def test_an_object_states_what_is_not_its_default() -> None:
         api.validate(args, processes=8, framework_version="1.16")
 
 
-def test_lint_takes_files_and_names_what_is_no_recipe(tmp_path: Path) -> None:
+def test_lint_takes_files(tmp_path: Path) -> None:
     """Also Python with several configurations."""
     path = tmp_path / "train.py"
     path.write_text("from trl import GRPOConfig\nGRPOConfig(seed=1)\nGRPOConfig(num_generation=8)\n")
     found = api.lint(path, framework_version="1.16", processes=8, select=["GV"])
     assert (len(found.recipes), found.ok) == (2, False)
     assert [(problem.code, problem.line) for problem in found.errors] == [("GV102", 3)]
-    with pytest.raises(UserError, match="int: this is no recipe"):
-        api.lint(3)
-    with pytest.raises(UserError, match=r"absent\.yaml: it cannot be read"):
-        api.lint("absent.yaml")
-    with pytest.raises(UserError, match="framework 'llama': grposweep reads easyr1, "):
-        api.lint({}, framework="llama")
 
 
 def test_the_examples_of_the_page_run(
@@ -120,18 +116,14 @@ def test_lint_takes_a_folder_and_skips_what_is_no_recipe(tmp_path: Path) -> None
     found = api.lint(tmp_path, processes=8)
     assert [Path(result.recipe.file or "").name for result in found.recipes] == ["a.yaml"]
     assert not found.ok
-    with pytest.raises(UserError, match="this folder has no recipe"):
-        api.plan(PROJECT / "slurm")
 
 
 def test_fit_estimates_the_memory_of_a_rank() -> None:
-    """More for a longer completion; a model of unknown shape is refused."""
+    """More for a longer completion."""
     model = {**GOOD, "model_name_or_path": "Qwen/Qwen2.5-1.5B"}
     short, long = (api.fit({**model, "max_completion_length": size}, gpu="A100", processes=8) for size in (256, 8192))
     assert short.low < short.peak < short.high
     assert long.peak > short.peak
-    with pytest.raises(UserError, match="the shape of its model is unknown"):
-        api.fit({**GOOD, "model_name_or_path": "org/unknown"}, processes=8)
 
 
 @pytest.mark.slow
@@ -145,19 +137,37 @@ def test_a_sweep_that_cannot_start_is_an_exception_with_the_command_s_message(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"outputs": "elsewhere"}, "outputs is a separate argument"),
-        ({"name": "x"}, "name is a separate argument"),
-        ({"cluster.controller": "job"}, "waits for the results"),
-    ],
-)
-def test_values_that_a_call_cannot_honour_are_refused(values: dict[str, str], said: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(UserError, match=said):
-        api.sweep({"trainer": "fake", "lr": [1e-3], **values})
+def sweep(values: Any) -> Callable[[], object]:
+    """Return a call of ``grposweep.sweep``, which is a function although a package of that name can be imported."""
+
+    def call() -> object:
+        import grposweep.sweep.log
+
+        return grposweep.sweep(values)
+
+    return call
+
+
+FAKE = {"trainer": "fake", "lr": [1e-3]}
+REFUSED = [
+    (lambda: api.lint(3), "int: this is no recipe"),
+    (lambda: api.lint("absent.yaml"), "absent.yaml: it cannot be read"),
+    (lambda: api.lint({}, framework="llama"), "framework 'llama': grposweep reads easyr1, "),
+    (lambda: api.plan(PROJECT / "slurm"), "this folder has no recipe"),
+    (lambda: api.fit({**GOOD, "model_name_or_path": "org/unknown"}, processes=8), "the shape of its model is unknown"),
+    (sweep({"lr": []}), "no value"),
+    *((sweep(values), 'must be a mapping ... sweep({"lr": [1e-5, 1e-4]') for values in ({}, ["lr"], "lr=1e-3", None)),
+    (sweep({**FAKE, "outputs": "elsewhere"}), "outputs is a separate argument"),
+    (sweep({**FAKE, "name": "x"}), "name is a separate argument"),
+    (sweep({**FAKE, "cluster.controller": "job"}), "waits for the results"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED)
+def test_what_a_call_cannot_do_is_an_exception_with_one_message(call: Callable[[], object], words: str) -> None:
+    """Before anything starts; the demo is not trained unasked."""
+    with pytest.raises(UserError, match=says(words)):
+        call()
 
 
 def test_a_sweep_from_python_is_the_sweep_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,21 +213,6 @@ except KeyboardInterrupt:
     assert said.splitlines()[-1] == "interrupted here False"
     (result,) = tmp_path.glob("outputs/x/trials/*/result.json")
     assert read(result)["status"] == "stopped"
-
-
-@pytest.mark.parametrize("values", [{}, ["lr"], "lr=1e-3", None])
-def test_a_sweep_of_nothing_is_refused(values: Any) -> None:
-    """The demo is not trained unasked; the message shows what to pass."""
-    with pytest.raises(UserError, match=r'must be a mapping .*sweep\(\{"lr": \[1e-5, 1e-4\]'):
-        api.sweep(values)
-
-
-def test_the_function_has_its_name_although_a_package_has_it_too() -> None:
-    """Once grposweep.sweep is imported as a package, Python gives the package."""
-    import grposweep.sweep.log
-
-    with pytest.raises(UserError, match="no value"):
-        grposweep.sweep({"lr": []})
 
 
 def test_a_notebook_completes_the_names_of_the_interface() -> None:

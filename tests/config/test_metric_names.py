@@ -10,7 +10,6 @@ from grposweep.config.compose import open_session
 from grposweep.config.metric_names import check_metrics, known_names
 from grposweep.config.points import Points
 from grposweep.schema import Experiment
-from in_process import sweeps_in
 
 Made = Callable[..., Experiment]
 OWN = "task.rewards=[rewards.py:right]"
@@ -21,19 +20,6 @@ def made() -> Iterator[Made]:
     """An experiment with some overrides."""
     with open_session() as session:
         yield lambda *words: Points(session.compose, list(words)).base
-
-
-@pytest.mark.parametrize("trainer", ["trl", "fake"])
-def test_a_misspelt_objective_is_refused_with_the_nearest_name(
-    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the sweep's folder exists."""
-    sweep = sweeps_in(tmp_path, monkeypatch)
-    with pytest.raises(
-        UserError, match=r"eval_rewards: trainer=\w+ reports no such metric.*Set search.metric=eval_reward\."
-    ):
-        sweep(f"trainer={trainer}", "lr=1e-4,1e-3", "search.metric=eval_rewards", "name=s")
-    assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize(

@@ -87,38 +87,6 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     assert RENAMED.keys() <= taken().keys()
 
 
-REFUSED = {
-    "trainer.args.disable_droput=true": "Did you mean trainer.args.disable_dropout?",
-    "trainer.args.nonsense=1": "no such key. Remove it.",
-    "trainer.args.beta=0.1": "Set kl.beta instead.",
-    "trainer.args.learning_rate=1e-5": "Set lr instead.",
-    "trainer.args.min_p=0.1": "Set generation.min_p instead.",
-    "trainer.args.batch_size=4": "Did you mean batch.per_device_train_batch_size?",
-    "trainer.args.ddp_timeout=1.5": "the key takes a whole number.",
-    "trainer.args.disable_dropout=null": "the key takes true or false.",
-    "trainer.args.optim_args=7": "the key takes text.",
-    "trainer.args.ignore_data_skip=true": "would train on other prompts",
-    "trainer.args.load_best_model_at_end=true": "transformers refuses that; see trainer.keep. Leave it out.",
-    "trainer.args.remove_unused_columns=true": "rewards would not get the columns",
-    "trainer.args.save_only_model=true": "no trial could be resumed",
-    "trainer.args.use_transformers_continuous_batching=true model.dtype=auto": "would no longer be float32",
-    "loss.top_entropy_quantile=1.5": "it takes a share, from 0 to 1.",
-    "loss.off_policy_mask_threshold=0": "it takes a number above 0.",
-    "loss.entropy_target=-1": "it takes a number that is not negative.",
-    "loss.multi_objective_aggregation=mean": "Set one of sum_then_normalize, normalize_then_sum.",
-    "generation.vllm_importance_sampling_mode=token": "Set one of token_truncate",
-}
-
-
-@pytest.mark.parametrize("override", REFUSED)
-def test_what_trl_would_not_take_is_bad_input(session: Session, override: str) -> None:
-    """One message, with what to set instead."""
-    with pytest.raises(UserError) as caught:
-        base(session, *override.split())
-    assert override.partition("=")[0] in str(caught.value)
-    assert REFUSED[override] in str(caught.value)
-
-
 def test_arguments_of_a_trainer_with_other_keys_are_refused(session: Session, tmp_path: Path) -> None:
     """verl's recipe has its own; a script takes keys of TRL's classes."""
     recipe = tmp_path / "verl.yaml"

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from grporecipe.errors import UserError
 from grposweep.config.compose import Session, open_session, to_experiment
 from grposweep.config.identity import experiment_id, is_same_point, learning
 from grposweep.config.precision import Precision, read_precision
@@ -49,36 +48,6 @@ def test_a_setting_holds_both_types() -> None:
     """Rules and the estimate of memory read them."""
     found = [read_setting(build(*words)) for words in (["model.dtype=auto"], ["model.dtype=bfloat16"])]
     assert [(s.weights_dtype, s.autocast_dtype) for s in found] == [("float32", "bfloat16"), ("bfloat16", None)]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["model.dtype=float16"], r"gradients cannot be unscaled\. Set model\.dtype=float32"),
-        (["model.dtype=float16", "model.mixed_precision=fp16"], "cannot be trained"),
-        (["model.dtype=float16", "model.mixed_precision=bf16", LORA], "cannot be trained"),
-        (["model.dtype=bfloat16", "model.mixed_precision=fp16"], r"Set model\.dtype=auto"),
-        (["model.dtype=bfloat16", "cluster.gpu=V100-16GB"], r"cluster\.gpu=V100-16GB: .* Set model\.dtype=auto"),
-        (["model.dtype=auto", "cluster.gpu=t4"], r"model\.mixed_precision=fp16"),
-        (["model.mixed_precision=half"], r"model\.mixed_precision=half"),
-        (["model.attn_implementation=flash_attention_2"], r"this model in float32\. Set model\.dtype=auto"),
-        (["model.quantization=4bit"], r"model\.quantization=4bit: .*Set model\.lora\.enabled=true"),
-        (["model.quantization=4bit", LORA, "trainer.sharding=zero3"], r"cannot be divided among ranks"),
-        (["model.quantization=8bit", LORA, "generation.use_vllm=true"], r"Set generation\.use_vllm=false"),
-        (
-            ["model.quantization=4bit", LORA, "generation.use_vllm=true"],
-            r"without their scales, and rounds the frozen weights",
-        ),
-        (
-            ["model.quantization=8bit", LORA, "generation.use_vllm=true", "generation.vllm_mode=server"],
-            r"Set generation\.use_vllm=false, or model\.quantization=null",
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_bad_input(overrides: list[str], words: str) -> None:
-    """One message, with what to set instead."""
-    with pytest.raises(UserError, match=words):
-        check_experiment(build(*overrides))
 
 
 def test_types_of_other_trainers_are_their_own() -> None:

@@ -30,7 +30,7 @@ from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
 from grposweep.registries import TaskLoader
 from grposweep.schema import Experiment
-from in_process import sweeps_in
+from in_process import Sweep
 from support import PROJECT, lines, trials, wait_for
 
 PAGE = (PROJECT / "docs" / "guides" / "extending.md").read_text()
@@ -130,10 +130,9 @@ def test_the_task_yields_rows(examples: Path) -> None:
     assert data.train[0]["answer"] == data.train[0]["prompt"].removesuffix("=")[::-1]
 
 
-def test_the_policy_stops_a_trial_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_stops_a_trial_of_a_sweep(sweep_here: Sweep) -> None:
     """The one that gets worse from evaluation to evaluation; the other one finishes."""
-    sweep = sweeps_in(tmp_path, monkeypatch)
-    folder = sweep(
+    folder = sweep_here(
         "trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=64", "schedule.evaluations=16",
         "trainer.fake.step_seconds=0.05", "search.guards=false", "search.stopping=patience", "lr=1e-7,1e-3",
     )  # fmt: skip
@@ -181,18 +180,17 @@ def test_the_framework_s_command_line_is_detected_and_read(examples: Path) -> No
     assert [detect_framework({key: 8}) for key in keys] == ["toyrl", "trl", "verl"]
 
 
-def test_the_launcher_runs_a_sweep_at_the_lowest_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_runs_a_sweep_at_the_lowest_priority(sweep_here: Sweep) -> None:
     """Each trial finishes; what the launcher cannot do is refused before anything starts."""
-    sweep = sweeps_in(tmp_path, monkeypatch)
     fake = ("trainer=fake", "cluster.kind=nice", "cluster.gpus=0")
-    folder = sweep(*fake, "name=s", "search.parallel=2", "lr=1e-4,1e-3")
+    folder = sweep_here(*fake, "name=s", "search.parallel=2", "lr=1e-4,1e-3")
     assert [(read_json(trial / "result.json") or {})["status"] for trial in trials(folder)] == ["finished"] * 2
     ids = [
         event["job_id"] for trial in trials(folder) for event in lines(trial / "attempts.jsonl") if "job_id" in event
     ]
     assert all(job_id.startswith("local-nice-") for job_id in ids)
     with pytest.raises(UserError, match=r"cluster\.kind=nice runs one process"):
-        sweep(*fake, "name=t", "cluster.processes=2", "lr=1e-4")
+        sweep_here(*fake, "name=t", "cluster.processes=2", "lr=1e-4")
 
 
 def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Bad input from the command line: one message with what is set and what to set, code 2, no traceback, nothing harmed."""
 
 import errno
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,102 +13,25 @@ import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.cli.app import answer
-from support import PROJECT, RUN, Ended, environment
+from refused import read_rows, says
+from support import PROJECT, RUN, Ended, environment, run_in
 
 Run = Callable[..., Ended]
 
-# what is typed, and what the message must hold: the culprit, and a way out
-CASES = {
-    "an unknown key": (["batch.num_generation=4"], ["batch.num_generation", "batch.num_generations"]),
-    "the learning rate under TRL's name": (["optimizer.learning_rate=1e-4"], ["learning_rate is not a key", "mean lr?"]),
-    "an unknown key with +": (["+foo=1"], ["foo is not a key"]),
-    "an unknown key with ++": (["++kl.betta=1"], ["kl.betta", "kl.beta"]),
-    "an unknown key in a sweep": (["-m", "lrr=1,2"], ["lrr is not a key", "lr"]),
-    "an unknown group": (["modle=tiny"], ["modle", "model"]),
-    "an unknown option": (["kl=lwo"], ["kl has no option 'lwo'", "kl=low"]),
-    "several misspelt words": (["-m", "kl=non,low", "schedule.max_step=4", "batch=smal"],
-                               ["3 overrides cannot work", "kl=none", "schedule.max_steps", "batch=small"]),
-    "an unknown option in a sweep": (["-m", "batch=small,smal"], ["batch has no option 'smal'", "batch=small"]),
-    "an unknown sweep file": (["sweeps=nope"], ["sweeps has no option 'nope'", "lr_batch"]),
-    "a number for a group": (["batch=16"], ["batch=16", "batch.prompts_per_step", "medium"]),
-    "nothing for a group": (["batch=null"], ["batch has no option 'null'", "medium"]),
-    "two options for a group": (["batch=[small,medium]"], ["batch has no option", "medium"]),
-    "a coefficient for a group": (["kl=0.04"], ["kl=0.04", "kl.beta"]),
-    "numbers for a group in a sweep": (["-m", "batch=8,16"], ["batch=8", "batch.prompts_per_step"]),
-    "a wrong type": (["lr=fast"], ["lr=fast is not a number"]),
-    "null for a number": (["lr=null"], ["lr=null", "needs a value"]),
-    "one word for a list": (["task.rewards=my_rewards.py:closeness"], ["Write 'task.rewards=[my_rewards.py:closeness]'"]),
-    "a word for a size": (["batch.per_device_train_batch_size=many"], ["many", "auto"]),
-    "an unknown word": (["trainer.keep=some"], ["trainer.keep=some", "last, best, all, none"]),
-    "malformed sweep syntax": (["-m", "lr=1,,2"], ["'lr=1,,2'", "key=a,b,c"]),
-    "an unclosed bracket": (["-m", "lr=tag(log,interval(1,2)"], ["interval", "key=a,b,c"]),
-    "several values without -m": (["lr=1e-3,1e-4"], ["lr=1e-3,1e-4", "-m"]),
-    "an empty interval": (["-m", "lr=interval(2,1)"], ["interval(2", "smaller end first"]),
-    "a logarithm of zero": (["-m", "lr=tag(log,interval(0,1))"], ["logarithm", "above 0"]),
-    "an empty space": (["-m", "lr=choice()"], ["lr=choice()"]),
-    "a grid over an interval": (["-m", "lr=interval(1e-5,1e-3)", "search=grid"], ["search=grid", "search=tpe"]),
-    "several samplers": (["-m", "search=tpe,random"], ["search: all trials of a sweep share it", "a name of its own"]),
-    "several trackers": (["-m", "lr=1e-3,1e-4", "tracker.kind=none,wandb"], ["tracker.kind: all trials", "one value"]),
-    "an invalid run": (["batch=open_r1_medium"], ["GB101", "batch.gradient_accumulation_steps=4"]),
-    "three mistakes at once": (
-        ["trainer.keep=some", "task=jsonl", "search.seeds=1"],
-        ["trainer.keep=some", "task.path is not set", "search.seeds=1: an interval needs at least two seeds"],
-    ),
-    "mistakes of the base, a parameter and a rule": (
-        ["-m", "lr=1e-3,1e-4", "cluster.partition=gpu", "generation.min_p=2",
-         "batch.max_per_device_train_batch_size=0,8", "rules.ignore=[GX]"],
-        ["only cluster=slurm reads cluster.partition", "generation.min_p=2", "max_per_device_train_batch_size=0", "no rule GX"],
-    ),
-    "two contradictions at once": (["kl.beta=0.1", "batch.num_generations=7"], ["GK101", "GB101", "kl.enabled=true"]),
-    "a space without a valid point": (["-m", "batch=open_r1_medium,open_r1_large"], ["None of the 2 points"]),
-    "two lengths": (["schedule.max_steps=5", "schedule.epochs=1"], ["GS101", "schedule.epochs=null"]),
-    "a launcher of Hydra's": (["hydra/launcher=joblib"], ["hydra/launcher=joblib", "cluster=local"]),
-    "a launcher of Hydra's with a dot": (["hydra.launcher=submitit_slurm", "lr=1e-3"], ["Set cluster=local or cluster=slurm"]),
-    "a partition without Slurm": (
-        ["cluster.partition=gpu"], ["only cluster=slurm reads cluster.partition", "Set cluster=slurm"],
-    ),
-    "more GPUs than there are": (["cluster.gpus=4"], ["cluster.gpus=4"]),
-    "an enqueued value outside its parameter": (
-        ["-m", "lr=1e-3,1e-4", "search.enqueue=[{lr:1e-2}]"], ["search.enqueue", "0.001, 0.0001"],
-    ),
-    "an enqueued parameter that is not searched": (
-        ["-m", "lr=1e-3,1e-4", "search.enqueue=[{kl:low}]"], ["kl is not searched"],
-    ),
-    "a vLLM server on a machine without GPUs": (
-        ["generation=vllm_server"], ["none is left for the vLLM server", "generation.vllm_server_base_url"],
-    ),
-    "a vLLM server that leaves no GPU to train": (
-        ["cluster=dry_run", "generation=vllm_server"], ["GT106 generation.vllm_gpus=1", "none is left to train"],
-    ),
-    "eight GPUs of which one is vLLM's": (
-        ["cluster=dry_run", "cluster.gpus_per_node=8", "generation=vllm_server", "batch=open_r1_large"],
-        ["GB101 batch.num_generations=8", "7 processes"],
-    ),
-    "a budget that buys nothing": (["search.budget_gpu_hours=0"], ["search.budget_gpu_hours=0", "null for no limit"]),
-    "a missing data file's path": (["task=jsonl"], ["task.path"]),
-}  # fmt: skip
-
-# One of each kind in the default tier: a new interpreter a case costs over a second.
-DEFAULT = {
-    "an unknown key", "an unknown key in a sweep", "an unknown option", "a number for a group", "a wrong type",
-    "malformed sweep syntax", "a grid over an interval", "an invalid run", "a space without a valid point",
-    "an enqueued value outside its parameter", "a vLLM server that leaves no GPU to train", "a missing data file's path",
-    "three mistakes at once",
-}  # fmt: skip
+DEFAULT, SLOW = read_rows(Path(__file__).with_name("refused.txt")).values()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in DEFAULT else pytest.mark.slow) for case in CASES]
-)
-def test_bad_input_is_one_message_and_code_2(run: Run, here: Path, case: str) -> None:
+@pytest.mark.parametrize(("typed", "words"), [*DEFAULT, *(pytest.param(*row, marks=pytest.mark.slow) for row in SLOW)])
+def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str) -> None:
     """Bad input of every kind leaves nothing behind."""
-    arguments, parts = CASES[case]
-    ended = run("trainer=fake", *arguments) if "trainer" not in str(arguments) else run(*arguments)
+    arguments = shlex.split(typed)
+    variables = dict(word.split("=", 1) for word in arguments if word.startswith("CUDA_"))
+    ended = run_in(here, "trainer=fake", *arguments[len(variables) :], **variables)
     assert ended.code == 2, ended.out + ended.err
     assert "Traceback" not in ended.err
     assert ended.err.count("error:") == 1
-    assert all(part in ended.out + ended.err for part in parts), ended.out + ended.err
-    assert not list(here.glob("outputs/*/trials/*"))
+    assert re.search(says(words), ended.err, re.DOTALL), ended.out + ended.err
+    assert not list(here.glob("outputs/*"))
 
 
 @pytest.mark.slow

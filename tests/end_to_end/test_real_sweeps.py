@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
+from command_server import shims
 from grposweep.report.html_page import page_data
 from grposweep.report.view import read_sweep
 from grposweep.storage.provenance import TIMES
@@ -64,7 +65,7 @@ def test_a_trial_repeats_bit_for_bit_warm_or_fresh_and_by_its_own_command(run: R
     fresh = only_trial(run(*SHORT, "name=fresh", "cluster.warm=false").sweep)
     shutil.rmtree(here / "outputs" / "again", ignore_errors=True)
     script = (warm / "command.sh").read_text().rstrip() + " name=again\n"
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{shims(here / 'bin')}:{os.environ['PATH']}"
     subprocess.run(["sh", "-c", script], env=environment(PATH=path), check=True, capture_output=True)
     again = only_trial(here / "outputs" / "again")
     assert metrics(warm) == metrics(fresh) == metrics(again)

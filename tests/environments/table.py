@@ -29,12 +29,15 @@ class Environment:
     says: str = ""  # a part of what it prints
     shows: bool = False  # whether the default tier prints a sweep's screen there
     alone: bool = False  # never together with another environment in one run, because it would hide what the other does
+    fake: bool = False  # by the fake trainer, as only the output of the controller is in question
+    hides: bool = False  # Python does not see the files of other environments there
 
     def fits(self, others: Iterable["Environment"]) -> bool:
         """Return whether one run can be in this environment and in the others."""
         return not self.alone and not self.code and not any(
             other.alone or other.code or (self.streams and other.streams)
             or self.variables.keys() & other.variables.keys() or self.files.keys() & other.files.keys()
+            or (self.hides and other.files) or (other.hides and self.files)
             for other in others
         )  # fmt: skip
 
@@ -80,10 +83,10 @@ ENVIRONMENTS = [
     E("columns without a number", FINE, {"COLUMNS": "wide"}),
     E("colours forced", "cursor movements in the file, 60 lines for 19",
       {"NO_COLOR": None, "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, shows=True),
-    E("a reader that leaves", FINE, streams="| { read -r line; echo $line; }", alone=True, shows=True),
+    E("a reader that leaves", FINE, streams="| { read -r line; echo $line; }", alone=True, fake=True, shows=True),
     E("input closed", FINE, streams="<&-", shows=True),
-    E("output closed", NO_STREAM, streams=">&-", alone=True, shows=True),
-    E("errors closed", "exit code 120", streams="2>&-", alone=True, shows=True),
+    E("output closed", NO_STREAM, streams=">&-", alone=True, fake=True, shows=True),
+    E("errors closed", "exit code 120", streams="2>&-", alone=True, fake=True, shows=True),
     E("all streams closed", "exit code 120, no result", streams="<&- >&- 2>&-", alone=True, shows=True),
     E("output on a full disk", FINE, streams=">/dev/full", alone=True),
     # Python.
@@ -91,7 +94,7 @@ ENVIRONMENTS = [
     E("all warnings", WARNS, {"PYTHONWARNINGS": "always"}),
     E("development mode", WARNS, {"PYTHONDEVMODE": "1"}),
     E("no docstrings", NOT_JSON, {"PYTHONOPTIMIZE": "2"}, code=2, says="Set PYTHONOPTIMIZE=1"),
-    E("safe path", FINE, {"PYTHONSAFEPATH": "1"}, alone=True),
+    E("safe path", FINE, {"PYTHONSAFEPATH": "1"}, hides=True),
     E("no breakpoints", FINE, {"PYTHONBREAKPOINT": "nowhere.stop"}),
     E("a startup file", FINE, {"PYTHONSTARTUP": "{here}/startup.py"}, {"startup.py": BREAKS}),
     E("a fixed hash seed", FINE, {"PYTHONHASHSEED": "0"}),
@@ -113,8 +116,8 @@ ENVIRONMENTS = [
     E("a shell of a job", "failed: this trial was started with 8 processes",
       {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3",
        "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}),
-    E("a folder with blanks and Unicode", FINE, enter="mkdir 'wörk dir 日本' && cd 'wörk dir 日本'", alone=True),
-    E("a folder behind a link", FINE, enter="mkdir real && ln -s real link && cd link", alone=True),
+    E("a folder with blanks and Unicode", FINE, enter="mkdir 'wörk dir 日本' && cd 'wörk dir 日本'", hides=True),
+    E("a folder behind a link", FINE, enter="mkdir real && ln -s real link && cd link", hides=True),
     E("a folder that was deleted", "FileNotFoundError with a traceback", enter="mkdir gone && cd gone && rmdir ../gone",
       code=2, says="it may have been deleted", shows=True),
     E("a file named outputs", FINE, files={"outputs": ""}, code=2, says="Set outputs=... to a folder that can"),

@@ -198,7 +198,6 @@ def test_several_trainings_are_refused(asked: Ask) -> None:
             "python train.py",
             "fails before its GRPO trainer: ValueError: my own",
         ),
-        (script("args = GRPOConfig('o')"), "env -u PYTHONPATH python train.py", "never reported its trainer"),
     ],
 )
 def test_what_cannot_be_asked_says_why(asked: Ask, text: str, command: str, said: str) -> None:

@@ -20,7 +20,7 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, build_recipe, parse_recipe
 from grporecipe.translate import Translation, translate
-from support import known_recipes
+from support import examples, known_recipes
 
 NAMES = sorted(FRAMEWORKS)
 TRL_BASE = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_steps": 16, "use_vllm": True, "beta": 0.04}
@@ -187,23 +187,23 @@ def check_translation(drawn: tuple[Recipe, list[str]], target: str) -> None:
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(drawn=recipes(), target=st.sampled_from(NAMES))
 def test_no_key_is_lost_without_a_message(drawn: tuple[Recipe, list[str]], target: str) -> None:
-    """A few recipes; the slow tier has thousands."""
+    """A few recipes; the slow tier has hundreds."""
     check_translation(drawn, target)
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, derandomize=True)
+@settings(max_examples=examples(2000), deadline=None, derandomize=True)
 @given(drawn=recipes(), target=st.sampled_from(NAMES))
-def test_no_key_of_thousands_of_recipes_is_lost(drawn: tuple[Recipe, list[str]], target: str) -> None:
-    """Every framework into every other one."""
+def test_no_key_of_many_recipes_is_lost(drawn: tuple[Recipe, list[str]], target: str) -> None:
+    """Every framework into every other one; thousands of recipes in the thorough tier."""
     check_translation(drawn, target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", NAMES)
 def test_no_key_of_a_public_recipe_is_lost(source: str) -> None:
-    """Recipes of tests/corpus, at most ten of each framework, into every other one."""
-    for row in known_recipes(source)[:10]:
+    """Recipes of tests/corpus, five of each framework, into every other one; fifteen in the thorough tier."""
+    for row in known_recipes(source)[: examples(15)]:
         recipe = build_recipe(row["config"], options(source))
         for target in NAMES:
             keys = [key for key in recipe.config if key != "rlhf_type" and not SIZES.search(key)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpu.test_on_a_gpu import SHORT
 from grposweep.launchers.gpu_memory import read_memory
 from grposweep.sweep.neighbours import find_shortage
 from support import Ended, environment, lines, read, trials, wait_for
@@ -16,10 +17,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
 ]
-SHORT = [
-    "model.dtype=bfloat16", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
-    "task.eval_prompts=8", "batch=small", "name=gpu",
-]  # fmt: skip
 LEFT = 200 * 2**20  # bytes: too few for a CUDA context
 HOLD = """
 import sys, torch

@@ -1,6 +1,6 @@
 """What every launcher promises, for each of them; and a sweep over one that this suite registers by a line."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
 from grposweep.schema import Cluster, Experiment
 from grposweep.sweep.doctor import run_checks
-from in_process import sweeps_in
+from in_process import Sweep
 from support import lines, read, trials, wait_for
 
 NO_JOB = "has no job that waits or runs"
@@ -248,15 +248,11 @@ def test_every_launcher_is_registered_under_its_own_name() -> None:
     assert {kind: launcher_class(kind).kind for kind in LAUNCHERS} == {kind: kind for kind in LAUNCHERS}
 
 
-Sweep = Callable[..., Path]
-
-
 def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the command's words to the winner, and the doctor finds nothing wrong."""
-    sweep = sweeps_in(tmp_path, monkeypatch)
-    folder = sweep("trainer=fake", "name=s", "cluster.kind=toy", "lr=1e-4,1e-3,1e-2")
+    folder = sweep_here("trainer=fake", "name=s", "cluster.kind=toy", "lr=1e-4,1e-3,1e-2")
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 3
     assert len(list(toy.glob("*.job"))) == 3
     assert "best: trial 1" in capsys.readouterr().out

@@ -311,7 +311,7 @@ def test_a_server_without_gpus_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         Local.build(experiment, tmp_path).admit(experiment)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match="none is left for the vLLM server"):
+    with pytest.raises(UserError, match=r"none is left for the vLLM server.*generation\.vllm_server_base_url"):
         Local.build(experiment, tmp_path).admit(experiment)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +10,16 @@ from grposweep.report.status import status_json, status_screen
 from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from grposweep.storage.folders import SweepFolder
-from in_process import sweeps_in
+from in_process import Sweep
 from support import read, trials
 
 
 def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mean over the fresh seeds, each against its own start; not against the start of the search's seed."""
     words = ("trainer=fake", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=2")
-    folder = sweeps_in(tmp_path, monkeypatch)(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
+    folder = sweep_here(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
     said = capsys.readouterr().out
     view = read_sweep(SweepFolder(folder))
     results = [read(trial / "result.json") for trial in trials(folder)[2:]]

@@ -15,7 +15,7 @@ from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
-from in_process import sweeps_in
+from in_process import Sweep
 from made import Made, make_sweep
 
 
@@ -176,26 +176,26 @@ def test_seeds_that_a_later_command_asked_for_count(tmp_path: Path) -> None:
     assert read_sweep(sweep).replication is None
 
 
-def test_a_dry_run_is_neither_queued_nor_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_is_neither_queued_nor_running(sweep_here: Sweep) -> None:
     """Nothing was launched, and ``status`` and ``list`` say so; the same sweep on another launcher is as any other."""
-    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
-    folder = sweep(*words, "lr=1e-3,2e-3", "cluster=dry_run")
+    words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    folder = sweep_here(*words, "lr=1e-3,2e-3", "cluster=dry_run")
     view, console = read_sweep(folder), Console(width=80)
     with console.capture() as shown:
         console.print(status_screen(view), sweeps_table([view]))
     assert view.progress_text == "dry run: nothing was launched"
     assert "2 written, none launched" in shown.get()
     assert "running" not in shown.get()
-    assert read_sweep(sweep(*words, "lr=1e-3,2e-3")).progress_text == "done"
+    assert read_sweep(sweep_here(*words, "lr=1e-3,2e-3")).progress_text == "done"
 
 
 def test_failures_that_are_alike_are_printed_once_and_shown_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sweep that is done is not said to have no finished trial "yet"."""
-    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     monkeypatch.setenv("COLUMNS", "300")
-    folder = sweep(*words, "trainer.fake.crash_at=1", "lr=1e-3,2e-3")
+    folder = sweep_here(*words, "trainer.fake.crash_at=1", "lr=1e-3,2e-3")
     said, console = capsys.readouterr().out, Console(width=40)
     view = read_sweep(folder)
     assert said.count(view.trials[0].reason) == 1
@@ -209,12 +209,10 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
         view.trial("best")
 
 
-def test_a_failed_trial_is_not_counted_as_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_trial_is_not_counted_as_finished(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     """The last lines of a run, and ``status``, count the same."""
-    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
-    folder = sweep(
+    words = ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
+    folder = sweep_here(
         *words,
         "trainer.fake.crash_above_lr=5e-3",
         "trainer.fake.step_seconds=0.01",

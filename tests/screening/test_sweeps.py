@@ -172,13 +172,6 @@ def test_a_trial_refuses_pass_rates_of_other_data(tmp_path: Path) -> None:
         hand_over(tmp_path / "outputs", "nothing", tmp_path)
 
 
-@pytest.mark.parametrize("bounds", [[0.8, 0.2], [0.2], [-0.1, 0.5], [0.2, 1.5]])
-def test_bounds_that_are_no_pass_rates_are_refused(base: Experiment, bounds: list[float]) -> None:
-    """Two numbers from 0 to 1, the lower first."""
-    with pytest.raises(UserError, match=r"task.keep_between=\["):
-        check_experiment(changed(base, "task", keep_between=bounds))
-
-
 def test_only_our_own_trainer_screens_and_filters(base: Experiment) -> None:
     """The fake trainer samples nothing, other programs read their own data."""
     fake = changed(base, "trainer", kind="fake")

@@ -1,7 +1,6 @@
 """search.prior=published: the first points of a search lie near published learning rates."""
 
 import math
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from grporecipe.errors import UserError
 from grposweep.search.sampler import POINTS, check_prior, prior_points
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space
-from in_process import sweeps_in
+from in_process import Sweep
 from support import read, trials
 
 LR = Parameter("lr", Interval(1e-7, 1e-3, log=True))
@@ -69,15 +68,12 @@ def test_it_is_refused_where_no_interval_of_the_learning_rate_is_searched(
 
 
 @pytest.mark.slow
-def test_a_resumed_sweep_has_the_points_of_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_sweep_has_the_points_of_an_uninterrupted_one(sweep_here: Sweep) -> None:
     """The first four come from the prior, then the sampler proposes as without a prior."""
-    sweep = sweeps_in(tmp_path, monkeypatch)
     space = ("lr=tag(log,interval(1e-8,1e-2))", "kl=none,low", "search.prior=published", "cluster=dry_run")
 
     def points(name: str, *counts: int) -> list[Point]:
-        folders = [sweep(f"name={name}", f"search.trials={count}", *space) for count in counts]
+        folders = [sweep_here(f"name={name}", f"search.trials={count}", *space) for count in counts]
         return [read(folder / "trial.json")["point"] for folder in trials(folders[-1])]
 
     whole = points("whole", 6)

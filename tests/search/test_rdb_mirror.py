@@ -90,13 +90,6 @@ def test_a_server_that_never_answers_is_named_at_the_end() -> None:
         assert mirror.problem == "search.storage is behind (the server does not answer); trying again"
 
 
-def test_what_is_no_database_is_bad_input(run: Run) -> None:
-    """Before anything starts."""
-    ended = run(*FAKE, "search.storage=mongodb://here/x", "-m", "lr=1e-4,1e-3")
-    assert ended.code == 2
-    assert "search.storage=mongodb://here/x" in ended.err
-
-
 @pytest.mark.slow
 def test_a_sweep_outlives_its_database(start: LaunchCommand, here: Path, postgres: Postgres) -> None:
     """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in the end."""

@@ -19,7 +19,8 @@ from grposweep.schema import Experiment
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_fork
 from grposweep.sweep.fork import fork_trial
-from in_process import sweeps_in
+from in_process import Sweep
+from refused import says
 from support import Ended, grposweep, lines, read, trials
 
 Run = Callable[..., Ended]
@@ -42,26 +43,21 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ("seed=1,2", "search.seeds=N"),
-        ("batch.num_generations=4", "the data order would change"),
-        ("model=qwen3_0_6b", "the weights of this model"),
-        ("optimizer.optim=sgd", "the state of the other optimizer"),
-        ("kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
-        ("cluster.processes=2", "so many ranks"),
-        ("lr=interval(1e-5,1e-3)", "List them"),
-        ("lr=0.0003", "changes nothing"),
-        ("sweeps=kl_grid", "would replace several groups"),
-        ("search=grid", "a fork compares each value with a control"),
-    ],
-)
-def test_what_a_fork_cannot_change_is_refused_before_anything_starts(
-    parent: TrialFolder, change: str, why: str
+    ("step", "change", "why"),
+    [(4, "seed=1,2", "search.seeds=N"), (4, "batch.num_generations=4", "the data order would change"),
+     (4, "model=qwen3_0_6b", "the weights of this model"), (4, "optimizer.optim=sgd", "the state of the other optimizer"),
+     (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
+     (4, "cluster.processes=2", "so many ranks"),
+     (4, "lr=interval(1e-5,1e-3)", "List them"), (4, "lr=0.0003", "changes nothing"),
+     (4, "sweeps=kl_grid", "would replace several groups"), (4, "search=grid", "a fork compares each value with a control"),
+     (7, "lr=1e-4", "has no checkpoint there, but at 2, 4. Set --at 4")],
+)  # fmt: skip
+def test_what_a_fork_cannot_do_is_refused_before_anything_starts(
+    parent: TrialFolder, step: int, change: str, why: str
 ) -> None:
-    """The message says why; no folder is made."""
-    with pytest.raises(UserError, match=why):
-        fork_trial(parent, 4, [change])
+    """The message says why; no folder is made. Only complete checkpoints count."""
+    with pytest.raises(UserError, match=says(why)):
+        fork_trial(parent, step, [change])
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
 
@@ -73,12 +69,6 @@ def test_a_fork_whose_changes_are_all_invalid_is_refused(
         fork_trial(parent, 4, ["generation.temperature=0"])
     assert "GL104" in capsys.readouterr().out
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
-
-
-def test_a_step_without_a_checkpoint_is_answered_with_the_nearest_that_has_one(parent: TrialFolder) -> None:
-    """Only complete checkpoints count."""
-    with pytest.raises(UserError, match=r"has no checkpoint there, but at 2, 4\. Set --at 4"):
-        fork_trial(parent, 7, ["lr=1e-4"])
 
 
 def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps_them(parent: TrialFolder) -> None:
@@ -134,13 +124,13 @@ def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> Non
     assert "of lr_batch trial 0003-abcdef at step 40" in shown.get()
 
 
-def test_a_fork_with_accepted_changes_is_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_path: Path) -> None:
     """Otherwise it would show the results of the fork that read the recorded files."""
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
     task = ("task=jsonl", "task.path=p.jsonl", "task.eval_prompts=1")
     fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
-    parent = TrialFolder(trials(sweeps_in(tmp_path, monkeypatch)(*fake, *task))[0])
+    parent = TrialFolder(trials(sweep_here(*fake, *task))[0])
     prompts.write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     for choice in ("recorded", "accept"):
         assert fork_trial(parent, 4, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"]) == 0
@@ -149,11 +139,11 @@ def test_a_fork_with_accepted_changes_is_another_sweep(tmp_path: Path, monkeypat
 
 
 def test_a_fork_can_be_resumed_from_its_own_copy_after_a_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
     fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
-    parent = TrialFolder(trials(sweeps_in(tmp_path, monkeypatch)(*fake))[0])
+    parent = TrialFolder(trials(sweep_here(*fake))[0])
     change = ["lr=1e-2", "search.seeds=2"]
     assert fork_trial(parent, 4, change) == 0
     parent.delete_checkpoints()

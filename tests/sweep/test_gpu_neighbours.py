@@ -15,7 +15,7 @@ from grposweep.launchers.local import Local
 from grposweep.report.status import status_json
 from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster
-from in_process import Sweep, sweeps_in
+from in_process import Sweep
 from support import lines, read, trials, wait_for
 
 FAKE = (
@@ -78,12 +78,6 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     found.leave()
 
 
-@pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """Run a sweep here."""
-    return sweeps_in(tmp_path, monkeypatch)
-
-
 def log_of(here: Path) -> str:
     """The sweep's controller.log so far."""
     path = here / "outputs" / "s" / "controller.log"
@@ -107,7 +101,7 @@ CROWDED, FINE = ("gpu_memory", True), (None, False)
 
 
 def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
-    gpu: Gpu, sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpu: Gpu, sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The trial fails, waits and continues: no attempt is spent, no micro-batch is halved, one line says who holds how much."""
     gpu.take(56)
@@ -118,7 +112,7 @@ def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
         gpu.leave()
 
     thread = once_it_waits(tmp_path, leave)
-    folder = sweep(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
+    folder = sweep_here(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
     thread.join()
     said, held = " ".join(capsys.readouterr().out.split()), f"56 GiB held by process {gpu.neighbour.pid}, not ours"
     assert f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it continues from its last" in said
@@ -136,35 +130,35 @@ def waits(here: Path) -> str | None:
     return found[0]["waits"] if found else None
 
 
-def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep: Sweep, tmp_path: Path) -> None:
+def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep_here: Sweep, tmp_path: Path) -> None:
     """The next controller knows what the trial needs, and waits before it starts it."""
     gpu.take(56)
     words = (*gpu.words(30), "lr=1e-4")
     thread = once_it_waits(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT))
-    folder = sweep(*words)
+    folder = sweep_here(*words)
     thread.join()
     assert ends(folder) == [[CROWDED]]
     thread = once_it_waits(tmp_path, gpu.leave, times=2)
-    assert sweep(*words) == folder
+    assert sweep_here(*words) == folder
     thread.join()
     assert ends(folder) == [[CROWDED, FINE]]
     assert read(trials(folder)[0] / "result.json")["status"] == "finished"
 
 
-def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep: Sweep) -> None:
+def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep_here: Sweep) -> None:
     """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail wait for the others."""
     gpu.take(40)
     share = ("cluster.trials_per_gpu=4", "trainer.fake.step_seconds=0.1")
-    folder = sweep(*gpu.words(18), *share, "lr=1e-4,2e-4,3e-4,4e-4")
+    folder = sweep_here(*gpu.words(18), *share, "lr=1e-4,2e-4,3e-4,4e-4")
     assert [each[-1] for each in ends(folder)] == [FINE] * 4
     assert {end for each in ends(folder) for end in each[:-1]} == {CROWDED}
     assert not list(folder.glob("trials/*/healed.json"))
 
 
-def test_a_trial_that_needs_more_than_its_share_is_at_fault(gpu: Gpu, sweep: Sweep) -> None:
+def test_a_trial_that_needs_more_than_its_share_is_at_fault(gpu: Gpu, sweep_here: Sweep) -> None:
     """A neighbour that holds a little is no reason to wait: the micro-batch is halved, as without one."""
     gpu.take(4)
-    folder = sweep(*gpu.words(50), "cluster.trials_per_gpu=2", "lr=1e-4")
+    folder = sweep_here(*gpu.words(50), "cluster.trials_per_gpu=2", "lr=1e-4")
     assert [end for (end,) in [ends(folder)]] == [[("gpu_memory", False), ("gpu_memory", False)]]
     message = read(trials(folder)[0] / "result.json")["failure"]["message"]
     held = f"4 GiB held by process {gpu.neighbour.pid}, not ours"

@@ -8,38 +8,28 @@ import pytest
 from grporecipe.errors import UserError
 from grposweep.launchers.local import Local, least_used
 from grposweep.schema import Cluster, Experiment, Generation
-from in_process import sweeps_in
+from in_process import Sweep
 from support import lines, read, trials
 
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=512", "tracker=none")
 
 
-def test_the_number_of_ranks_can_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_ranks_can_be_searched(sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs: a trial of two ranks waits until both are free."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    sweep = sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.processes=1,2", "lr=1e-4,1e-3", "search.parallel=2")
+    sweep = sweep_here(*FAKE, "cluster.processes=1,2", "lr=1e-4,1e-3", "search.parallel=2")
     results = [read(folder / "result.json")["status"] for folder in trials(sweep)]
     assert results == ["finished"] * 4
     devices = [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)]
     assert sorted(devices) == [1, 1, 2, 2]
 
 
-def test_more_ranks_than_gpus_are_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if only some points ask for them."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(UserError, match=r"cluster\.processes=4: .* this machine has 2\. Set cluster\.processes=2"):
-        sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.processes=1,4", "lr=1e-4,1e-3")
-    assert not (tmp_path / "outputs" / "s").exists()
-
-
 def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two GPUs with two trials each; a GPU second is one second of all trials of a GPU together."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    sweep = sweeps_in(tmp_path, monkeypatch)(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4,3e-4,4e-4")
+    sweep = sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4,3e-4,4e-4")
     assert "4 at once" in capsys.readouterr().out
     for folder in trials(sweep):
         result = read(folder / "result.json")
@@ -48,41 +38,15 @@ def test_trials_that_share_a_gpu_run_at_once_and_are_charged_their_share(
 
 
 def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not more than there are CPU cores, since each trial keeps one busy."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     words = (*FAKE, "cluster.trials_per_gpu=auto", "cluster.gpu_memory_gib=80", "model=qwen2_5_0_5b", "lr=1e-4,1e-3")
-    sweep = sweeps_in(tmp_path, monkeypatch)(*words)
+    sweep = sweep_here(*words)
     assert "cluster.trials_per_gpu=auto: 2; the largest trial needs" in capsys.readouterr().out
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("cluster.trials_per_gpu=2", "cluster.processes=2"), "only trials of one rank"),
-        (("cluster.trials_per_gpu=2", "generation=vllm_colocate"), "without a vLLM engine of their own"),
-        (("cluster.trials_per_gpu=2", "cluster=slurm"), "a job has its GPUs to itself"),
-        (("cluster.trials_per_gpu=0",), "one trial or more"),
-        (("cluster.trials_per_gpu=2", "cluster.gpus=0"), r"no GPU to share\. Set search\.parallel=2"),
-        (("cluster.trials_per_gpu=auto",), r"memory is not known\. Set cluster\.gpu="),
-        (
-            ("cluster.trials_per_gpu=8", "cluster.gpu=A10", "trainer=trl", "model=qwen2_5_0_5b"),
-            "GiB for each of the 8 trials that share it",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_trials_that_cannot_share_a_gpu_are_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
-) -> None:
-    """One message with what to set instead."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    with pytest.raises(UserError, match=why):
-        sweeps_in(tmp_path, monkeypatch)(*FAKE, *words)
-    assert not list(tmp_path.glob("outputs/s/trials/*"))
 
 
 def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
@@ -94,12 +58,14 @@ def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
     assert gpus[least_used(gpus, {0, 1, 3})] == "1"
 
 
-def test_a_shared_server_on_the_only_gpu_needs_a_place_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_server_on_the_only_gpu_needs_a_place_there(
+    sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message says how; then one of four places is the server's."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     shared = (*FAKE, "generation=vllm_shared", "model.lora.enabled=true", "lr=1e-4,1e-3")
     with pytest.raises(UserError, match=r"Set cluster\.trials_per_gpu=4 generation\.vllm_gpu_memory_utilization=0\.25"):
-        sweeps_in(tmp_path, monkeypatch)(*shared)
+        sweep_here(*shared)
     experiment = Experiment(generation=Generation(vllm_shared_gpus=1), cluster=Cluster(trials_per_gpu=4))
     local = Local.build(experiment, tmp_path)
     local.close()

@@ -12,7 +12,7 @@ from grposweep.schema import Cluster, Experiment
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.interrupts import SignalCounter
 from grposweep.sweep.start import prepare_sweep
-from in_process import sweeps_in
+from in_process import Sweep
 from support import Ended, read
 
 
@@ -55,16 +55,16 @@ def test_a_failed_preparation_is_explained(tmp_path: Path, launcher: Any, messag
         prepare_sweep(SweepFolder(tmp_path), {"key": Experiment()}, launcher, console, SignalCounter())
 
 
-def test_a_refused_command_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_command_leaves_no_folder(sweep_here: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty sweep would be the newest one. A sweep that has trials stays."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    sweep, words = sweeps_in(tmp_path, monkeypatch), ("trainer=fake", "name=s", "schedule.budget_completions=512")
+    words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     with pytest.raises(UserError, match=r"cluster\.gpus=2"):
-        sweep(*words, "cluster.gpus=2")
+        sweep_here(*words, "cluster.gpus=2")
     assert list(tmp_path.glob("outputs/*")) == []
-    folder = sweep(*words, "cluster.gpus=0")
+    folder = sweep_here(*words, "cluster.gpus=0")
     with pytest.raises(UserError, match=r"cluster\.gpus=2"):
-        sweep(*words, "cluster.gpus=2")
+        sweep_here(*words, "cluster.gpus=2")
     assert len(list((folder / "trials").iterdir())) == 1
 
 

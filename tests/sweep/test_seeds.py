@@ -65,14 +65,3 @@ def test_a_study_made_again_knows_its_replicates(raced: Ended, here: Path) -> No
     again = run_in(raced.sweep.parent.parent, *RACED)
     assert [(trial.number, trial.value, trial.user_attrs) for trial in study(again.sweep).trials] == before
     assert grposweep(here, "doctor", str(raced.sweep)).code == 0
-
-
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("search.seeds=1",), "an interval needs at least two seeds"),
-    (("search.seeds=3", "seed=1,2"), "both would set the seed"),
-])  # fmt: skip
-def test_what_cannot_work_is_refused_in_one_message(run: Run, arguments: tuple[str, ...], said: str) -> None:
-    """Before anything starts."""
-    ended = run("trainer=fake", "-m", "lr=1e-4,1e-3", *arguments)
-    assert ended.code == 2
-    assert said in ended.err

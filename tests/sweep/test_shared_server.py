@@ -7,14 +7,13 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.files import write_json
 from grposweep.config.compose import load_experiment
-from grposweep.config.validate import check_experiment
 from grposweep.launchers.base import End
-from grposweep.schema import Cluster, Experiment, Generation, Lora, Model, Trainer
+from grposweep.schema import Experiment, Generation, Lora, Model, Trainer
 from grposweep.search.early_stopping import NoStopping
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.shared_server import SharedServer
-from in_process import sweeps_in
+from in_process import Sweep
 from support import read, trials
 from toy_launcher import Place, open_controller
 
@@ -124,7 +123,7 @@ def test_trials_that_cannot_share_a_server_are_refused(
         SharedServer.of(tmp_path, [experiment(), other], {}, place)
 
 
-def test_a_sweep_of_the_fake_trainer_needs_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_the_fake_trainer_needs_no_server(sweep_here: Sweep) -> None:
     """It is for trying a sweep out, and samples nothing."""
     words = (
         "trainer=fake",
@@ -134,34 +133,6 @@ def test_a_sweep_of_the_fake_trainer_needs_no_server(tmp_path: Path, monkeypatch
         "lr=1e-4,1e-3",
         "tracker=none",
     )
-    sweep = sweeps_in(tmp_path, monkeypatch)(*words, "schedule.budget_completions=512")
+    sweep = sweep_here(*words, "schedule.budget_completions=512")
     assert [read(trial / "result.json")["status"] for trial in trials(sweep)] == ["finished", "finished"]
     assert not (sweep / "servers").exists()
-
-
-MISTAKES = {
-    "full fine-tuning": (Experiment(generation=SHARED), r"model\.lora\.enabled=true, or generation=vllm_server"),
-    "two servers": (experiment(vllm_gpus=1), r"vllm_gpus=1: the sweep's server, or another one"),
-    "two engines": (experiment(vllm_shared_gpus=2), r"Set generation\.vllm_tensor_parallel_size=2"),
-    "the output layer": (
-        Experiment(model=Model(lora=Lora(enabled=True, target_modules=["lm_head"])), generation=SHARED),
-        "applies no adapter to the output layer",
-    ),
-    "no room on the GPU": (
-        Experiment(
-            model=experiment().model,
-            generation=experiment(vllm_gpu_memory_utilization=0.9).generation,
-            cluster=Cluster(trials_per_gpu=4),
-        ),
-        r"Set generation\.vllm_gpu_memory_utilization=0\.25",
-    ),
-    "places without a server": (Experiment(generation=Generation(vllm_max_loras=2)), "only a shared vLLM server"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_trial_that_cannot_use_a_shared_server_is_refused(name: str) -> None:
-    """With what to set instead."""
-    mistake, said = MISTAKES[name]
-    with pytest.raises(UserError, match=said):
-        check_experiment(mistake)

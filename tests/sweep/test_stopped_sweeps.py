@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from grporecipe.errors import UserError
 from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
-from in_process import Sweep, Waits, sweeps_in
+from in_process import Sweep, Waits
 from support import lines, read, trials
 
 FAKE = (
@@ -23,12 +22,6 @@ FAKE = (
 SLOW = "trainer.fake.step_seconds=0.15"  # the controller looks ten times a second
 
 
-@pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """A sweep from its words to its folder, here and now."""
-    return sweeps_in(tmp_path, monkeypatch)
-
-
 def timeless(trial: Path) -> list[dict[str, Any]]:
     """The metrics without what differs between two runs anyway."""
     left_out = {*TIMES, "attempt", "time"}
@@ -36,9 +29,9 @@ def timeless(trial: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     """Its reward falls to nothing; the other one's is far from its best, and continues."""
-    folder = sweep(*FAKE, SLOW, "lr=1e-3,1", "trainer.fake.best_lr=1e3", "trainer.keep=last")
+    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,1", "trainer.fake.best_lr=1e3", "trainer.keep=last")
     collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
     assert (collapsed["status"], collapsed["guard"], sound["status"]) == ("pruned", "reward_fallen", "finished")
     assert collapsed["failure"]["class"] == "collapse"
@@ -54,15 +47,15 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(sweep: Sweep, capsys: pyte
 
 
 @pytest.mark.slow
-def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep: Sweep) -> None:
+def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep_here: Sweep) -> None:
     """search.guards=false."""
-    folder = sweep(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.fake.best_lr=1e4", "search.guards=false")
+    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.fake.best_lr=1e4", "search.guards=false")
     assert {read(trial / "result.json")["status"] for trial in trials(folder)} == {"finished"}
 
 
 @pytest.mark.slow
 def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_bit(
-    sweep: Sweep, tmp_path: Path
+    sweep_here: Sweep, tmp_path: Path
 ) -> None:
     """It continues from its checkpoint: what it had logged stays, so no step is trained twice."""
     words = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=4", "task.eval_prompts=8", "lr=2e-3,1e-3",
@@ -72,8 +65,8 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
     def look(_number: int) -> None:
         seen.append((trials(tmp_path / "outputs" / "paused")[0] / "metrics.jsonl").read_text())
 
-    paused = sweep(*words, "name=paused", stopping=Waits(look))
-    straight = sweep(*words, "name=straight", stopping=NoStopping())
+    paused = sweep_here(*words, "name=paused", stopping=Waits(look))
+    straight = sweep_here(*words, "name=straight", stopping=NoStopping())
     (trial, _), (undisturbed, _) = trials(paused), trials(straight)
     assert len(seen) == 1
     assert 6 <= max(json.loads(line)["step"] for line in seen[0].splitlines()) < 30
@@ -86,11 +79,11 @@ def test_a_promoted_trial_of_the_real_trainer_equals_an_undisturbed_one_bit_for_
 
 @pytest.mark.slow
 def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
-    sweep: Sweep, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The end says what was spent and how to continue. Then every trial finishes, and none trains a step twice."""
     space = ("lr=tag(log,interval(1e-5,3e-2))", "search.trials=10", "trainer.keep=none")
-    folder = sweep(*FAKE, SLOW, *space, "search.effort=0.5")
+    folder = sweep_here(*FAKE, SLOW, *space, "search.effort=0.5")
     states = [read(trial / "result.json")["status"] for trial in trials(folder)]
     said = capsys.readouterr().out
     assert {"finished", "stopped"} == set(states)
@@ -103,26 +96,11 @@ def test_a_larger_effort_continues_the_trials_that_a_smaller_one_left_paused(
         if state == "stopped"
     ]
     assert all(" of the training" in reason and "waits" not in reason for reason in reasons)
-    sweep(*FAKE, SLOW, *space, "search.effort=1")
+    sweep_here(*FAKE, SLOW, *space, "search.effort=1")
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 10
     for trial in trials(folder):
         steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
         assert steps == sorted(set(steps))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("search.effort=0",), "Set a number above 0, at most 1"),
-        (("search.effort=1.5",), "Set a number above 0, at most 1"),
-        (("search.effort=0.5", "search.stopping=asha"), "only the policy rank follows an effort"),
-        (("search.effort=0.5", "search=one_factor", "lr=1e-3,2e-3"), "every trial has to finish"),
-    ],
-)
-def test_an_effort_that_nothing_follows_is_refused(sweep: Sweep, words: tuple[str, ...], said: str) -> None:
-    """Before anything starts."""
-    with pytest.raises(UserError, match=said):
-        sweep("trainer=fake", "name=s", "lr=tag(log,interval(1e-5,3e-2))", *words)
 
 
 def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:

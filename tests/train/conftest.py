@@ -1,7 +1,7 @@
 """Trial folders as the controller writes them, and a tiny model that is barely warm, so that it is there at once."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,16 @@ def cool_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setenv("GRPOSWEEP_CACHE", str(tmp_path_factory.mktemp("cache")))
         tiny.tiny_folder()
         yield
+
+
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    """Give the process the number of threads that it had."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 def result_of(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from command_server import start_forked
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.hub import OFFLINE
@@ -28,6 +29,7 @@ from .hub_server import REPOSITORY, Hub, files_of, serve
 from .test_fake import environment
 from .test_hub import server  # noqa: F401 - a fixture
 from .test_prepare import write_sweep
+from .test_processes import start_fresh
 
 pytestmark = pytest.mark.slow  # torch and real training: the default tier is for seconds
 
@@ -153,10 +155,9 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
         "kl.enabled=true",
         "kl.beta=0.1",
     )
-    command = [sys.executable, "-m", "grposweep.train", str(folder)]
     env = {**environment(), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    start = start_fresh if origin == "hub" else start_forked  # the hub's client reads HF_HOME when it is imported
+    assert start(["-m", "grposweep.train", str(folder)], env)() == 0
     assert "kl" in metrics_of(folder)[-2]
     weights = "adapter_model.safetensors" if lora else "model.safetensors"
     assert (folder / result_of(folder)["model"] / weights).is_file()
@@ -166,14 +167,14 @@ def test_a_real_checkpoint_is_trained_by_its_path_or_hub_id(
 def test_a_hub_model_is_downloaded_once_and_trained_without_a_network(
     checkpoint: Path, make_trial: MakeTrial, tmp_path: Path, lora: bool
 ) -> None:
-    """Prepared twice with one download; then the hub is gone, and TRL and the reference load the prepared commit."""
+    """Preparing again downloads nothing; then the hub is gone, and TRL and the reference load the prepared commit."""
     plain = [f"model.path={REPOSITORY}", "model.revision=main", "kl.enabled=true", "kl.beta=0.1"]
     overrides = [*plain, f"model.lora.enabled={lora}", "task.train_prompts=50"]
     folder = make_trial(*overrides)
     env = online(tmp_path)
     with serve(files_of(checkpoint)) as hub:
         env["HF_ENDPOINT"] = hub.url
-        for count in (["task.train_prompts=100"], []):
+        for count in ([],) if lora else (["task.train_prompts=100"], []):
             write_sweep(folder.parent.parent, *overrides, *count)
             run_train("prepare", str(folder.parent.parent), env=env)
         assert hub.downloads("model.safetensors") == 1

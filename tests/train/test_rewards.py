@@ -22,6 +22,7 @@ from grposweep.train.rewards import (
     task_code_problems,
     transcript,
 )
+from refused import says
 from support import PROJECT
 
 
@@ -68,15 +69,6 @@ def test_a_reward_file_is_found_from_the_working_directory(tmp_path: Path, monke
     (tmp_path / "mine.py").write_text("def one(completions, **_): return [1 for _ in completions]\n")
     monkeypatch.chdir(tmp_path)
     assert load_reward("mine.py:one")(prompts=[], completions=["a", "b"]) == [1.0, 1.0]
-
-
-def test_a_file_that_a_package_hides_from_a_reward_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user means his own yaml.py and gets PyYAML."""
-    (tmp_path / "yaml.py").write_text("points = 1.0\n")
-    (tmp_path / "mine.py").write_text("from yaml import points\n\n\ndef one(completions):\n    return [points]\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"yaml\.py is not used: 'import yaml' finds the installed package"):
-        load_reward("mine.py:one")
 
 
 def test_a_reward_may_live_in_a_package() -> None:
@@ -135,26 +127,21 @@ def test_if_the_only_reward_judges_nothing_the_training_ends_with_that_message(t
 
 
 @pytest.mark.parametrize(
-    ("specs", "message"),
-    [
-        (["exakt"], "no built-in reward"),
-        (["nowhere.py:f"], "there is no file"),
-        (["no.such.module:f"], "ModuleNotFoundError"),
-        (["grposweep.train.rewards:nothing"], "has no function nothing"),
-        ([], "nothing would be learnt"),
-    ],
-)
-def test_a_reward_that_cannot_be_found_is_bad_input(specs: list[str], message: str) -> None:
-    """File, module, function or a misspelt built-in; or none at all, which TRL would say after loading the model."""
-    with pytest.raises(UserError, match=message):
-        load_rewards(Task(rewards=specs))
-
-
-def test_an_async_reward_is_refused(tmp_path: Path) -> None:
-    """Behind our checks it would hand back a coroutine."""
+    ("specs", "words"),
+    [(["exakt"], "no built-in reward"), (["nowhere.py:f"], "there is no file"), (["no.such.module:f"], "ModuleNotFoundError"),
+     (["grposweep.train.rewards:nothing"], "has no function nothing"), ([], "nothing would be learnt"),
+     (["hidden.py:one"], "yaml.py is not used: 'import yaml' finds the installed package"), (["mine.py:later"], "async")],
+)  # fmt: skip
+def test_a_reward_that_cannot_be_loaded_is_bad_input(
+    specs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt one, a file that a package hides, a coroutine; or none at all, which TRL would say after loading the model."""
+    (tmp_path / "yaml.py").write_text("points = 1.0\n")
+    (tmp_path / "hidden.py").write_text("from yaml import points\n\n\ndef one(completions):\n    return [points]\n")
     (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
-    with pytest.raises(UserError, match="async"):
-        load_reward(f"{tmp_path}/mine.py:later")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says(words)):
+        load_rewards(Task(rewards=specs))
 
 
 def test_a_reward_that_edits_its_arguments_changes_nothing_for_the_next(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Real screens of the tiny model, in this process: samples, interruption, and the prediction against TRL's own log."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from grporecipe.errors import ExitCode
@@ -20,7 +18,7 @@ from grposweep.train.run import run_attempt
 from .conftest import MakeTrial, build_experiment, control, metrics_of, result_of
 
 # torch and real sampling: the default tier is for seconds
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny", "own_threads")]
 
 # Passes for some prompts only: the model's first character is the answer's, or the prompt is of those that never or always pass.
 REWARD = """
@@ -28,14 +26,6 @@ def lucky(completions, answer, prompt_id, **_):
     kinds = zip(completions, answer, prompt_id)
     return [0.0 if i % 3 == 0 else 1.0 if i % 3 == 1 else float(text[:1] in "13579") for text, gold, i in kinds]
 """
-
-
-@pytest.fixture(autouse=True)
-def as_we_found_it() -> Iterator[None]:
-    """The number of threads is a setting of the process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datasets import Dataset
@@ -10,6 +11,7 @@ from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train import hub
 from grposweep.train.tasks import load_data
+from refused import says
 
 GSM8K = [
     {"question": f"Ann has {n} eggs and buys 1,000 more. How many?", "answer": f"{n}+1000\n#### {n + 1000:,}"}
@@ -21,6 +23,11 @@ def write_jsonl(path: Path, rows: list[dict[str, object]]) -> str:
     """A file of rows; its path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def sums(*numbers: int, answer: object = "1", prompt: str = "{}+1=") -> list[dict[str, object]]:
+    """Rows of one sum for each number."""
+    return [{"prompt": prompt.format(n), "answer": answer} for n in numbers]
 
 
 @pytest.mark.parametrize("eval_prompts", [1, 256, 5000])
@@ -45,12 +52,6 @@ def test_arithmetic_answers_are_sums() -> None:
     row = load_data(Task()).train[0]
     a, b = row["prompt"].rstrip("=").split("+")
     assert row["answer"] == str(int(a) + int(b))
-
-
-def test_too_many_held_out_sums_are_bad_input() -> None:
-    """Half of them belong to the warm start."""
-    with pytest.raises(UserError, match="at most 5000"):
-        load_data(Task(eval_prompts=9000))
 
 
 def test_training_prompts_can_be_limited() -> None:
@@ -119,44 +120,6 @@ def test_jsonl_takes_a_second_file_for_the_held_out_prompts(tmp_path: Path) -> N
     assert load_data(task).counts() == {"train_prompts": 1, "eval_prompts": 2}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no such file"),
-        ('{"prompt": "p", "answer": "1"}\n{"prompt": \n', "line 2 is not JSON"),
-        ("[1, 2]\n", "line 1 is not a JSON object"),
-        ('{"prompt": "p"}\n', "row 1 .* has no answer: its columns are prompt"),
-        ('{"prompt": "p", "answer": "1"}\n', "nothing would be left"),
-    ],
-)
-def test_a_bad_file_is_explained(tmp_path: Path, content: str | None, message: str) -> None:
-    """With its line or row."""
-    path = tmp_path / "mine.jsonl"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(UserError, match=message):
-        load_data(Task(kind="jsonl", path=str(path), eval_prompts=1))
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (Task(kind="poetry"), "task.kind=poetry"),
-        (Task(system_prompt="Think."), "task.chat=false"),
-        (Task(kind="jsonl"), "task.path is not set"),
-    ],
-)
-def test_a_task_that_cannot_work_is_bad_input(task: Task, message: str) -> None:
-    """Before any file is opened."""
-    with pytest.raises(UserError, match=message):
-        load_data(task)
-
-
-def sums(*numbers: int, answer: object = "1", prompt: str = "{}+1=") -> list[dict[str, object]]:
-    """Rows of one sum for each number."""
-    return [{"prompt": prompt.format(n), "answer": answer} for n in numbers]
-
-
 def test_a_prompt_that_is_written_several_times_is_on_one_side(tmp_path: Path) -> None:
     """Also with other white space around it; the held-out prompts are all different."""
     rows = [*sums(*range(9)), *sums(*range(9), prompt=" {}+1=\n"), *sums(*range(9))]
@@ -174,34 +137,50 @@ def test_few_prompts_are_divided_in_halves(tmp_path: Path, rows: int, counts: tu
     assert not set(data.train["prompt"]) & set(data.held_out["prompt"])
 
 
-def test_a_second_file_that_repeats_training_prompts_is_refused(tmp_path: Path) -> None:
-    """With their number and what to set."""
-    train, other = (write_jsonl(tmp_path / f"{n}.jsonl", sums(*range(n, n + 9))) for n in (0, 6))
-    with pytest.raises(UserError, match=r"3 of 9 held-out prompts are training prompts too.*task\.eval_split=null"):
-        load_data(Task(kind="jsonl", path=train, eval_split=other, eval_prompts=9))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([*sums(0, 1, 2), *sums(3, 4, answer=float("nan"))], "2 of 5 rows .* have NaN or nothing there, first row 4"),
-        ([*sums(0), *sums(1, 2, 3, answer=" ")], "3 of 4 rows"),
-        (sums(0), "1 row: with one prompt held out, nothing would be left"),
-        (sums(0, 0, 0), "3 rows, 1 of them with different prompts"),
-        ([{**row, "level": n if n < 5 else "hard"} for n, row in enumerate(sums(*range(9)))], r"level \(int, str\)"),
-    ],
-)
-def test_rows_that_cannot_be_learned_from_are_explained(
-    tmp_path: Path, rows: list[dict[str, object]], message: str
-) -> None:
-    """In one message, before anything trains."""
-    with pytest.raises(UserError, match=message):
-        load_data(Task(kind="jsonl", path=write_jsonl(tmp_path / "rows.jsonl", rows), eval_prompts=1))
-
-
 def test_a_file_from_windows_is_read(tmp_path: Path) -> None:
     """With a byte order mark, CRLF, and a line separator inside of a prompt."""
     path = Path(write_jsonl(tmp_path / "rows.jsonl", sums(*range(4))))
     separated = path.read_text().replace("0+1=", "0\u2028+1=").replace("\n", "\r\n")
     path.write_bytes(b"\xef\xbb\xbf" + separated.encode())
     assert load_data(Task(kind="jsonl", path=str(path), eval_prompts=1)).counts()["train_prompts"] == 3
+
+
+ONE = '{"prompt": "p", "answer": "1"}\n'
+REFUSED = [  # its keys, the text or the rows of its file, words of the message
+    ({"eval_prompts": 9000}, None, "at most 5000"),
+    ({"kind": "poetry"}, None, "task.kind=poetry"),
+    ({"system_prompt": "Think."}, None, "task.chat=false"),
+    ({"kind": "jsonl"}, None, "task.path is not set"),
+    ({"kind": "jsonl", "path": "mine.jsonl"}, None, "no such file"),
+    ({}, ONE + '{"prompt": \n', "line 2 is not JSON"),
+    ({}, "[1, 2]\n", "line 1 is not a JSON object"),
+    ({}, '{"prompt": "p"}\n', "row 1 ... has no answer: its columns are prompt"),
+    ({}, ONE, "nothing would be left"),
+    ({}, [*sums(0, 1, 2), *sums(3, 4, answer=float("nan"))], "2 of 5 rows ... have NaN or nothing there, first row 4"),
+    ({}, [*sums(0), *sums(1, 2, 3, answer=" ")], "3 of 4 rows"),
+    ({}, sums(0), "1 row: with one prompt held out, nothing would be left"),
+    ({}, sums(0, 0, 0), "3 rows, 1 of them with different prompts"),
+    ({}, [{**row, "level": n if n < 5 else "hard"} for n, row in enumerate(sums(*range(9)))], "level (int, str)"),
+    ({"eval_prompts": 9, "eval_split": "other.jsonl"}, sums(*range(9)),
+     "3 of 9 held-out prompts are training prompts too ... task.eval_split=null"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "content", "words"), REFUSED)
+def test_what_cannot_be_learned_from_is_explained(
+    keys: dict[str, Any],
+    content: str | list[dict[str, object]] | None,
+    words: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one message, with the line or row, before anything trains."""
+    monkeypatch.chdir(here)
+    write_jsonl(here / "other.jsonl", sums(*range(6, 15)))
+    if content is not None:
+        Path("rows.jsonl").write_text(content) if isinstance(content, str) else write_jsonl(
+            here / "rows.jsonl", content
+        )
+        keys = {"kind": "jsonl", "path": "rows.jsonl", "eval_prompts": 1, **keys}
+    with pytest.raises(UserError, match=says(words)):
+        load_data(Task(**keys))

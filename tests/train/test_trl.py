@@ -1,6 +1,5 @@
 """Real GRPO on the tiny model, in this process: resume, stop, evaluation and what is kept."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +20,7 @@ from grposweep.train.run import run_attempt
 from .conftest import MakeTrial, control, metrics_of, result_of
 
 # torch and real training: the default tier is for seconds
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny")]
-
-
-@pytest.fixture(autouse=True)
-def as_we_found_it() -> Iterator[None]:
-    """The number of threads is a setting of the process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cool_tiny", "own_threads")]
 
 
 def stop_then_continue(folder: Path, step: int) -> None:

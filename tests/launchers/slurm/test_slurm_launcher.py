@@ -17,7 +17,7 @@ from grposweep.launchers.slurm.commands import wait_status
 from grposweep.launchers.slurm.launcher import Slurm
 from grposweep.schema import Cluster
 from grposweep.storage.results import start_run
-from in_process import Sweep, sweeps_in
+from in_process import Sweep
 from support import Ended, lines, read, trials, wait_for
 
 EAGER = Cluster(kind="slurm", poll_seconds=0.0)  # the queue is read at every poll
@@ -201,48 +201,42 @@ WORDS = (
 )
 
 
-@pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    """A sweep in this process."""
-    return sweeps_in(tmp_path, monkeypatch)
-
-
 @pytest.mark.parametrize("reachable", ["no sbatch", "silent"])
 def test_a_new_sweep_without_a_reachable_controller_is_refused_before_its_folder_exists(
-    sweep: Sweep, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: str
+    sweep_here: Sweep, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: str
 ) -> None:
     """It would wait, or stop at the first submission."""
     (state / "silent").touch()
     if reachable == "no sbatch":
         monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UserError, match=r"no sbatch|controller does not answer .*Unable to contact"):
-        sweep(*WORDS)
+        sweep_here(*WORDS)
     assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize(("what", "said"), [("refuse", "sbatch: error: Invalid partition name specified"),
                                             ("1.state", "PENDING PartitionConfig")])  # fmt: skip
 def test_a_sweep_of_which_no_job_was_taken_leaves_nothing_and_the_corrected_command_begins_it(
-    sweep: Sweep, state: Path, tmp_path: Path, what: str, said: str
+    sweep_here: Sweep, state: Path, tmp_path: Path, what: str, said: str
 ) -> None:
     """Neither if sbatch refuses, nor if the job could never start."""
     (state / what).write_text(said)
     with pytest.raises(UserError, match=r"cluster.partition=gpux") as caught:
-        sweep(*WORDS, "cluster.partition=gpux", "search.parallel=1")
+        sweep_here(*WORDS, "cluster.partition=gpux", "search.parallel=1")
     assert "outputs" not in str(caught.value)
     assert not (tmp_path / "outputs" / "s").exists()
     (state / what).unlink()
-    assert len(trials(sweep(*WORDS, "cluster.partition=gpu"))) == 2
+    assert len(trials(sweep_here(*WORDS, "cluster.partition=gpu"))) == 2
 
 
 def test_a_job_that_can_never_start_is_no_failure_of_its_trial_and_leaves_the_others(
-    sweep: Sweep, state: Path, tmp_path: Path
+    sweep_here: Sweep, state: Path, tmp_path: Path
 ) -> None:
     """The message says how to come back to them; the same command submits the refused one again."""
     (state / "2.state").write_text("PENDING PartitionConfig")
     (state / "1.state").write_text("RUNNING")
     with pytest.raises(UserError, match=r"cluster.partition(?s:.*)detached: 1 job .*\n?.*scancel 1"):
-        sweep(*WORDS)
+        sweep_here(*WORDS)
     first, second = trials(tmp_path / "outputs" / "s")
     assert lines(first / "attempts.jsonl")[-1]["event"] == "started"
     assert lines(second / "attempts.jsonl")[-1]["kind"] == "cancelled"
@@ -387,12 +381,12 @@ def test_points_may_have_different_shapes(run: Callable[..., Ended], state: Path
     ("shape", "offered"), [("nodes=1", "cluster.tasks_per_node=7."), ("nodes=2", "num_generations=8.")]
 )
 def test_a_job_without_gpus_is_not_offered_a_number_of_processes(
-    sweep: Sweep, state: Path, shape: str, offered: str
+    sweep_here: Sweep, state: Path, shape: str, offered: str
 ) -> None:
     """It follows from the job's shape, and setting it is refused."""
     words = ("trainer=fake", "name=s", "cluster=slurm", "cluster.gpus_per_node=0", f"cluster.{shape}")
     with pytest.raises(UserError, match=r"GB101") as caught:
-        sweep(*words, "batch.num_generations=7")
+        sweep_here(*words, "batch.num_generations=7")
     assert str(caught.value).endswith(offered)
 
 
