@@ -342,13 +342,15 @@ def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Ver
     """
     found = KeyTable()
     for name, changes in history.items():
-        last = None
-        for change in changes:
-            if parse_release(change[0]) <= version:
-                last = change
-        if last is not None and len(last) == 3:
+        last = change_at(changes, version)
+        if len(last) == 3:
             found[name] = KeySpec(last[1], last[2])
     return found
+
+
+def change_at(changes: Sequence[Sequence[Any]], version: Version) -> Sequence[Any]:
+    """Return the newest entry of a history that is not newer than a version; empty before the first one."""
+    return next((change for change in reversed(changes) if parse_release(change[0]) <= version), ())
 
 
 def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:

@@ -25,11 +25,11 @@ from grporecipe.frameworks.base import (
 from grporecipe.frameworks.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
 from grporecipe.frameworks.writing import in_prompts, overlay, render_keys, unwritten
 from grporecipe.recipe import Recipe
-from grporecipe.registries import Lazy
+from grporecipe.registries import NEWEST, Lazy
 from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
-VERSION: Version = (0, 3, 3)
+VERSION: Version = NEWEST["easyr1"]
 ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 EXAMPLE = "examples/config.yaml"  # the base of EasyR1's own scripts
 ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"

@@ -18,13 +18,14 @@ from typing import Any
 from grporecipe.frameworks.base import KeyTable, key_span, load_table, parse_release
 from grporecipe.frameworks.parsing.yaml_text import Value, convert
 from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.registries import NEWEST
 from grporecipe.setting import FrameworkTraits, Version
 
 ENVIRONMENT = "ENV"  # environment variables in a YAML file, no key of the parser
 
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
-VERSION: Version = (4, 6, 0)  # the newest in the table, read from its parser
+VERSION: Version = NEWEST["ms-swift"]
 TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _setup_teacher
 PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this release
 

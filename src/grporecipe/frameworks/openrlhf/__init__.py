@@ -26,11 +26,11 @@ from grporecipe.frameworks.lora import lora_losses, lora_rows, write_lora
 from grporecipe.frameworks.writing import in_prompts, overlay, unwritten
 from grporecipe.planning import total_steps
 from grporecipe.recipe import Recipe
-from grporecipe.registries import Lazy
+from grporecipe.registries import NEWEST, Lazy
 from grporecipe.setting import FrameworkTraits, Setting, Version
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
-VERSION: Version = (0, 11, 0)
+VERSION: Version = NEWEST["openrlhf"]
 DOTTED: Version = (0, 10, 2)  # options have sections since then: --rollout.batch_size instead of --rollout_batch_size
 TABLE = ReleaseTable(__package__, VERSION)
 releases, known, span = TABLE.releases, TABLE.known, TABLE.span

@@ -19,10 +19,11 @@ from grporecipe.frameworks.dotted import NEVER_CLIPPED, clip, estimator_word, fr
 from grporecipe.frameworks.lora import lora_rows, one_name
 from grporecipe.frameworks.parsing.yaml_text import flatten, resolve
 from grporecipe.recipe import KeySpec, Recipe
+from grporecipe.registries import NEWEST
 from grporecipe.setting import FrameworkTraits, Version
 
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
-VERSION: Version = (0, 9, 1)
+VERSION: Version = NEWEST["verl"]
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
 CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"
