@@ -178,6 +178,13 @@ easyr1: $(VENV)/ready .venvs/verl/ready
 
 peers: ms-swift verl easyr1
 
+# A new release of a framework: its keys, what changed, what is left to judge by hand, and the rules against its own code.
+RELEASES := trl-release verl-release ms-swift-release openrlhf-release easyr1-release
+.PHONY: $(RELEASES)
+$(RELEASES): %-release: $(VENV)/ready .venvs/uv/ready
+	@test -n "$(VERSION)" || { echo "VERSION names no release, such as VERSION=1.17.0." >&2; exit 2; }
+	$(BIN)/python benchmarks/tools/release.py $* $(VERSION)
+
 # The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready
 	$(BIN)/python -m grporecipe.linting.rule_docs

@@ -32,7 +32,7 @@ class Package:
             with ZipFile(path) as archive:
                 for name in archive.namelist():
                     if name.endswith((".py", ".yaml", ".json")):  # below: a wheel for one platform
-                        own = re.sub(r"^[\w.]+\.data/purelib/", "", name)
+                        own = re.sub(r"^[\w.-]+\.data/purelib/", "", name)
                         self._texts[own] = archive.read(name).decode(errors="replace")
         else:
             with tarfile.open(path) as archive:
@@ -60,7 +60,7 @@ def fetch(name: str, release: str) -> Package:
     found = _downloaded(stem, release)
     if not found:
         PACKAGES.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
         subprocess.run([*command, "-d", str(PACKAGES), f"{name}=={release}.*"], check=True)
         found = _downloaded(stem, release)
     return Package(found[-1])
@@ -83,8 +83,13 @@ def extend(history: dict[str, History], release: str, now: Mapping[str, list[Any
         if history[name] and len(history[name][-1]) > 1:
             history[name].append([release])
     for name, facts in now.items():
-        if not history.get(name) or repr(history[name][-1][1:]) != repr(facts):  # 0 is not False
+        if not history.get(name) or not is_same(history[name][-1][1:], facts):
             history.setdefault(name, []).append([release, *facts])
+
+
+def is_same(before: list[Any], now: list[Any]) -> bool:
+    """Whether facts are equal; 0 is not False."""
+    return before == now and [type(fact) is bool for fact in before] == [type(fact) is bool for fact in now]
 
 
 def cut(history: dict[str, History], release: str) -> None:

@@ -16,7 +16,7 @@ from tables import FRAMEWORKS, History, Package, Table, cut, extend, fetch, in_o
 if TYPE_CHECKING:
     from release import Release
 
-PACKAGE, NAME = "trl", "trl"
+PACKAGE, NAME = "trl", "TRL"
 TARGET = FRAMEWORKS / "trl" / "keys.json"
 ROOTS = {
     "GRPOConfig": "config",
@@ -55,14 +55,27 @@ CHECKS = re.compile(
     r"trl/(trainer/(grpo_config|grpo_trainer|model_config|async_grpo_\w+)|experimental/async_grpo/async_grpo_\w+"
     r"|scripts/(grpo|utils)|generation/vllm_generation)\.py"
 )
-BY_HAND = (
-    "frameworks/trl/keys.py: RENAMES and DROPPED, for each key that went",
-    "frameworks/trl/recipe_rules.py: what the parser does with an unknown key (PARSER_STOPS and the like), if scripts changed",
-    "rules/: a rule for each new check of a configuration; a bound for each check that went",
-    "rules/topology.py: UNMERGES_EARLY, if generation/vllm_generation.py (_iter_named_params) was corrected",
-    "rules/loss.py: SCALES, LEVELS, AGGREGATIONS, CORRECTIONS, if a choice changed",
-    "constraints.txt and pyproject.toml: the release that this project trains with (then `make slow`)",
+RESTS = (
+    ("trl/generation/vllm_generation.py", "_iter_named_params", "GT107: rules/topology.py UNMERGES_EARLY"),
+    (
+        "trl/trainer/grpo_trainer.py",
+        "_compute_loss",
+        "rules/loss.py: SCALES, LEVELS, CORRECTIONS, UNBIASED, and each loss",
+    ),
+    ("trl/trainer/grpo_trainer.py", "get_train_dataloader", "planning.py: batches and steps"),
+    ("trl/trainer/grpo_trainer.py", "_get_train_sampler", "planning.py: batches and steps"),
+    ("trl/trainer/utils.py", "RepeatSampler", "planning.py: batches and steps"),
+    ("trl/trainer/callbacks.py", "SyncRefModelCallback", "rules/kl.py"),
+    ("trl/scripts/utils.py", "parse_args_and_config", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
+    ("trl/scripts/grpo.py", "make_parser", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
+    ("trl/scripts/grpo.py", "main", "translate.py: rewards known by name"),
+    ("trl/experimental/async_grpo/async_grpo_trainer.py", "compute_loss", "GL212, frameworks/trl/recipes.py"),
 )
+TESTS = (
+    ("{environment}", "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow", "tests/rules/test_rules_against_trl.py",
+     "tests/frameworks/test_against_trl_parser.py", "tests/linting/test_keys_and_versions.py"),
+)  # fmt: skip
+BY_HAND = ("constraints.txt: the release that this project trains with, if `make slow` passes with it",)
 
 
 def classes_of(*packages: Package) -> dict[str, ast.ClassDef]:

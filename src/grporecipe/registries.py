@@ -40,5 +40,5 @@ NEWEST = {
     "ms-swift": (4, 6, 0),
     "easyr1": (0, 3, 3),
     "verl": (0, 9, 1),
-    "openrlhf": (0, 11, 0),
+    "openrlhf": (0, 11, 2),
 }

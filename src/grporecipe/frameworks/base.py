@@ -387,6 +387,11 @@ class ReleaseTable:
             self._known[version] = keys_at_release(self.data["keys"], version)
         return self._known[version]
 
+    def choices(self, version: Version) -> dict[str, tuple[str, ...]]:
+        """Return the words of each key of a release that takes only some."""
+        changes = ((name, change_at(history, version)) for name, history in self.data["choices"].items())
+        return {name: tuple(change[1]) for name, change in changes if len(change) > 1}
+
     def span(self, name: str) -> tuple[Version, Version | None] | None:
         """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
         return key_span(self.data["keys"].get(name))
