@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cached_property
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,27 @@ class Release:
 
     @cached_property
     def environment(self) -> Path:
-        """The interpreter of an environment of its own, with this project in it."""
+        """The interpreter of an environment with this project and the release: this one if it has it, or one of its own."""
+        if installed(self.tool.PACKAGE) == self.version:
+            return Path(sys.executable)
         return build(f"{self.tool.PACKAGE}=={self.version}", sys.executable)
 
     def resolved(self, package: str) -> str:
         """The version of another package in that environment."""
+        if self.environment == Path(sys.executable):
+            return str(installed(package))
         lines = (self.environment.parents[1] / "versions.txt").read_text()
         match = re.search(rf"^{package}==([\d.]+)", lines, re.MULTILINE)
         assert match is not None, f"{package} is not in the environment"
         return match[1]
+
+
+def installed(package: str) -> str | None:
+    """The version of a package in this environment."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def main(framework: str, wanted: str) -> int:
@@ -54,22 +66,43 @@ def main(framework: str, wanted: str) -> int:
     before, known = deepcopy(table), tool.releases(table)
     versions = known if wanted == "all" else [f"{wanted}.0" if wanted.count(".") == 1 else wanted]
     later = [version for version in known if parsed(version) > parsed(versions[-1])]
+    if not later and hasattr(tool, "PINNED"):
+        pin(PROJECT / tool.PINNED, tool.PACKAGE, versions[-1])
     tool.drop(table, versions[0])
     for version in (*versions, *later):
         tool.add(table, Release(tool, version, before))
-    tool.TARGET.write_text(tool.text(table), encoding="utf-8")
+    text = tool.text(table)
+    tool.TARGET.write_text(text, encoding="utf-8")
+    table = json.loads(text)
     print(f"{tool.TARGET.relative_to(PROJECT)}: {len(tool.releases(table))} releases")
     newest = tool.releases(table)[-1]
-    print(*changed_names(tool.histories(before), tool.histories(table)), sep="\n")
+    show(changed_names(tool.histories(before), tool.histories(table)))
     if wanted == "all" or later:
         return 0
     last = next((version for version in reversed(known) if version != newest), newest)
-    old, new = fetch(tool.PACKAGE, last), fetch(tool.PACKAGE, newest)
-    print(*changed_checks(tool, old, new), sep="\n")
-    print(*renumber(framework, tool, known[-1], newest), sep="\n")
-    print(*by_hand(tool, old, new, tool.histories(before), tool.histories(table)), sep="\n")
+    old, new = (
+        tool.package(version) if hasattr(tool, "package") else fetch(tool.PACKAGE, version)
+        for version in (last, newest)
+    )
+    show(changed_checks(tool, old, new))
+    show(renumber(framework, tool, known[-1], newest))
+    show(by_hand(tool, old, new, tool.histories(before), tool.histories(table)))
     release = Release(tool, newest, before)
     return max(compare(release, command) for command in tool.TESTS)
+
+
+def show(lines: Iterator[str]) -> None:
+    """Print lines."""
+    for line in lines:
+        print(line)
+
+
+def pin(file: Path, package: str, version: str) -> None:
+    """Pin a release in a list of requirements, if it pins another one."""
+    text = file.read_text(encoding="utf-8")
+    pinned = re.sub(rf"(?m)^{package}==.*", f"{package}=={version}", text)
+    if pinned != text:
+        file.write_text(pinned, encoding="utf-8")
 
 
 def changed_names(before: dict[str, dict[str, History]], after: dict[str, dict[str, History]]) -> Iterator[str]:
@@ -119,9 +152,19 @@ def by_hand(
 
 
 def code(package: Package, file: str, name: str) -> str:
-    """The code of the functions and classes of a name in a file."""
-    found = (node for node in ast.walk(package.tree(file)) if getattr(node, "name", "") == name)
+    """The code of the functions and classes of a name in a file, of what is assigned to it, or the uses of a ``@decorator``."""
+    if name.startswith("@"):
+        decorated = (node for node in ast.walk(package.tree(file)) for node in getattr(node, "decorator_list", ()))
+        return "\n".join(sorted(text for node in decorated if (text := ast.unparse(node)).startswith(name[1:])))
+    found = (node for node in ast.walk(package.tree(file)) if name in (getattr(node, "name", ""), _target(node)))
     return "\n".join(ast.unparse(node) for node in found)
+
+
+def _target(node: ast.AST) -> str:
+    target = (
+        node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+    )
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def renumber(framework: str, tool: Any, last: str, newest: str) -> Iterator[str]:

@@ -189,7 +189,7 @@ VERDICTS = [json.loads(line) for line in Path(__file__).with_name("openrlhf_verd
 
 
 def test_verdicts_are_those_of_openrlhf_s_own_parser_and_assertions(tmp_path: Path) -> None:
-    """Of several releases; DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
+    """DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
     wrong, path = [], tmp_path / "run.sh"
     for row in VERDICTS:
         script = "python3 -m openrlhf.cli.train_ppo_ray " + " ".join(row["arguments"]) + "\n"
