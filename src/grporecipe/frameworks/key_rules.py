@@ -385,7 +385,7 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
         newest, it = text(releases_of(frameworks.FRAMEWORKS[recipe.framework])[-1]), "it" if len(found) == 1 else "them"
         why = f"no {traits.display_name} up to {newest} takes {it}, but {source.where} states {text(recipe.version)}: not judged"
         yield Violation(_named(keys) if len(found) > 1 else found[0].what, why, f"Look {it} up in that release.", keys,
-                        severity="warning" if any(broken.certain for broken in found) else None)  # fmt: skip
+                        severity="warning" if any(one.certain and not one.may_be_new for one in found) else None)  # fmt: skip
     elif found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
         label = traits.name_of(text(recipe.version))
