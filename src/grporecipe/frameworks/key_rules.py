@@ -370,23 +370,17 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
     version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
-    source, is_newer = recipe.version_source, recipe.version_source.kind == "newer"
-    if source.known and not is_newer:
+    source = recipe.version_source
+    if source.known and source.kind != "newer":
         return
     traits = frameworks.FRAMEWORKS[recipe.framework].traits
-    rules = [rule for rule in choose_for_recipes(traits) if rule.by_release]
+    judged = [broken for rule in choose_for_recipes(traits) if rule.by_release for broken in rule.judge(recipe)]
+    if source.kind == "newer":
+        yield from _left_to_newer([broken for broken in judged if _may_be_new(broken, recipe)], recipe)
+        return
     # What they find if the assumed version is the one that trains.
-    judged = [broken for rule in rules for broken in rule.judge(recipe)]
-    found = [broken for broken in judged if (_may_be_new(broken, recipe) if is_newer else not broken.certain)]
-    if found and is_newer:
-        keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
-        from grporecipe.frameworks.parsing.version_source import releases_of  # it loads the frameworks
-
-        newest, it = text(releases_of(frameworks.FRAMEWORKS[recipe.framework])[-1]), "it" if len(found) == 1 else "them"
-        why = f"no {traits.display_name} up to {newest} takes {it}, but {source.where} states {text(recipe.version)}: not judged"
-        yield Violation(_named(keys) if len(found) > 1 else found[0].what, why, f"Look {it} up in that release.", keys,
-                        severity="warning" if any(one.certain and not one.may_be_new for one in found) else None)  # fmt: skip
-    elif found:
+    found = [broken for broken in judged if not broken.certain]
+    if found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
         label = traits.name_of(text(recipe.version))
         silent = f"{source.where} states no release ({source.text})" if source.where else "nothing states the version"
@@ -399,6 +393,23 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
             why = f"{found[0].why}; {why}"
         severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
         yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
+
+
+def _left_to_newer(found: list[Violation], recipe: Recipe) -> Iterator[Violation]:
+    """Yield one finding for all that a stated release, newer than those known, may take."""
+    from grporecipe.frameworks.parsing.version_source import releases_of  # it loads the frameworks
+
+    if found:
+        framework, keys = (
+            frameworks.FRAMEWORKS[recipe.framework],
+            tuple(key for broken in found for key in broken.fields),
+        )
+        newest, it = text(releases_of(framework)[-1]), "it" if len(found) == 1 else "them"
+        stated = f"{recipe.version_source.where} states {text(recipe.version)}"
+        why = f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not judged"
+        is_typo = any(broken.certain and not broken.may_be_new for broken in found)
+        yield Violation(found[0].what if len(found) == 1 else _named(keys), why, f"Look {it} up in that release.", keys,
+                        severity="warning" if is_typo else None)  # fmt: skip
 
 
 @recipe_rule("GV111", "warning", of=EVERY)
