@@ -140,7 +140,7 @@ def changed_checks(tool: Any, old: Package, new: Package) -> Iterator[str]:
 def by_hand(
     tool: Any, old: Package, new: Package, before: dict[str, dict[str, History]], after: dict[str, dict[str, History]]
 ) -> Iterator[str]:
-    """Yield what a person judges: code that rules rest on and that changed, and what no table holds."""
+    """Yield what is left to judge: code that rules rest on and that changed, and what no table holds."""
     yield "to judge by hand:"
     for file, name, what in tool.RESTS:
         if code(old, file, name) != code(new, file, name):
@@ -168,7 +168,7 @@ def _target(node: ast.AST) -> str:
 
 
 def renumber(framework: str, tool: Any, last: str, newest: str) -> Iterator[str]:
-    """Make a release the newest one wherever the newest one is named; yield the places."""
+    """Make a release the newest one in the registry and on the pages that name it; yield these."""
     number = ", ".join(map(str, parsed(newest)))
     text = REGISTRY.read_text(encoding="utf-8")
     REGISTRY.write_text(re.sub(rf'("{framework}": )\(\d+, \d+, \d+\)', rf"\1({number})", text), encoding="utf-8")

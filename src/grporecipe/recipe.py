@@ -52,8 +52,8 @@ class LaunchedCode:
     builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
     and ``no_rewards`` are the line of the trainer's call if it certainly passes no ``eval_dataset`` or ``reward_funcs``.
     ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line,
-    and ``classes`` those of the library whose fields they take. ``imports`` are the names and modules of TRL that it imports
-    whatever happens, with their lines.
+    and ``classes`` those of the library whose fields they take. ``imports`` are the names and modules of TRL that it always
+    imports, with their lines.
     """
 
     file: str
