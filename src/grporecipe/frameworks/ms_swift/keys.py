@@ -1,7 +1,7 @@
 """The keys of `swift rlhf` by release, and how its parser reads them.
 
-benchmarks/tools/ms_swift_keys.py writes ``keys.json``: the newest release from ms-swift's own parser, and differences of
-others from their source, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
+`make ms-swift-release` (benchmarks/tools/ms_swift_keys.py) writes ``keys.json``: the newest release from ms-swift's own parser,
+and what others had otherwise, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
 cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
 
 The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
