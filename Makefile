@@ -156,27 +156,31 @@ ms-swift-sweep: $(VENV)/ready .venvs/ms-swift/ready
 
 # verl requires GPU packages; its configuration and checks run without. EasyR1 is imported by the same name: a checkout
 # (EASYR1_SRC) comes before the installed one.
-.venvs/verl/ready: benchmarks/frameworks/verl.txt
+.venvs/verl/ready: benchmarks/frameworks/verl.txt benchmarks/frameworks/verl_alone.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/frameworks/verl_alone.txt
 	touch $@
 
 verl: $(VENV)/ready .venvs/verl/ready
 	$(BIN)/python benchmarks/frameworks/in_prompts.py verl
 
-VERLS := 0.1 0.2.0.post2 0.3.0.post1 0.4.0 0.4.1 0.5.0 0.6.0 0.6.1 0.7.0 0.7.1 0.8.0 0.9.0 0.9.1
 # The configuration of every release of verl, composed by Hydra; minutes.
 verl-releases: $(VENV)/ready
-	mkdir -p .venvs/verl-releases
-	for v in $(VERLS); do $(BIN)/python -m pip download --quiet --no-deps -d .venvs/verl-releases verl==$$v; done
-	$(BIN)/python benchmarks/frameworks/verl_overrides.py .venvs/verl-releases
+	$(BIN)/python benchmarks/frameworks/verl_overrides.py
 
 easyr1: $(VENV)/ready .venvs/verl/ready
 	@test -n "$(EASYR1_SRC)" || { echo "EASYR1_SRC names no checkout of EasyR1." >&2; exit 2; }
 	EASYR1_SRC=$(EASYR1_SRC) $(BIN)/python benchmarks/frameworks/in_prompts.py easyr1
 
 peers: ms-swift verl easyr1
+
+# A new release of a framework: its keys, what changed, what is left to judge by hand, and the rules against its own code.
+RELEASES := trl-release verl-release ms-swift-release openrlhf-release easyr1-release
+.PHONY: $(RELEASES)
+$(RELEASES): %-release: $(VENV)/ready .venvs/uv/ready
+	@test -n "$(VERSION)" || { echo "VERSION names no release, such as VERSION=1.17.0." >&2; exit 2; }
+	$(BIN)/python benchmarks/tools/release.py $* $(VERSION)
 
 # The generated pages, then what the others' commands print; minutes.
 docs: $(VENV)/ready

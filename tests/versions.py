@@ -34,9 +34,8 @@ def lower_bounds() -> Iterator[str]:
 def resolve(kind: str, python: str, folder: Path) -> Path:
     """Write the exact versions of an environment into its folder; return the file."""
     found, limits = folder / "versions.txt", folder / "limits.txt"
-    lines = {"locked": (PROJECT / "constraints.txt").read_text().splitlines(), "lowest": [*lower_bounds()]}.get(
-        kind, []
-    )
+    known = {"locked": (PROJECT / "constraints.txt").read_text().splitlines(), "lowest": [*lower_bounds()]}
+    lines = known.get(kind, [kind] if "==" in kind else [])
     if torch := os.environ.get("TORCH"):
         lines = [*(line for line in lines if not line.startswith("torch==")), f"torch=={torch}"]
     limits.write_text("\n".join(lines))
@@ -48,9 +47,12 @@ def resolve(kind: str, python: str, folder: Path) -> Path:
 
 
 def build(kind: str, python: str) -> Path:
-    """Make an environment; return its interpreter. pip installs, because it knows where this machine has a CPU build."""
+    """Make an environment of a kind, or with one release (``trl==1.17.0``) and the newest of all else; return its interpreter.
+
+    pip installs, because it knows where this machine has a CPU build.
+    """
     version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    folder = PROJECT / ".venvs" / f"{kind}-{'.'.join(version.split('.')[:2])}"
+    folder = PROJECT / ".venvs" / f"{kind.replace('==', '-')}-{'.'.join(version.split('.')[:2])}"
     subprocess.run([python, "-m", "venv", folder], check=True)
     own, versions = folder / "bin" / "python", resolve(kind, python, folder)
     install = [own, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]

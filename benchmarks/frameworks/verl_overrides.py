@@ -1,7 +1,6 @@
 """Real Hydra against our table and rules on every release of verl: which overrides its configuration takes.
 
-    for v in 0.1 0.2.0.post2 0.3.0.post1 0.4.0 0.4.1 0.5.0 ... 0.9.1; do pip download --no-deps verl==$v; done
-    python benchmarks/frameworks/verl_overrides.py FOLDER-OF-WHEELS [--each 2000] [--keep FILE]
+    python benchmarks/frameworks/verl_overrides.py [--each 2000] [--keep FILE]
 
 Overrides are drawn from the keys of all releases: as they are, with ``+``, ``++`` or ``~``, below an empty mapping, a null and a
 number, and with mappings as values. ``--keep`` writes them with Hydra's verdicts, for the tests.
@@ -11,6 +10,7 @@ import argparse
 import json
 import logging
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +23,11 @@ from omegaconf.errors import OmegaConfBaseException
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import refusals
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.releases import KeyTable, parse_release
+from grporecipe.model.releases import KeyTable, parse_release, text
 from grporecipe.reading.yaml_text import parse_override
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from tables import fetch  # found through the line above
 
 CONFIG = "verl/trainer/config/"
 
@@ -70,7 +73,6 @@ def asked(folder: Path, engine: str, overrides: list[str]) -> Iterator[tuple[str
 def main() -> None:
     """Print the disagreements; write the verdicts where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheels", type=Path)
     parser.add_argument("--each", type=int, default=200, help="overrides a release and engine")
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
@@ -78,10 +80,8 @@ def main() -> None:
     engines = verl.spans()
     every = sorted({key for release in verl.releases() for engine in engines for key in verl.known(release, engine)})
     rows, wrong, rng = [], 0, random.Random(0)
-    for wheel in sorted(arguments.wheels.glob("verl-*.whl")):
-        numbers = [part for part in wheel.name.split("-")[1].split(".") if part.isdigit()]
-        release = ".".join((*numbers, "0", "0")[:3])
-        with TemporaryDirectory() as scratch, ZipFile(wheel) as archive:
+    for release in map(text, verl.releases()):
+        with TemporaryDirectory() as scratch, ZipFile(fetch("verl", release).path) as archive:
             archive.extractall(scratch, [name for name in archive.namelist() if name.startswith(CONFIG)])
             for engine in (name for name, having in engines.items() if release in having):
                 known = verl.known(parse_release(release), engine)
@@ -89,7 +89,9 @@ def main() -> None:
                 verdicts = dict(asked(Path(scratch) / CONFIG, engine, drawn))
                 for override in (it for it, taken in verdicts.items() if taken != is_taken(release, engine, it)):
                     wrong += 1
-                    print(f"{wheel.name} {engine} {override}: Hydra {'takes' if verdicts[override] else 'refuses'} it")
+                    print(
+                        f"verl {release} {engine} {override}: Hydra {'takes' if verdicts[override] else 'refuses'} it"
+                    )
                 taken, refused = ([it for it, verdict in verdicts.items() if verdict is want] for want in (True, False))
                 rows.append({"release": release, "engine": engine, "taken": taken, "refused": refused})
     print(f"{sum(len(row['taken']) + len(row['refused']) for row in rows)} overrides, {wrong} disagreements")

@@ -1,27 +1,40 @@
-"""Writes src/grporecipe/frameworks/easyr1/keys.json from EasyR1's git history: ``EASYR1_SRC=<checkout> python easyr1_keys.py``.
+"""Read an EasyR1 release into frameworks/easyr1/keys.json, from its git history: EASYR1_SRC names a checkout.
 
-The configuration classes of each release are imported from a folder that holds nothing else, so that neither torch nor ray
-is needed.
+The configuration classes of a release are imported from a folder that holds nothing else, so that neither torch nor ray is
+needed. A release is the tag ``v<version>``, or EASYR1_COMMIT.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from tables import FRAMEWORKS, History, Package, Table, cut, extend
 
-TARGET = Path(__file__).parents[2] / "src" / "grporecipe" / "frameworks" / "easyr1" / "keys.json"
-RELEASES = {  # version: commit, and the example that its scripts build on
-    "0.2.0": ("93abce2^", "examples/config.yaml"),  # the last with worker.actor.kl_loss_coef, 24 March 2025
-    "0.3.0": ("v0.3.0", "examples/config.yaml"),
-    "0.3.1": ("v0.3.1", "examples/config.yaml"),
-    "0.3.2": ("v0.3.2", "examples/config.yaml"),
-    "0.3.3": ("b44b311", "examples/config.yaml"),  # 0.3.3.dev0, 30 July 2026
-}
+from grporecipe.model.values import flatten
+
+if TYPE_CHECKING:
+    from release import Release
+
+PACKAGE, NAME = "easyr1", "EasyR1"
+TARGET = FRAMEWORKS / "easyr1" / "keys.json"
+EXAMPLE = "examples/config.yaml"  # that its scripts build on
+CHECKS = re.compile(
+    r"verl/(trainer/(config|main|core_algos|ray_trainer)|workers/(\w+/)?(config|fsdp_workers|dp_actor))\.py"
+)
+RESTS = (
+    ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1: CHOICES"),
+    ("verl/trainer/core_algos.py", "compute_policy_loss", "frameworks/easyr1: CHOICES, LOSSES"),
+    ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1: KNOWN_ESTIMATORS"),
+    ("verl/workers/fsdp_workers.py", "FSDPWorker", "frameworks/easyr1/rules.py: sizes"),
+)
+TESTS = (("make", "easyr1"),)
+BY_HAND = ("frameworks/easyr1/rules.py: SUCCESSORS, for keys that went",)
 MODULES = ("trainer", "workers", "workers/actor", "workers/critic", "workers/reward", "workers/rollout")
 STUBS = {
     "utils/__init__.py": "",
@@ -47,14 +60,38 @@ KINDS = {"<class 'int'>": "int", "<class 'float'>": "float", "<class 'bool'>": "
          "typing.Optional[int]": "int?", "typing.Optional[float]": "float?", "typing.Optional[str]": "str?"}  # fmt: skip
 
 
-def git(source: str, *arguments: str) -> str:
-    """One git command's output."""
-    return subprocess.run(["git", "-C", source, *arguments], check=True, capture_output=True, text=True).stdout
+def git(*arguments: str) -> str:
+    """One git command's output in the checkout."""
+    command = ["git", "-C", os.environ["EASYR1_SRC"], *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def read_keys(source: str, commit: str) -> dict[str, list[Any]]:
+class Checkout(Package):
+    """The files of a commit."""
+
+    def __init__(self, commit: str):
+        self.path, self.commit = Path(commit), commit
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of its files."""
+        return git("ls-tree", "-r", "--name-only", self.commit).splitlines()
+
+    def text(self, name: str) -> str:
+        """A file; empty if there is none."""
+        return git("show", f"{self.commit}:{name}") if name in self.names else ""
+
+
+def package(version: str) -> Checkout:
+    """A release's files: of the commit in the table, of EASYR1_COMMIT, or of its tag."""
+    known = json.loads(TARGET.read_text(encoding="utf-8"))["releases"]
+    new = os.environ.get("EASYR1_COMMIT", f"v{version}")
+    return Checkout(known[version].partition(" ")[0] if version in known else new)
+
+
+def read_keys(release: Checkout) -> dict[str, list[Any]]:
     """Every key of a commit: its type (``auto`` before it where the class overwrites it) and its default."""
-    listed = set(git(source, "ls-tree", "-r", "--name-only", commit).splitlines())
+    listed = set(release.names)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "verl"
         for module in MODULES:
@@ -62,7 +99,7 @@ def read_keys(source: str, commit: str) -> dict[str, list[Any]]:
             target = root / module / "config.py"
             target.parent.mkdir(parents=True, exist_ok=True)
             if name in listed:
-                target.write_text(git(source, "show", f"{commit}:{name}"))
+                target.write_text(release.text(name))
                 (target.parent / "__init__.py").write_text("from .config import *\n")
         for name, text in STUBS.items():
             (root / name).parent.mkdir(exist_ok=True)
@@ -75,32 +112,32 @@ def read_keys(source: str, commit: str) -> dict[str, list[Any]]:
     }
 
 
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of a nested mapping."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        inner = value if isinstance(value, dict) and value else None
-        found |= flatten(inner, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-    return found
+def histories(table: Table) -> dict[str, dict[str, History]]:
+    """The parts of the table that grow."""
+    return {"keys": table["keys"]}
 
 
-def main() -> None:
-    """Write the table."""
-    source = os.environ["EASYR1_SRC"]
-    table: dict[str, Any] = {"releases": {}, "keys": {}, "examples": {}}
-    before: dict[str, list[Any]] = {}
-    for version, (commit, example) in RELEASES.items():
-        table["releases"][version] = git(source, "log", "-1", "--format=%h %cs", commit).strip()
-        now = read_keys(source, commit)
-        for name in sorted(now.keys() | before.keys()):
-            if now.get(name) != before.get(name):
-                table["keys"].setdefault(name, []).append([version, *now.get(name, [])])
-        table["examples"][version] = flatten(yaml.safe_load(git(source, "show", f"{commit}:{example}")))
-        before = now
-    lines = json.dumps(table, indent=1, sort_keys=True)
-    TARGET.write_text(lines + "\n")
-    print(f"{len(table['keys'])} keys of {len(RELEASES)} releases in {TARGET}")
+def releases(table: Table) -> list[str]:
+    """The releases that the table knows, ascending."""
+    return list(table["releases"])
 
 
-if __name__ == "__main__":
-    main()
+def drop(table: Table, release: str) -> None:
+    """Take a release and all later ones out of the table."""
+    cut(table["keys"], release)
+    known = releases(table)
+    for name in known[known.index(release) :] if release in known else ():
+        del table["releases"][name], table["examples"][name]
+
+
+def add(table: Table, release: "Release") -> None:
+    """Add a release to the table."""
+    found = package(release.version)
+    table["releases"][release.version] = git("log", "-1", "--format=%h %cs", found.commit).strip()
+    extend(table["keys"], release.version, read_keys(found))
+    table["examples"][release.version] = flatten(yaml.safe_load(found.text(EXAMPLE)))
+
+
+def text(table: Table) -> str:
+    """The file."""
+    return json.dumps(table, indent=1, sort_keys=True) + "\n"

@@ -1,57 +1,50 @@
-"""Make frameworks/openrlhf/keys.json: which options each OpenRLHF release takes, their types and defaults.
+"""Read an OpenRLHF release into frameworks/openrlhf/keys.json: its options, their types, defaults and choices.
 
-    git clone --bare https://github.com/OpenRLHF/OpenRLHF openrlhf.git
-    python benchmarks/tools/openrlhf_keys.py openrlhf.git      # writes the table; the same tags give the same bytes
-
-The options are those of openrlhf/cli/train_ppo_ray.py at each tag, read from its syntax tree: ``add_argument`` calls, also in
-a loop over names. Nothing of OpenRLHF is imported. A tag such as v0.9.1.post1 counts as its release, and wins over it.
+The options are those of openrlhf/cli/train_ppo_ray.py, read from its syntax tree: ``add_argument`` calls, also in a loop over
+names. Nothing of OpenRLHF is imported. "renamed" has the flat names before 0.10.2, which named the options by sections; it
+stays as it is.
 """
 
 import ast
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from difflib import SequenceMatcher
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "openrlhf" / "keys.json"
+from tables import FRAMEWORKS, History, Table, cut, extend, fetch, in_order, rows
+
+if TYPE_CHECKING:
+    from release import Release
+
+PACKAGE, NAME = "openrlhf", "OpenRLHF"
+TARGET = FRAMEWORKS / "openrlhf" / "keys.json"
 SOURCE = "openrlhf/cli/train_ppo_ray.py"
-Version = tuple[int, ...]
-DOTTED: Version = (0, 10, 2)  # it named the options by sections: --rollout.batch_size
-SPLIT = {  # one option until then, and one each of actor and critic since
-    "max_norm": "actor.max_norm", "l2": "actor.adam.weight_decay", "actor_learning_rate": "actor.adam.lr",
-    "critic_learning_rate": "critic.adam.lr", "lr_warmup_ratio": "actor.lr_warmup_ratio",
-    "lr_scheduler": "actor.lr_scheduler", "reward_clip_range": "reward.clip_range",
-}  # fmt: skip
+CHECKS = re.compile(
+    r"openrlhf/(cli/train_ppo_ray|models/(loss|utils)|utils/deepspeed/deepspeed|trainer/ray/launcher)\.py"
+)
+RESTS = (
+    (
+        "openrlhf/trainer/ppo_utils/experience_maker.py",
+        "compute_advantages_and_returns",
+        "frameworks/openrlhf: ESTIMATORS",
+    ),
+    ("openrlhf/models/loss.py", "PolicyLoss", "frameworks/openrlhf: derive_loss"),
+    ("openrlhf/models/utils.py", "compute_approx_kl", "frameworks/openrlhf: derive_kl, and GK601"),
+    ("openrlhf/utils/deepspeed/deepspeed.py", "get_ds_train_config", "GB601"),
+)
+TESTS = (
+    ("{python}", "benchmarks/tools/openrlhf_verdicts.py"),
+    ("{python}", "-m", "pytest", "-q", "-p", "no:xdist", "tests/frameworks/test_openrlhf.py"),
+)
+BY_HAND = ("tools/openrlhf_verdicts.py: CHANGES, a command line for each new option that is judged",)
 
 
-def show(repository: Path, tag: str) -> str:
-    """The source at a tag; empty where the tag has none."""
-    command = ["git", "--git-dir", str(repository), "show", f"{tag}:{SOURCE}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def tags(repository: Path) -> list[tuple[Version, str]]:
-    """Every release and its last tag, ascending."""
-    listed = subprocess.run(["git", "--git-dir", str(repository), "tag"], capture_output=True, text=True, check=True)
-    found: dict[Version, tuple[int, str]] = {}
-    for tag in listed.stdout.split():
-        match = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", tag)
-        if match:
-            version, post = tuple(map(int, match.groups()[:3])), int(match[4] or 0)
-            found[version] = max(found.get(version, (-1, "")), (post, tag))
-    return sorted((version, tag) for version, (_, tag) in found.items())
-
-
-def options(source: str) -> dict[str, tuple[str, Any]]:
-    """Every option with a simple type and its default."""
+def options(source: str) -> dict[str, tuple[str, Any, list[str]]]:
+    """Every option with a simple type, its default and its choices."""
     return dict(_walk(ast.parse(source).body, {}))
 
 
-def _walk(body: list[ast.stmt], names: dict[str, str]) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _walk(body: list[ast.stmt], names: dict[str, str]) -> Iterator[tuple[str, tuple[str, Any, list[str]]]]:
     for statement in body:
         if isinstance(statement, ast.For) and isinstance(statement.target, ast.Name):
             for value in ast.literal_eval(statement.iter):
@@ -64,7 +57,7 @@ def _walk(body: list[ast.stmt], names: dict[str, str]) -> Iterator[tuple[str, tu
                 yield from _option(call, names)
 
 
-def _option(call: ast.Call, names: dict[str, str]) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _option(call: ast.Call, names: dict[str, str]) -> Iterator[tuple[str, tuple[str, Any, list[str]]]]:
     told = {word.arg: word.value for word in call.keywords}
     action = _value(told.get("action"), names)
     default = _value(told.get("default"), names)
@@ -78,7 +71,11 @@ def _option(call: ast.Call, names: dict[str, str]) -> Iterator[tuple[str, tuple[
         kind += "?" if default is None else ""
     for flag in call.args:
         name = str(_value(flag, names)).removeprefix("--").replace("-", "_")
-        yield name, (kind, list(default) if isinstance(default, tuple) else default)
+        choices = _value(told.get("choices"), names) or ()
+        yield (
+            name,
+            (kind, list(default) if isinstance(default, tuple) else default, [str(choice) for choice in choices]),
+        )
 
 
 def _value(node: ast.expr | None, names: dict[str, str]) -> Any:
@@ -99,52 +96,41 @@ def _value(node: ast.expr | None, names: dict[str, str]) -> Any:
     return found if found is None or isinstance(found, (bool, int, float, str, list, tuple)) else None
 
 
-def renames(before: str, after: str) -> dict[str, str]:
-    """The options of one source under their names in the next, which names nearly all otherwise, in the same order."""
-    old, new = options(before), options(after)
-    gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
-    matcher = SequenceMatcher(
-        None, [str(old[name]) for name in gone], [str(new[name]) for name in come], autojunk=False
-    )
-    pairs = [
-        (gone[start + n], come[other + n]) for start, other, size in matcher.get_matching_blocks() for n in range(size)
+def histories(table: Table) -> dict[str, dict[str, History]]:
+    """The parts of the table that grow."""
+    return {part: table.setdefault(part, {}) for part in ("keys", "choices")}
+
+
+def releases(table: Table) -> list[str]:
+    """The releases that the table knows, ascending."""
+    return list(table["releases"])
+
+
+def drop(table: Table, release: str) -> None:
+    """Take a release and all later ones out of the table."""
+    for history in histories(table).values():
+        cut(history, release)
+    known = releases(table)
+    table["releases"] = known[: known.index(release)] if release in known else known
+
+
+def add(table: Table, release: "Release") -> None:
+    """Add a release to the table."""
+    found, now = histories(table), options(fetch(PACKAGE, release.version).text(SOURCE))
+    table["releases"].append(release.version)
+    extend(found["keys"], release.version, {name: [kind, default] for name, (kind, default, _) in now.items()})
+    words = {name: choices for name, (_, _, choices) in now.items() if choices}
+    extend(found["choices"], release.version, in_order(words, found["choices"]))
+
+
+def text(table: Table) -> str:
+    """The file."""
+    parts = {
+        "renamed": table["renamed"],
+        **{part: dict(sorted(found.items())) for part, found in histories(table).items()},
+    }
+    lines = [
+        f' "releases": {json.dumps(table["releases"])}',
+        *(f' "{part}": {rows(found)}' for part, found in parts.items()),
     ]
-    return {**dict(pairs), **SPLIT}
-
-
-def table(repository: Path) -> dict[str, Any]:
-    """Each option's history: [release, type, default] where it appears or either changes, [release] where it goes."""
-    releases, history, last, renamed = [], {}, {}, {}  # type: ignore[var-annotated]  # filled below
-    source = ""
-    for version, tag in tags(repository):
-        source, before = show(repository, tag), source
-        if not source:
-            continue
-        if version == DOTTED:
-            renamed = renames(before, source)
-        release, now = ".".join(map(str, version)), options(source)
-        releases.append(release)
-        for name in sorted(last.keys() - now.keys()):
-            history[name].append([release])
-        for name, (kind, value) in now.items():
-            if last.get(name) != (kind, value):
-                history.setdefault(name, []).append([release, kind, value])
-        last = now
-    return {"releases": releases, "renamed": renamed, "keys": dict(sorted(history.items()))}
-
-
-def main() -> None:
-    """Write the table, one key a line."""
-    made = table(Path(sys.argv[1]))
-    renamed, keys = (
-        ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made[part].items())
-        for part in ("renamed", "keys")
-    )
-    TABLE.parent.mkdir(exist_ok=True)
-    text = f'{{\n "releases": {json.dumps(made["releases"])},\n "renamed": {{\n{renamed}\n }},\n "keys": {{\n{keys}\n }}\n}}\n'
-    TABLE.write_text(text, encoding="utf-8")
-    print(f"{len(made['keys'])} keys over {len(made['releases'])} releases: {TABLE}")
-
-
-if __name__ == "__main__":
-    main()
+    return "{\n" + ",\n".join(lines) + "\n}\n"

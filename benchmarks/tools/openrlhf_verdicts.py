@@ -1,10 +1,9 @@
 """Make tests/frameworks/openrlhf_verdicts.jsonl: command lines, and what OpenRLHF's own parser and assertions say to each.
 
-    git clone --bare https://github.com/OpenRLHF/OpenRLHF openrlhf.git
-    python benchmarks/tools/openrlhf_verdicts.py openrlhf.git
+    python benchmarks/tools/openrlhf_verdicts.py
 
-Of openrlhf/cli/train_ppo_ray.py at a tag only this is run: the parser, what follows it up to the training, and the assertions
-of the training. Ray, vLLM and torch are not needed.
+Of each release in RELEASES and the newest one, only this is run: the parser of openrlhf/cli/train_ppo_ray.py, what follows it
+up to the training, the assertions of the training, and the checks of the loss. Ray, vLLM and torch are not needed.
 """
 
 import argparse
@@ -13,17 +12,21 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grporecipe.frameworks.openrlhf import RENAMED
+from tables import Package, fetch
+
+from grporecipe.frameworks.openrlhf import DOTTED, RENAMED, releases
+from grporecipe.model.releases import parse_release
 
 VERDICTS = Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "openrlhf_verdicts.jsonl"
-TAGS = ("v0.6.4", "v0.7.5", "v0.8.5", "v0.9.3", "v0.10.1.post2", "v0.11.0")
+RELEASES = ("0.6.4", "0.7.5", "0.8.5", "0.9.3", "0.10.1", "0.11.0")
+SOURCE = "openrlhf/cli/train_ppo_ray.py"
+CORRECTION = "algo.advantage.is_correction"
 BASE = {
     "actor_num_nodes": "1", "actor_num_gpus_per_node": "8", "ref_num_nodes": "1", "ref_num_gpus_per_node": "8",
     "vllm_num_engines": "4", "vllm_tensor_parallel_size": "2", "colocate_all_models": "", "packing_samples": "",
@@ -46,12 +49,18 @@ CHANGES: tuple[dict[str, str | None], ...] = (
     {"num_episodes": "2", "max_epochs": "1", "save_steps": "5"}, {"actor_num_nodes": "2"},
     {"actor_num_nodes": "2", "ref_num_nodes": "2", "vllm_num_engines": "8"}, {"gamma": "1.0", "seed": "7"},
 )  # fmt: skip
-
-
-def show(repository: Path, tag: str, path: str) -> ast.Module:
-    """The syntax tree of a file at a tag."""
-    command = ["git", "--git-dir", str(repository), "show", f"{tag}:{path}"]
-    return ast.parse(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+# Of the releases with sections, whose options the older ones do not have.
+NEWER: tuple[dict[str, str | None], ...] = (
+    {"algo.kl.unbiased_gradient": "", "kl_estimator": "k1"}, {"advantage_estimator": "flash_reinforce"},
+    {f"{CORRECTION}_enable": ""}, {f"{CORRECTION}_enable": "", f"{CORRECTION}_type": "icepop"}, {f"{CORRECTION}_level": "seq"},
+    {f"{CORRECTION}_level": "token", f"{CORRECTION}_mode": "clip"}, {f"{CORRECTION}_level": "seq", f"{CORRECTION}_mode": "clip"},
+    {f"{CORRECTION}_level": "token", f"{CORRECTION}_gating": "binary_kl"}, {f"{CORRECTION}_gating": "tv"},
+    {f"{CORRECTION}_level": "seq", f"{CORRECTION}_gating": "binary_kl", f"{CORRECTION}_threshold": "0.05"},
+    {f"{CORRECTION}_level": "seq", f"{CORRECTION}_gating": "tv", f"{CORRECTION}_threshold": "0 0.1"},
+    {f"{CORRECTION}_mode": "clip", f"{CORRECTION}_gating": "tv"}, {f"{CORRECTION}_threshold": "0.1 0.2 0.3"},
+    {f"{CORRECTION}_threshold": "2"}, {f"{CORRECTION}_level": "sentence"}, {"actor.loss_agg_mode": "seq-mean-token-mean"},
+    {"actor.loss_agg_mode": "seq-mean"}, {f"{CORRECTION}_type": "none"},
+)  # fmt: skip
 
 
 def only_assertions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -70,21 +79,38 @@ def names_in(node: ast.AST) -> set[str]:
     return {found.id for found in ast.walk(node) if isinstance(found, ast.Name)}
 
 
-def program(repository: Path, tag: str) -> Any:
+def program(release: Package) -> Any:
     """What a release does with a command line before it trains, as code."""
-    source = show(repository, tag, "openrlhf/cli/train_ppo_ray.py")
+    source = release.tree(SOURCE)
     functions = {node.name: node for node in source.body if isinstance(node, ast.FunctionDef)}
     main = next(node for node in source.body if isinstance(node, ast.If))
     body = [node for node in main.body if not isinstance(node, ast.ImportFrom)]
     body = [node for node in body if "modelscope" not in ast.unparse(node) and ast.unparse(node) != "train(args)"]
     checks = functions["_validate_args"].body if "_validate_args" in functions else []
-    whole = [*body, *checks, *only_assertions(functions["train"].body)]
+    whole = [*body, *checks, *only_assertions(functions["train"].body), *checks_of_the_loss(release)]
     if "hierarchize" in ast.unparse(main):
-        whole = [*show(repository, tag, "openrlhf/utils/config.py").body, *whole]
+        whole = [*release.tree("openrlhf/utils/config.py").body, *whole]
     module = ast.Module(
         [node for node in whole if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call)], []
     )
-    return compile(ast.fix_missing_locations(module), tag, "exec")
+    return compile(ast.fix_missing_locations(module), release.path.name, "exec")
+
+
+def checks_of_the_loss(release: Package) -> Iterator[ast.stmt]:
+    """The refusals of PolicyLoss that depend on its arguments for the correction, since 0.11.2."""
+    loss = next(
+        node for node in release.tree("openrlhf/models/loss.py").body if getattr(node, "name", "") == "PolicyLoss"
+    )
+    function = next(node for node in ast.walk(loss) if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    for statement in function.body:
+        names = names_in(statement.test) if isinstance(statement, ast.If) else set()
+        if (
+            names
+            and all(name.startswith("is_correction_") for name in names)
+            and isinstance(statement.body[0], ast.Raise)
+        ):
+            yield from ast.parse("\n".join(f"{name} = args.algo.advantage.{name}" for name in sorted(names))).body
+            yield statement
 
 
 def verdict(code: Any, arguments: list[str]) -> str:
@@ -96,22 +122,20 @@ def verdict(code: Any, arguments: list[str]) -> str:
             exec(code, names)
     except SystemExit:
         return said.getvalue().strip().splitlines()[-1]
-    except (AssertionError, TypeError) as error:
+    except (AssertionError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def main() -> None:
     """Write a line a command."""
-    repository, lines = Path(sys.argv[1]), []
-    for tag in TAGS:
-        code = program(repository, tag)
-        for change in CHANGES:
+    lines = []
+    for release in (*RELEASES, ".".join(map(str, releases()[-1]))):
+        code, is_dotted = program(fetch("openrlhf", release)), parse_release(release) >= DOTTED
+        for change in (*CHANGES, *(NEWER if is_dotted else ())):
             given = {name: value for name, value in {**BASE, **change}.items() if value is not None}
-            is_dotted = tag == "v0.11.0"
             names = {name: RENAMED.get(name, name) if is_dotted else name for name in given}
-            words = [word for name, value in given.items() for word in (f"--{names[name]}", value) if word]
-            release = ".".join(tag.removeprefix("v").split(".")[:3])
+            words = [word for name, value in given.items() for word in (f"--{names[name]}", *value.split(" ")) if word]
             lines.append(json.dumps({"release": release, "arguments": words, "refused": verdict(code, words)}))
     VERDICTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
     refused = sum(not line.endswith('"refused": ""}') for line in lines)

@@ -1,23 +1,23 @@
-"""Make frameworks/trl/keys.json: which keys each TRL release takes, and their defaults, read from the wheels themselves.
-
-    pip download --no-deps -d wheels trl==1.16.0        # and every other release, and some of transformers
-    python benchmarks/tools/trl_keys.py wheels          # writes the table; the same wheels give the same bytes
+"""Read a TRL release into frameworks/trl/keys.json: keys, defaults, choices, and what can be imported from it.
 
 A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with transformers'
 TrainingArguments under it), ModelConfig and DatasetMixtureConfig. "async" has what AsyncGRPOConfig declares itself, and the
-keys of GRPOConfig that it does not take. A wheel is parsed, never imported. Each TRL release is
-paired with the newest transformers wheel that was built no later than it, and the newest release with the newest.
+keys of GRPOConfig that it does not take. Each release is read with the transformers that its environment resolved to,
+which the table keeps. Packages are parsed, never imported.
 """
 
 import ast
-import json
-import sys
+import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-from zipfile import ZipFile
+from typing import TYPE_CHECKING, Any
 
-TABLE = Path(__file__).resolve().parents[2] / "src" / "grporecipe" / "frameworks" / "trl" / "keys.json"
+from tables import FRAMEWORKS, History, Package, Table, cut, extend, fetch, in_order, rows
+
+if TYPE_CHECKING:
+    from release import Release
+
+PACKAGE, NAME = "trl", "TRL"
+TARGET = FRAMEWORKS / "trl" / "keys.json"
 ROOTS = {
     "GRPOConfig": "config",
     "GRPOScriptArguments": "script",
@@ -34,25 +34,54 @@ SOURCES = (
     "trl/scripts/grpo.py",
     "trl/scripts/utils.py",
     "trl/utils.py",
-    "transformers/training_args.py",
 )
-Version = tuple[int, ...]
-KeySpec = tuple[str, str, Any]  # group, type, default
+UNDER = (
+    "transformers/training_args.py",
+    "transformers/trainer_utils.py",
+    "transformers/trainer_pt_utils.py",
+    "transformers/integrations/integration_utils.py",
+)
+ENUMS = {
+    "eval_strategy": "IntervalStrategy", "logging_strategy": "IntervalStrategy", "save_strategy": "SaveStrategy",
+    "hub_strategy": "HubStrategy", "lr_scheduler_type": "SchedulerType", "optim": "OptimizerNames", "fsdp": "FSDPOption",
+}  # fmt: skip
+KEYS = ("loss_type", "scale_rewards", "importance_sampling_level", "multi_objective_aggregation", "vllm_mode",
+        "vllm_importance_sampling_mode")  # fmt: skip
+COMPARED = {  # attributes that code compares with words, and their keys
+    "trl/trainer/grpo_trainer.py": {key: key for key in KEYS},
+    "trl/generation/vllm_generation.py": {"mode": "vllm_mode"},
+}
+CHECKS = re.compile(
+    r"trl/(trainer/(grpo_config|grpo_trainer|model_config|async_grpo_\w+)|experimental/async_grpo/async_grpo_\w+"
+    r"|scripts/(grpo|utils)|generation/vllm_generation)\.py"
+)
+RESTS = (
+    ("trl/generation/vllm_generation.py", "_iter_named_params", "GT107: rules/topology.py UNMERGES_EARLY"),
+    (
+        "trl/trainer/grpo_trainer.py",
+        "_compute_loss",
+        "rules/loss.py: SCALES, LEVELS, CORRECTIONS, UNBIASED, and each loss",
+    ),
+    ("trl/trainer/grpo_trainer.py", "get_train_dataloader", "planning.py: batches and steps"),
+    ("trl/trainer/grpo_trainer.py", "_get_train_sampler", "planning.py: batches and steps"),
+    ("trl/trainer/utils.py", "RepeatSampler", "planning.py: batches and steps"),
+    ("trl/trainer/callbacks.py", "SyncRefModelCallback", "rules/kl.py"),
+    ("trl/scripts/utils.py", "parse_args_and_config", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
+    ("trl/scripts/grpo.py", "make_parser", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
+    ("trl/scripts/grpo.py", "main", "translate.py: rewards known by name"),
+    ("trl/experimental/async_grpo/async_grpo_trainer.py", "compute_loss", "GL212, frameworks/trl/recipes.py"),
+)
+TESTS = (
+    ("{environment}", "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow", "tests/rules/test_rules_against_trl.py",
+     "tests/frameworks/test_against_trl_parser.py", "tests/linting/test_keys_and_versions.py"),
+)  # fmt: skip
+BY_HAND = ("constraints.txt: the release that this project trains with, if `make slow` passes with it",)
 
 
-class Wheel:
-    """One wheel: its version, its day, and the dataclasses in the files that matter."""
-
-    def __init__(self, path: Path):
-        self.version: Version = tuple(int(part) for part in path.name.split("-")[1].split("."))
-        self.classes: dict[str, ast.ClassDef] = {}
-        with ZipFile(path) as archive:
-            entries = {entry.filename: entry for entry in archive.infolist()}
-            self.day = max(entry.date_time for entry in entries.values())
-            for name in SOURCES:
-                if name in entries:
-                    tree = ast.parse(archive.read(name))
-                    self.classes |= {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+def classes_of(*packages: Package) -> dict[str, ast.ClassDef]:
+    """The classes in the files that matter; those of later packages replace those of earlier ones."""
+    trees = [package.tree(name) for package in packages for name in (*UNDER, *SOURCES)]
+    return {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def fields(classes: dict[str, ast.ClassDef], name: str) -> Iterator[tuple[str, str, Any]]:
@@ -62,14 +91,14 @@ def fields(classes: dict[str, ast.ClassDef], name: str) -> Iterator[tuple[str, s
         return
     for base in node.bases:
         yield from fields(classes, ast.unparse(base).rsplit(".", 1)[-1])
-    for item in node.body:
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and is_init(item.value):
-            yield item.target.id, simple_type(item.annotation), default(item.value)
+    for item in declared(node):
+        if "init=False" not in (ast.unparse(item.value) if item.value else ""):
+            yield ast.unparse(item.target), simple_type(item.annotation), default(item.value)
 
 
-def is_init(value: ast.expr | None) -> bool:
-    """A field that the constructor takes."""
-    return "init=False" not in (ast.unparse(value) if value else "")
+def declared(node: ast.ClassDef) -> Iterator[ast.AnnAssign]:
+    """The fields that a class declares itself."""
+    return (item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name))
 
 
 def simple_type(annotation: ast.expr) -> str:
@@ -95,71 +124,95 @@ def default(value: ast.expr | None) -> Any:
     return found if isinstance(found, (int, float, str)) else None
 
 
-def keys(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec]:
-    """Every key that a recipe for this pair may set."""
-    classes = transformers.classes | trl.classes
-    roots = dict(ROOTS)
-    if "GRPOScriptArguments" not in classes:
-        roots["ScriptArguments"] = "script"
-    return {name: (group, kind, value) for root, group in roots.items() for name, kind, value in fields(classes, root)}
-
-
-def asynchronous(trl: Wheel, transformers: Wheel) -> dict[str, KeySpec | None]:
-    """The keys that AsyncGRPOConfig declares itself, and None for those of GRPOConfig that it does not take."""
-    classes = transformers.classes | trl.classes
+def asynchronous(classes: dict[str, ast.ClassDef]) -> dict[str, list[Any]]:
+    """The keys that AsyncGRPOConfig declares itself; without facts those of GRPOConfig that it does not take."""
     if ASYNC not in classes:
         return {}
-    every = {name: ("", kind, value) for name, kind, value in fields(classes, ASYNC)}
-    own = {item.target.id for item in classes[ASYNC].body
-           if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}  # fmt: skip
-    absent = dict.fromkeys(name for name, _, _ in fields(classes, "GRPOConfig") if name not in every)
-    return {**{name: every[name] for name in own & every.keys()}, **absent}
+    every = {name: [kind, value] for name, kind, value in fields(classes, ASYNC)}
+    own = {ast.unparse(item.target) for item in declared(classes[ASYNC])}
+    absent: dict[str, list[Any]] = {name: [] for name, _, _ in fields(classes, "GRPOConfig") if name not in every}
+    return {**{name: every[name] for name in every if name in own}, **absent}
 
 
-def pair(trl: Wheel, transformers: list[Wheel], newest: bool) -> Wheel:
-    """The transformers of the time."""
-    return transformers[-1] if newest else [wheel for wheel in transformers if wheel.day <= trl.day][-1]
+def choices(classes: dict[str, ast.ClassDef], trl: Package, under: Package) -> dict[str, list[str]]:
+    """The words that a key takes: of enumerations, of declared choices, and those that the trainer compares it with."""
+    found = {key: list(_constants(*classes[name].body)) for key, name in ENUMS.items() if name in classes}
+    for item in declared(classes["ModelConfig"]) if "ModelConfig" in classes else ():
+        given = {word.value: value for node in ast.walk(item) if isinstance(node, ast.Dict)
+                 for word, value in zip(node.keys, node.values, strict=True) if isinstance(word, ast.Constant)}  # fmt: skip
+        if "choices" in given and ast.unparse(item.target) in ("dtype", "torch_dtype"):
+            found[ast.unparse(item.target)] = ast.literal_eval(given["choices"])
+    trackers = (node.value for node in ast.walk(under.tree(UNDER[3])) if isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "INTEGRATION_TO_CALLBACK")  # fmt: skip
+    found["report_to"] = ["none", "all", *(key.value for node in trackers for key in node.keys)]  # type: ignore[attr-defined]
+    found["accelerator_config"] = [name for name, _, _ in fields(classes, "AcceleratorConfig")]
+    for file, names in COMPARED.items():
+        for node in ast.walk(trl.tree(file)):
+            if isinstance(node, ast.Compare) and (key := names.get(getattr(node.left, "attr", ""))):
+                found.setdefault(key, []).extend(_constants(*node.comparators))
+    return {key: list(dict.fromkeys(words)) for key, words in found.items() if words}
 
 
-def text(version: Version) -> str:
-    """1.16.0."""
-    return ".".join(str(part) for part in version)
+def _constants(*nodes: ast.AST) -> Iterator[str]:
+    """The strings in some nodes that are one word: not a docstring."""
+    every = (inner.value for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+    return (value for value in every if isinstance(value, str) and re.fullmatch(r"\w+", value))
 
 
-def table(folder: Path) -> dict[str, Any]:
-    """Each key's history: [release, type, default] where it appears or either changes, [release] where it goes."""
-    releases = sorted((Wheel(path) for path in folder.glob("trl-*.whl")), key=lambda wheel: wheel.version)
-    transformers = sorted((Wheel(path) for path in folder.glob("transformers-*.whl")), key=lambda wheel: wheel.version)
-    pairs, history, last = {}, {}, {}  # type: ignore[var-annotated]  # filled below
-    others: dict[str, list[Any]] = {}
-    for release in releases:
-        under = pair(release, transformers, newest=release is releases[-1])
-        pairs[text(release.version)] = text(under.version)
-        now = keys(release, under)
-        for name in sorted(set(last) - set(now)):
-            history[name]["history"].append([text(release.version)])
-        for name, (group, kind, value) in now.items():
-            entry = history.setdefault(name, {"in": group, "history": []})
-            if last.get(name, ())[1:] != (kind, value):
-                entry["history"].append([text(release.version), kind, value])
-        last = now
-        for name, spec in asynchronous(release, under).items():
-            said = [text(release.version), *(spec or ())[1:]]
-            if name not in others or others[name][-1][1:] != said[1:]:
-                others.setdefault(name, []).append(said)
-    return {"transformers": pairs, "keys": dict(sorted(history.items())), "async": dict(sorted(others.items()))}
+def imports(trl: Package) -> dict[str, list[Any]]:
+    """What a script can import: the names in the package itself, and its modules (with a dot)."""
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+               for name in trl.names if name.startswith("trl/") and name.endswith(".py")}  # fmt: skip
+    exported = {alias.asname or alias.name for node in ast.walk(trl.tree("trl/__init__.py"))
+                if isinstance(node, ast.ImportFrom) and node.level for alias in node.names}  # fmt: skip
+    return {name: [True] for name in sorted(modules - {"trl"} | exported)}
 
 
-def main() -> None:
-    """Write the table, one key a line."""
-    made = table(Path(sys.argv[1]))
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["keys"].items())
-    pairs = ",\n".join(f"  {json.dumps(name)}: {json.dumps(under)}" for name, under in made["transformers"].items())
-    others = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in made["async"].items())
-    tables = f' "transformers": {{\n{pairs}\n }},\n "keys": {{\n{lines}\n }},\n "async": {{\n{others}\n }}'
-    TABLE.write_text(f"{{\n{tables}\n}}\n", encoding="utf-8")
-    print(f"{len(made['keys'])} keys over {len(made['transformers'])} releases: {TABLE}")
+def histories(table: Table) -> dict[str, dict[str, History]]:
+    """The parts of the table that grow."""
+    keys = {name: entry["history"] for name, entry in table["keys"].items()}
+    return {"keys": keys, **{part: table.setdefault(part, {}) for part in ("async", "choices", "imports")}}
 
 
-if __name__ == "__main__":
-    main()
+def releases(table: Table) -> list[str]:
+    """The releases that the table knows, ascending."""
+    return list(table["transformers"])
+
+
+def drop(table: Table, release: str) -> None:
+    """Take a release and all later ones out of the table."""
+    found = histories(table)
+    for history in found.values():
+        cut(history, release)
+    table["keys"] = {name: entry for name, entry in table["keys"].items() if name in found["keys"]}
+    known = releases(table)
+    for name in known[known.index(release) :] if release in known else ():
+        del table["transformers"][name]
+
+
+def add(table: Table, release: "Release") -> None:
+    """Add a release to the table."""
+    trl, version = fetch(PACKAGE, release.version), release.known.get("transformers", {}).get(release.version)
+    table["transformers"][release.version] = version = version or release.resolved("transformers")
+    under = fetch("transformers", version)
+    classes = classes_of(under, trl)
+    roots = ROOTS if "GRPOScriptArguments" in classes else {**ROOTS, "ScriptArguments": "script"}
+    groups = {name: group for root, group in roots.items() for name, _, _ in fields(classes, root)}
+    keys: dict[str, list[Any]] = {name: [kind, value] for root in roots for name, kind, value in fields(classes, root)}
+    for name, group in groups.items():
+        table["keys"].setdefault(name, {"in": group, "history": []})
+    found = histories(table)
+    words = in_order(choices(classes, trl, under), found["choices"])
+    facts = {"keys": keys, "async": asynchronous(classes), "choices": words, "imports": imports(trl)}
+    for part, now in facts.items():
+        extend(found[part], release.version, now)
+
+
+def text(table: Table) -> str:
+    """The file."""
+    parts = {part: dict(sorted(table[part].items())) for part in ("keys", "async", "choices", "imports")}
+    lines = [
+        f' "transformers": {rows(table["transformers"])}',
+        *(f' "{part}": {rows(found)}' for part, found in parts.items()),
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,46 +1,50 @@
-"""Writes src/grporecipe/frameworks/verl/keys.json from verl's wheels, one for each release.
+"""Read verl's releases into frameworks/verl/keys.json: keys and defaults, by engine.
 
-    for v in 0.1 0.2.0.post2 0.3.0.post1 0.4.0 ... 0.9.1; do pip download --no-deps verl==$v; done
-    python benchmarks/tools/verl_keys.py FOLDER-OF-WHEELS
-
-The configuration in each wheel is composed by Hydra, once for each engine. Of several post releases the last one counts.
+The configuration in each release's wheel is composed by Hydra, once for each engine. All releases are read again each time.
 A key has a history: ``[release, default]`` for each change, ``[release]`` where it left. Keys stand by their section, a
 section a line. An engine other than FSDP (``dp``) has the keys whose history is another one.
 """
 
 import json
-import sys
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from tables import FRAMEWORKS, History, extend, fetch
 
 from grporecipe.model.releases import parse_release
 from grporecipe.model.values import flatten
 
-TARGET = Path(__file__).parents[2] / "src" / "grporecipe" / "frameworks" / "verl" / "keys.json"
+if TYPE_CHECKING:
+    from release import Release
+
+PACKAGE, NAME = "verl", "verl"
+TARGET = FRAMEWORKS / "verl" / "keys.json"
+PINNED = "benchmarks/frameworks/verl_alone.txt"  # the environment of `make verl`
+CORE = "verl/trainer/ppo/core_algos.py"
+CHECKS = re.compile(
+    r"verl/(utils/(config|seqlen_balancing)|trainer/(main_ppo|ppo/(core_algos|ray_trainer|utils))|trainer/config/\w+"
+    r"|workers/config/\w+|workers/engine_workers|workers/(actor|critic|rollout)/\w+)\.py"
+)
+RESTS = (
+    (CORE, "@register_adv_est", "frameworks/verl/keys.py: SINCE, the estimators"),
+    (CORE, "@register_policy_loss", "frameworks/verl/keys.py: SINCE, the losses"),
+    (CORE, "AdvantageEstimator", "frameworks/verl/keys.py: SINCE, the estimators"),
+    (CORE, "agg_loss", "frameworks/verl/recipes.py: AVERAGES"),
+    (CORE, "kl_penalty_forward", "frameworks/verl/keys.py: KL"),
+    ("verl/workers/rollout/base.py", "_ROLLOUT_REGISTRY", "frameworks/verl/keys.py: SINCE, the engines of rollouts"),
+    ("verl/utils/config.py", "validate_config", "frameworks/verl/rules.py: sizes"),
+)
+TESTS = (("make", "verl"), ("make", "verl-releases"))
+BY_HAND = ("frameworks/verl/source.py: where its source keeps keys, if the configuration moved",)
 CONFIG = "verl/trainer/config/"
 ENGINES = ("dp", "megatron", "veomni", "torchtitan", "mindspeed")
-Table = dict[str, list[Any]]
-
-
-def release_of(wheel: Path) -> tuple[str, int]:
-    """Return the three numbers of a wheel's release, and its post release."""
-    numbers = wheel.name.split("-")[1].split(".")
-    post = [int(part.removeprefix("post")) for part in numbers if part.startswith("post")]
-    plain = [part for part in numbers if part.isdigit()]
-    return ".".join((*plain, "0", "0")[:3]), max(post, default=0)
-
-
-def newest(folder: Path) -> dict[str, Path]:
-    """Return the wheel of each release, releases ascending."""
-    wheels = sorted(folder.glob("verl-*.whl"), key=release_of)
-    found = {release_of(wheel)[0]: wheel for wheel in wheels}
-    return dict(sorted(found.items(), key=lambda item: parse_release(item[0])))
+Histories = dict[str, History]
 
 
 def composed(folder: Path, engine: str) -> dict[str, Any] | None:
@@ -66,27 +70,13 @@ def configurations(wheel: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield engine, found
 
 
-def history(releases: dict[str, dict[str, Any]]) -> Table:
-    """Return the changes of each key: where it came, changed its default, and left."""
-    found: Table = {}
-    last: dict[str, Any] = {}
-    for release, now in releases.items():
-        for name in last.keys() - now.keys():
-            found[name].append([release])
-        for name, default in now.items():
-            if name not in last or repr(last[name]) != repr(default):  # 0 is not False
-                found.setdefault(name, []).append([release, default])
-        last = now
-    return found
-
-
-def overlay(engine: Table, dp: Table, since: str) -> Table:
+def overlay(engine: Histories, dp: Histories, since: str) -> Histories:
     """Return what an engine that came with a release has otherwise than FSDP; a key that it lacks leaves at once."""
     other = {name: changes for name, changes in engine.items() if _from(dp.get(name, []), since) != changes}
     return {**other, **{name: [[since]] for name in dp.keys() - engine.keys() if _from(dp[name], since)}}
 
 
-def _from(changes: list[Any], since: str) -> list[Any]:
+def _from(changes: History, since: str) -> History:
     """Return a history as one that begins with a release."""
     before = [change for change in changes if parse_release(change[0]) <= parse_release(since)]
     after = [change for change in changes if parse_release(change[0]) > parse_release(since)]
@@ -94,9 +84,9 @@ def _from(changes: list[Any], since: str) -> list[Any]:
     return [*first, *after]
 
 
-def lines(table: Table) -> str:
+def lines(table: Histories) -> str:
     """Return a table as JSON with a line for each section."""
-    sections: dict[str, Table] = {}
+    sections: dict[str, Histories] = {}
     for name, changes in sorted(table.items()):
         section, _, key = name.rpartition(".")
         sections.setdefault(section, {})[key] = changes
@@ -106,22 +96,38 @@ def lines(table: Table) -> str:
     return "{\n" + ",\n".join(rows) + "\n }"
 
 
-def main(folder: Path) -> None:
-    """Write the table."""
-    by_engine: dict[str, dict[str, dict[str, Any]]] = {}
-    wheels = newest(folder)
-    for release, wheel in wheels.items():
-        for engine, config in configurations(wheel):
-            by_engine.setdefault(engine, {})[release] = config
-    tables = {engine: history(releases) for engine, releases in by_engine.items()}
-    dp = tables.pop("dp")
-    written = {"dp": dp, **{name: overlay(table, dp, next(iter(by_engine[name]))) for name, table in tables.items()}}
-    sections = [f' "{engine}": {lines(table)}' for engine, table in written.items()]
-    spans = {engine: list(releases) for engine, releases in by_engine.items()}
-    head = f' "releases": {json.dumps(list(wheels))},\n "engines": {json.dumps(spans)},\n'
-    TARGET.write_text("{\n" + head + ",\n".join(sections) + "\n}\n")
-    print(f"{len(wheels)} releases, {sum(map(len, written.values()))} histories in {TARGET}")
+def histories(table: dict[str, Any]) -> dict[str, Histories]:
+    """The keys of each engine."""
+    return {engine: {f"{section}.{key}".strip("."): changes for section, keys in table[engine].items()
+                     for key, changes in keys.items()} for engine in ENGINES if engine in table}  # fmt: skip
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def releases(table: dict[str, Any]) -> list[str]:
+    """The releases that the table knows, ascending."""
+    return list(table["releases"])
+
+
+def drop(table: dict[str, Any], release: str) -> None:
+    """Take a release and all later ones out of the table."""
+    known = releases(table)
+    table["releases"] = known[: known.index(release)] if release in known else known
+
+
+def add(table: dict[str, Any], release: "Release") -> None:
+    """Add a release to the table; `text` reads it."""
+    table["releases"].append(release.version)
+
+
+def text(table: dict[str, Any]) -> str:
+    """The file, from all releases."""
+    found: dict[str, Histories] = {}
+    spans: dict[str, list[str]] = {}
+    for release in table["releases"]:
+        for engine, config in configurations(fetch(PACKAGE, release).path):
+            extend(found.setdefault(engine, {}), release, {name: [default] for name, default in config.items()})
+            spans.setdefault(engine, []).append(release)
+    dp = found.pop("dp")
+    written = {"dp": dp, **{engine: overlay(own, dp, spans[engine][0]) for engine, own in found.items()}}
+    sections = [f' "{engine}": {lines(own)}' for engine, own in written.items()]
+    head = f' "releases": {json.dumps(table["releases"])},\n "engines": {json.dumps(spans)},\n'
+    return "{\n" + head + ",\n".join(sections) + "\n}\n"

@@ -34,3 +34,11 @@ FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the l
     "verl": "grporecipe.frameworks.verl",
     "openrlhf": "grporecipe.frameworks.openrlhf",
 }
+# The newest release in each table of keys (keys.json). `make <framework>-release VERSION=...` sets both.
+NEWEST = {
+    "trl": (1, 16, 0),
+    "ms-swift": (4, 6, 0),
+    "easyr1": (0, 3, 3),
+    "verl": (0, 9, 1),
+    "openrlhf": (0, 11, 2),
+}

@@ -84,6 +84,20 @@ def test_the_table_holds_exactly_the_keys_of_the_installed_release() -> None:
     }
 
 
+def test_the_table_holds_what_can_be_imported_from_the_installed_release() -> None:
+    """The names of the package itself, and its modules."""
+    import trl
+
+    folder = Path(trl.__path__[0])
+    files = (path.relative_to(folder.parent).with_suffix("") for path in folder.rglob("*.py"))
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in files} - {"trl"}
+    known = {name for name, changes in keys.table()["imports"].items() if len(changes[-1]) > 1}
+    assert {name for name in known if name.startswith("trl.")} == modules
+    assert {name for name in known if "." not in name and not name.startswith("_")} == {
+        name for name in dir(trl) if not name.startswith("_") and f"trl.{name}" not in modules
+    } | {name for name in known if f"trl.{name}" in modules and "." not in name and not name.startswith("_")}
+
+
 def test_the_keys_of_the_asynchronous_trainer_are_those_of_its_real_class() -> None:
     """With the defaults that it declares itself."""
     from trl.experimental.async_grpo import AsyncGRPOConfig

@@ -13,6 +13,7 @@ from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipe
+from grporecipe.registries import NEWEST
 from grporecipe.translate import translate
 
 FLAT = """#!/bin/bash
@@ -48,7 +49,7 @@ def dotted(text: str) -> str:
 
 def test_a_launch_is_read_in_either_spelling(tmp_path: Path) -> None:
     """A rollout counts prompts, a step completions; the GPUs are the actor's."""
-    for text, version in ((FLAT, (0, 10, 1)), (dotted(FLAT), (0, 11, 0))):
+    for text, version in ((FLAT, (0, 10, 1)), (dotted(FLAT), NEWEST["openrlhf"])):
         result = linted(tmp_path, text)
         s = result.setting
         assert (result.recipe.framework, s.version, errors(result)) == ("openrlhf", version, set())
@@ -60,10 +61,10 @@ def test_a_launch_is_read_in_either_spelling(tmp_path: Path) -> None:
 
 def test_the_table_has_a_key_behind_each_row_in_the_newest_and_the_last_flat_release() -> None:
     """A row without a name there would never be read."""
-    for version in ((0, 10, 1), (0, 11, 0)):
+    for version, without in (((0, 10, 1), {"actor.min_lr_ratio", "actor.loss_agg_mode"}), (NEWEST["openrlhf"], set())):
         missing = {row.key_at(version) for row in FIELDS} - known(version).keys()
-        assert missing <= {"actor.min_lr_ratio"}
-    assert len(releases()) == 60
+        assert missing == without
+    assert releases()[-1] == NEWEST["openrlhf"]
 
 
 def config(world: int, ring: int, prompts: int, group: int, step: int, micro: int, rollout: int) -> dict[str, object]:
@@ -152,6 +153,39 @@ def test_an_option_of_another_release_names_today_s(tmp_path: Path) -> None:
     assert finding.fixes[0].change == {"rollout_batch_size": None, "rollout.batch_size": "128"}
 
 
+CORRECTED = dotted(FLAT).rstrip() + " --algo.advantage.is_correction_enable --algo.advantage.is_correction_type {}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "mode"), [("tis", "token", "clip"), ("icepop", "token", "mask"), ("seq-mask-tis", "seq", "mask")]
+)
+def test_the_correction_of_older_releases_gets_its_present_options(
+    kind: str, level: str, mode: str, tmp_path: Path
+) -> None:
+    """It was a fix that argparse refuses: a word for a switch."""
+    name = "algo.advantage.is_correction"
+    found = [
+        one for one in linted(tmp_path, CORRECTED.format(kind), own_version="0.11.2").diagnostics if one.code == "GV601"
+    ]
+    change = {f"{name}_enable": None, f"{name}_type": None, f"{name}_level": level, f"{name}_mode": mode}
+    assert [one.fixes[0].change for one in found] == [change] * 2
+    fixed = dotted(FLAT).rstrip() + f" --{name}_level {level} --{name}_mode {mode}\n"
+    assert errors(linted(tmp_path, fixed, own_version="0.11.2")) == set()
+    assert errors(linted(tmp_path, CORRECTED.format(kind), own_version="0.11.1")) == set()
+
+
+def test_options_of_the_newest_releases_are_read(tmp_path: Path) -> None:
+    """The mean over sequences is another loss; with the unbiased gradient k1 is as good as k3."""
+    text = dotted(FLAT).rstrip().replace("k3", "k1") + " {}\n"
+    found = linted(tmp_path, text.format("--algo.kl.unbiased_gradient --actor.loss_agg_mode seq-mean-token-mean"))
+    assert (found.recipe.version, found.setting.loss_type, errors(found)) == (NEWEST["openrlhf"], "grpo", set())
+    assert "GK601" not in {one.code for one in found.diagnostics}
+    plain = linted(tmp_path, text.format(""))
+    assert (plain.setting.loss_type, "GK601" in {one.code for one in plain.diagnostics}) == ("dapo", True)
+    back = translate(found.setting, "openrlhf")
+    assert "actor.loss_agg_mode seq-mean-token-mean" in next(iter(back.files.values()))
+
+
 @pytest.mark.parametrize("target", ["trl", "verl", "ms-swift", "easyr1", "open-r1"])
 def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> None:
     """The plan's numbers stay."""
@@ -188,7 +222,7 @@ VERDICTS = [json.loads(line) for line in Path(__file__).with_name("openrlhf_verd
 
 
 def test_verdicts_are_those_of_openrlhf_s_own_parser_and_assertions(tmp_path: Path) -> None:
-    """Six releases; DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
+    """DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
     wrong, path = [], tmp_path / "run.sh"
     for row in VERDICTS:
         script = "python3 -m openrlhf.cli.train_ppo_ray " + " ".join(row["arguments"]) + "\n"

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from grporecipe.frameworks.trl.keys import parse_version
-from grporecipe.frameworks.trl.recipe_rules import CHOICES
+from grporecipe.frameworks.trl.keys import choices, parse_version
 from grporecipe.linting.linter import Diagnostic, lint_recipe, select_rules
 from grporecipe.model.recipe import NOT_STATED, Duplicate, KeySpec, LaunchContext, LaunchedCode, Recipe, VersionSource
 from grporecipe.reading.load import Options, load_recipe
@@ -306,9 +305,9 @@ def test_every_name_that_transformers_takes_is_a_choice() -> None:
     from transformers.trainer_utils import SchedulerType
     from transformers.training_args import OptimizerNames
 
-    assert {name.value for name in SchedulerType} <= {*CHOICES["lr_scheduler_type"]}
-    assert {name.value for name in OptimizerNames} <= {*CHOICES["optim"]}
-    assert INTEGRATION_TO_CALLBACK.keys() <= {*CHOICES["report_to"]}
+    assert {name.value for name in SchedulerType} <= {*choices("lr_scheduler_type")}
+    assert {name.value for name in OptimizerNames} <= {*choices("optim")}
+    assert INTEGRATION_TO_CALLBACK.keys() <= {*choices("report_to")}
 
 
 def test_a_bare_no_is_fixed_with_quotes() -> None:

@@ -12,8 +12,10 @@ from grporecipe.fields.recipes import read_recipe
 from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.memory.estimate import GIB, Memory, estimate
 from grporecipe.memory.host import find_host_memory
+from grporecipe.model.releases import text
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipes
+from grporecipe.registries import NEWEST
 from grposweep.cli.plan import show_fit
 
 ACTOR = "actor_rollout_ref.actor"
@@ -100,7 +102,7 @@ def test_older_releases_of_trl_hold_all_logits(tmp_path: Path) -> None:
 
 def test_a_version_is_refused_for_this_projects_own_trainer() -> None:
     """Its TRL is pinned, so another version would be silently ignored."""
-    with pytest.raises(UserError, match=r"--framework-version 0.17: .* TRL 1.16.0"):
+    with pytest.raises(UserError, match=f"--framework-version 0.17: .* TRL {text(NEWEST['trl'])}"):
         show_fit(["model=qwen2_5_1_5b"], Options(own_version="0.17"), 80.0, as_json=True)
 
 

@@ -9,8 +9,10 @@ import pytest
 from grporecipe.errors import UserError
 from grporecipe.linting.linter import LintResult, judge_text, lint_recipe, select_rules
 from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import text
 from grporecipe.project.repository import find_pins
 from grporecipe.reading.load import Options, load_recipe
+from grporecipe.registries import NEWEST
 
 Tree = Callable[..., Path]
 RECIPE = "model_name_or_path: a/b\nnum_generations: 8\nper_device_train_batch_size: 8\n"
@@ -40,10 +42,10 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """Write files of a repository, and return its folder, from which commands run."""
 
     def write(**files: str) -> Path:
-        for name, text in {"README.md": "", **files}.items():
+        for name, content in {"README.md": "", **files}.items():
             path = tmp_path / "repo" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(content, encoding="utf-8")
         monkeypatch.chdir(tmp_path / "repo")
         return tmp_path / "repo"
 
@@ -199,7 +201,7 @@ def test_a_pin_and_keys_of_another_release_are_one_warning(tree: Tree) -> None:
     assert (codes(result, "error"), codes(result, "warning")) == ([], ["GV111"])
     (found,) = (found for found in result.diagnostics if found.code == "GV111")
     assert "setup.py pins trl==0.18.0" in found.message
-    assert "1.16.0" in found.message
+    assert text(NEWEST["trl"]) in found.message
 
 
 def test_the_keys_of_a_verl_in_the_repository_count(tree: Tree) -> None:
@@ -366,7 +368,7 @@ def test_rules_are_switched_off_by_the_settings_of_a_project(tree: Tree) -> None
 def test_a_version_newer_than_all_that_are_known_says_by_which_it_is_judged(tree: Tree) -> None:
     """Its own keys are not known."""
     tree(**{"recipes/r.yaml": RECIPE})
-    newest = "judged as 1.16.0, the newest release known"
+    newest = f"judged as {text(NEWEST['trl'])}, the newest release known"
     assert loaded(own_version="9.9").version_source.text == f"9.9, {newest}"
     assert loaded(own_version="1.16").version_source.text == "1.16"
     tree(**{".grposweep.toml": 'framework-version = "9.9"\n'})

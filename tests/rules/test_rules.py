@@ -31,6 +31,7 @@ V14, V16, V17, V18, V19, V20, V26 = (
 RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"}), "gradient_accumulation_steps": 3}
 LARGE: dict[str, Any] = {"parameters": 7_000_000_000, "learning_rate": 3e-6}
 VLLM: dict[str, Any] = {"use_vllm": True}
+BIASED = VLLM | {"version": (1, 16, 0)}  # the last release whose ratio is that of truncated probabilities
 LONG: dict[str, Any] = VLLM | {"max_completion_length": 4096}
 GSPO: dict[str, Any] = {"importance_sampling_level": "sequence", "loss_type": "grpo", "num_iterations": 2}
 TINY = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3}
@@ -147,11 +148,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GL209", {"num_iterations": 2, "epsilon": 1.0}, {"epsilon": 1.0}),
     ("GL209", {"num_iterations": 2, "epsilon_high": 5.0}, {"num_iterations": 2, "epsilon_high": 5.0, "loss_type": "cispo"}),
     ("GL209", {"num_iterations": 2, "epsilon_high": 5.0}, {"num_iterations": 2, "epsilon_high": 5.0, "delta": 8.0}),
-    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 1.0, "top_k": 0}),
-    ("GL210", VLLM | {"top_k": 50}, VLLM | {"top_k": 50, "vllm_importance_sampling_correction": False}),
-    ("GL210", VLLM | {"min_p": 0.1}, {"min_p": 0.1}),
-    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 0.95, "version": (1, 17, 0)}),
-    ("GL210", VLLM | {"top_p": 0.95}, VLLM | {"top_p": 0.95, "version": (0, 23, 1)}),
+    ("GL210", BIASED | {"top_p": 0.95}, BIASED | {"top_p": 1.0, "top_k": 0}),
+    ("GL210", BIASED | {"top_k": 50}, BIASED | {"top_k": 50, "vllm_importance_sampling_correction": False}),
+    ("GL210", BIASED | {"min_p": 0.1}, {"min_p": 0.1}),
+    ("GL210", BIASED | {"top_p": 0.95}, BIASED | {"top_p": 0.95, "version": (1, 17, 0)}),
+    ("GL210", BIASED | {"top_p": 0.95}, BIASED | {"top_p": 0.95, "version": (0, 23, 1)}),
     ("GL211", VLLM | {"max_completion_length": 2200}, VLLM | {"max_completion_length": 2100}),
     ("GL211", LONG, LONG | {"vllm_importance_sampling_mode": "token_truncate"}),
     ("GL211", LONG, LONG | {"vllm_importance_sampling_clip_max": None}),

@@ -23,10 +23,11 @@ class VersionSource(NamedTuple):
 
     ``kind`` is one of: an option (``asked``), a project's settings (``project``), the releases that have all keys (``keys``), or
     nothing (``default``). From the repository itself: one release that it requires (``pinned``), several (``range``), or the
-    framework's own source in it (``vendored``). ``where`` names the option or file, ``text`` quotes it.
+    framework's own source in it (``vendored``). ``newer``: a release is stated that is newer than all known ones. ``where``
+    names the option or file, ``text`` quotes it.
     """
 
-    kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "default"] = "default"
+    kind: Literal["asked", "project", "pinned", "range", "vendored", "keys", "newer", "default"] = "default"
     where: str = ""
     text: str = ""
     conflict: tuple[str, ...] = ()  # keys that another release takes and the required version does not
@@ -51,7 +52,8 @@ class LaunchedCode:
     builds the trainer's configuration itself, so keys that the command line omits have the file's values. ``no_evaluation``
     and ``no_rewards`` are the line of the trainer's call if it certainly passes no ``eval_dataset`` or ``reward_funcs``.
     ``declares_more`` is true if other files may declare further keys. ``parsers`` are the classes that parse its command line,
-    and ``classes`` those of the library whose fields they take.
+    and ``classes`` those of the library whose fields they take. ``imports`` are the names and modules of TRL that it always
+    imports, with their lines.
     """
 
     file: str
@@ -65,6 +67,7 @@ class LaunchedCode:
     declares_more: bool = False
     parsers: frozenset[str] = frozenset()
     classes: frozenset[str] = frozenset()
+    imports: tuple[tuple[str, int], ...] = ()
 
     @property
     def reads_recipes(self) -> bool:

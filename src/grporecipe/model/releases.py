@@ -47,13 +47,15 @@ def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Ver
     """
     found = KeyTable()
     for name, changes in history.items():
-        last = None
-        for change in changes:
-            if parse_release(change[0]) <= version:
-                last = change
-        if last is not None and len(last) == 3:
+        last = change_at(changes, version)
+        if len(last) == 3:
             found[name] = KeySpec(last[1], last[2])
     return found
+
+
+def change_at(changes: Sequence[Sequence[Any]], version: Version) -> Sequence[Any]:
+    """Return the newest entry of a history that is not newer than a version; empty before the first one."""
+    return next((change for change in reversed(changes) if parse_release(change[0]) <= version), ())
 
 
 def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
@@ -89,6 +91,11 @@ class ReleaseTable:
         if version not in self._known:
             self._known[version] = keys_at_release(self.data["keys"], version)
         return self._known[version]
+
+    def choices(self, version: Version) -> dict[str, tuple[str, ...]]:
+        """Return the words of each key of a release that takes only some."""
+        changes = ((name, change_at(history, version)) for name, history in self.data["choices"].items())
+        return {name: tuple(change[1]) for name, change in changes if len(change) > 1}
 
     def span(self, name: str) -> tuple[Version, Version | None] | None:
         """Return the releases in which a key came and left (None: still there); None for a key that never existed."""

@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from grporecipe.model.architecture import Architecture
+from grporecipe.registries import NEWEST
 
 Version = tuple[int, int, int]
-TRL: Version = (1, 16, 0)  # the version that our trainer runs
+TRL: Version = NEWEST["trl"]  # also the version that our trainer runs
 
 # Options of TRL that null (or an empty mapping) leaves at TRL's value.
 UNSET = {

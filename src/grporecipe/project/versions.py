@@ -76,11 +76,12 @@ def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
     if wanted.release is not None:
         return Judged(wanted.release, VersionSource("asked", "the caller", text(wanted.release)))
     if wanted.trl is not None and framework.traits.follows_trl:
-        return Judged(version_of(framework.name, wanted.trl), VersionSource("asked", "--trl-version", wanted.trl))
+        return _stated(
+            framework, version_of(framework.name, wanted.trl), VersionSource("asked", "--trl-version", wanted.trl)
+        )
     if wanted.any is not None:
         version = version_of(framework.name, wanted.any)
-        stated = wanted.any + _as_newest(framework, version)
-        return Judged(version, VersionSource("asked", "--framework-version", stated))
+        return _stated(framework, version, VersionSource("asked", "--framework-version", wanted.any))
     if wanted.trl is not None:
         raise UserError(
             f"--trl-version {wanted.trl}: this is a recipe of {framework.traits.display_name}, which has versions of its "
@@ -98,14 +99,17 @@ def _of_project(framework: Framework, file: Path) -> Judged | None:
         release = version_of(framework.name, version)
     except UserError as error:
         raise BadSettings(f"{settings.file}: {error}") from None
-    stated = f'framework-version = "{version}"{_as_newest(framework, release)}'
-    return Judged(release, VersionSource("project", settings.file.name, stated))
+    return _stated(framework, release, VersionSource("project", settings.file.name, f'framework-version = "{version}"'))
 
 
-def _as_newest(framework: Framework, version: Version) -> str:
-    """Return a note for a version that is newer than all known releases."""
+def _stated(framework: Framework, version: Version, source: VersionSource) -> Judged:
+    """Return a stated version. One that is newer than all known releases is judged as the newest of them."""
     newest = releases_of(framework)[-1]
-    return f", judged as {text(newest)}, the newest release known" if version > newest else ""
+    if version > newest:
+        source = source._replace(
+            kind="newer", text=f"{source.text}, judged as {text(newest)}, the newest release known"
+        )
+    return Judged(version, source)
 
 
 def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
@@ -193,7 +197,7 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
         if exact < releases[0]:
             return None  # the release has no GRPO, so the requirement has another purpose
         if exact > releases[-1]:
-            return Judged(exact, source._replace(kind="default", text=pin.text + _as_newest(framework, exact)))
+            return _stated(framework, exact, source)
         return _judge_by_pin(framework, probe, exact, source)
     allowed = [release for release in releases if pin.allows(release)]
     if not pin.specifier or not allowed:

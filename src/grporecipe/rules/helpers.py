@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from grporecipe.model.setting import Setting
+from grporecipe.registries import NEWEST
 from grporecipe.rules.registry import MOST_PROCESSES, Change, Find, Violation, Words, shown
 
 FARTHEST = 1024  # largest distance from a number at which neighbours are searched
@@ -23,7 +24,8 @@ def one_of(name: str, allowed: Iterable[str] | Callable[[Setting], Iterable[str]
     def find(s: Setting) -> Violation | None:
         words = tuple(allowed(s) if callable(allowed) else allowed)
         value = getattr(s, name)
-        if not words or value in words:
+        newest = NEWEST.get("trl" if s.framework.follows_trl else s.framework.name, s.version)
+        if not words or value in words or s.version > newest:  # a newer release may have more
             return None
         # Another word means another objective: the probable spelling is suggested first, and alone.
         near = get_close_matches(str(value).lower().replace("-", "_"), words, n=1, cutoff=0.75)

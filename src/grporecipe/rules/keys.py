@@ -262,7 +262,7 @@ def find_unknown_words(recipe: Recipe, words: Mapping[str, tuple[str, ...]]) -> 
         # A misspelt word is wrong in every release. Another one may be that of a fork, if the version is unknown.
         is_typo = bool(get_close_matches(str(value).lower(), allowed, n=1, cutoff=0.75))
         yield Violation(f"{key}={show(value)}", why, f"Set {key} to one of them.", (written,),
-                        ({written: (near or list(allowed))[0]},), certain=is_typo)  # fmt: skip
+                        ({written: (near or list(allowed))[0]},), certain=is_typo, may_be_new=True)  # fmt: skip
 
 
 @recipe_rule("GK310", "warning", of=DOTTED)
@@ -299,7 +299,15 @@ def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
     """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
     source = recipe.version_source
     is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
-    return [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
+    found = [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
+    return [
+        broken for broken in found if not (source.kind == "newer" and rule.by_release and _may_be_new(broken, recipe))
+    ]
+
+
+def _may_be_new(broken: Violation, recipe: Recipe) -> bool:
+    """Return whether a release newer than those known may take what a rule finds: an unknown key, or another word."""
+    return broken.may_be_new or (len(broken.fields) == 1 and _never_taken(broken.fields[0], recipe))
 
 
 # Warnings about what a release does if a recipe says nothing. If only the keys tell the version, they hold for a guess.
@@ -364,30 +372,51 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
     Sources of the version, in this order: ``--framework-version``; ``framework-version`` in ``.grposweep.toml`` or in
     ``[tool.grposweep]`` of pyproject.toml; what the repository pins; the framework's own source in the repository; the
     releases that have all keys. If none of these gives a version, one finding names all such keys, and there is no fix: a
-    note, or a warning if one of them may be misspelled.
+    note, or a warning if one of them may be misspelled. So are keys and words that no known release takes if the stated version
+    is newer than all of them.
     A key of TRL or ms-swift that no release takes, and that is spelled almost like one of all releases, is an error with any
     version. Nested keys (verl, EasyR1) may be those of a fork, so they are an error only if the version is known.
     """
-    if recipe.version_source.known:
+    source = recipe.version_source
+    if source.known and source.kind != "newer":
         return
     traits = FRAMEWORKS[recipe.framework].traits
-    rules = [rule for rule in choose_for_recipes(traits) if rule.by_release]
+    judged = [broken for rule in choose_for_recipes(traits) if rule.by_release for broken in rule.judge(recipe)]
+    if source.kind == "newer":
+        yield from _left_to_newer([broken for broken in judged if _may_be_new(broken, recipe)], recipe)
+        return
     # What they find if the assumed version is the one that trains.
-    found = [broken for rule in rules for broken in rule.judge(recipe) if not broken.certain]
+    found = [broken for broken in judged if not broken.certain]
     if found:
         keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
         label = traits.name_of(text(recipe.version))
-        why = f"{label} is assumed, because nothing states the version and no known release takes all keys"
+        silent = f"{source.where} states no release ({source.text})" if source.where else "nothing states the version"
+        why = f"{label} is assumed, because {silent} and no known release takes all keys"
         instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
         near = _near(found)
         if len(found) == 1 and keys and _never_taken(keys[0], recipe):
-            why = (
-                f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and nothing states the version"
-            )
+            why = f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and {silent}"
         elif len(found) == 1:
             why = f"{found[0].why}; {why}"
         severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
         yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
+
+
+def _left_to_newer(found: list[Violation], recipe: Recipe) -> Iterator[Violation]:
+    """Yield one finding for all that a stated release, newer than those known, may take."""
+    from grporecipe.project.versions import releases_of  # it loads the frameworks
+
+    if found:
+        framework, keys = (
+            FRAMEWORKS[recipe.framework],
+            tuple(key for broken in found for key in broken.fields),
+        )
+        newest, it = text(releases_of(framework)[-1]), "it" if len(found) == 1 else "them"
+        stated = f"{recipe.version_source.where} states {text(recipe.version)}"
+        why = f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not judged"
+        is_typo = any(broken.certain and not broken.may_be_new for broken in found)
+        yield Violation(found[0].what if len(found) == 1 else _named(keys), why, f"Look {it} up in that release.", keys,
+                        severity="warning" if is_typo else None)  # fmt: skip
 
 
 @recipe_rule("GV111", "warning", of=EVERY)

@@ -63,6 +63,7 @@ class Violation:
         without_effect: fields whose change leaves training unchanged: a fix of these alone is safe.
         severity: of this finding of a recipe rule, if it differs from the rule's.
         certain: true in every release, so it counts if the version is unknown.
+        may_be_new: a release newer than those known may take the value.
 
     """
 
@@ -74,6 +75,7 @@ class Violation:
     without_effect: frozenset[str] = frozenset()
     severity: Severity | None = None
     certain: bool = False
+    may_be_new: bool = False
 
 
 Found = Violation | Mapping[str, object] | bool | None  # falsy: the rule is kept

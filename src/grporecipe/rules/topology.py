@@ -3,7 +3,7 @@
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
 
-from grporecipe.model.setting import TRL_LIKE, Setting
+from grporecipe.model.setting import TRL, TRL_LIKE, Setting
 from grporecipe.rules.batch import SIZES, whole_groups
 from grporecipe.rules.helpers import ALL_COUNTS, divides_the_processes, each, every_count, multiples, no_field, unread
 from grporecipe.rules.registry import Change, rule
@@ -16,7 +16,7 @@ UNREAD = {
     "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
 }
 VLLM_HAS_A_PLACE = (0, 16)  # trl 0.15 trainer/grpo_trainer.py starts vLLM itself, on a separate GPU
-UNMERGES_EARLY = ((1, 11, 0), (1, 17, 0))  # the first release with the error, and the one after the newest release read
+UNMERGES_EARLY = (1, 11, 0)  # the first release with the error; `make trl-release` says if its code changed since
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
 
 
@@ -115,15 +115,15 @@ def a_vllm_server_has_its_gpus(s: Setting) -> dict[str, object] | None:
       why="this TRL sends the weights of an adapter unmerged, so the server samples from the base model and nothing fails",
       instead="Set {vllm_mode}=colocate, train all weights, or use a TRL before 1.11.")  # fmt: skip
 def a_vllm_server_gets_the_adapter(s: Setting) -> bool:
-    """TRL 1.11 to 1.16 sends a vLLM server the base model's weights while an adapter is trained. No message.
+    """TRL since 1.11 sends a vLLM server the base model's weights while an adapter is trained. No message.
 
     It yields views of the merged weights and unmerges them before vLLM copies its last buffer of 1 GiB: of a model below
     that size all weights, of a larger one the last layers. Measured with trl 1.16 and vllm 0.31:
     ``sampling/sampling_logp_difference/mean`` grows from 5e-7 to 3e-2 in the first four steps. Our own TRL trainer copies
     the weights in time. Source: trl 1.16 generation/vllm_generation.py, _iter_named_params.
     """
-    first, after = UNMERGES_EARLY
-    return bool(s.given) and s.lora and s.use_vllm and s.vllm_mode == "server" and first <= s.version < after
+    has_the_error = UNMERGES_EARLY <= s.version <= TRL  # a newer release was not read
+    return bool(s.given) and s.lora and s.use_vllm and s.vllm_mode == "server" and has_the_error
 
 
 def _splits_a_model(s: Setting) -> bool:

@@ -18,10 +18,10 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable, text
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
 from grporecipe.model.values import model_size
-from grporecipe.registries import Lazy
+from grporecipe.registries import NEWEST, Lazy
 
 TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
-VERSION: Version = (0, 3, 3)
+VERSION: Version = NEWEST["easyr1"]
 ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
 EXAMPLE = "examples/config.yaml"  # the base of EasyR1's own scripts
 ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"

@@ -1,7 +1,7 @@
 """The keys of `swift rlhf` by release, and how its parser reads them.
 
-benchmarks/tools/ms_swift_keys.py writes ``keys.json``: the newest release from ms-swift's own parser, and differences of
-others from their source, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
+`make ms-swift-release` (benchmarks/tools/ms_swift_keys.py) writes ``keys.json``: the newest release from ms-swift's own parser,
+and what others had otherwise, back to 3.1.1, the first with GRPO. Other sources: ms-swift 4.6.0
 cli/main.py parse_yaml_args (a YAML's values become words of a command line), argparse (abbreviations).
 
 The second half is of ms-swift's Megatron back-end (`megatron rlhf --rlhf_type grpo`), whose sizes and steps have other units.
@@ -19,12 +19,13 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Value, convert
+from grporecipe.registries import NEWEST
 
 ENVIRONMENT = "ENV"  # environment variables in a YAML file, no key of the parser
 
 
 TRAITS = FrameworkTraits("ms-swift", "ms-swift", extends_trl=True)
-VERSION: Version = (4, 6, 0)  # the newest in the table, read from its parser
+VERSION: Version = NEWEST["ms-swift"]
 TAKES_ALL_FOR_TAUGHT: Version = (4, 4, 0)  # rlhf_trainers/rollout_mixin.py _setup_teacher
 PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this release
 

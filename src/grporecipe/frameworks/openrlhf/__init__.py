@@ -1,7 +1,7 @@
 """OpenRLHF: its options by release, and how its launches are read and written. A sweep cannot train with it.
 
-A rollout is counted in prompts, ``train.batch_size`` in completions. benchmarks/tools/openrlhf_keys.py writes
-``keys.json`` from OpenRLHF's tags. Sources: OpenRLHF 0.11.0 openrlhf/cli/train_ppo_ray.py,
+A rollout is counted in prompts, ``train.batch_size`` in completions. `make openrlhf-release`
+(benchmarks/tools/openrlhf_keys.py) writes ``keys.json`` from its packages. Sources: OpenRLHF 0.11.2 cli/train_ppo_ray.py,
 trainer/ppo_trainer.py (steps), trainer/ppo_utils/experience_maker.py (advantages, KL), models/loss.py (PolicyLoss),
 models/utils.py (compute_approx_kl), utils/deepspeed/deepspeed.py.
 """
@@ -20,13 +20,13 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
 from grporecipe.model.values import model_size
-from grporecipe.registries import Lazy
+from grporecipe.registries import NEWEST, Lazy
 
 TRAITS = FrameworkTraits("openrlhf", "OpenRLHF", unit="prompts")
-VERSION: Version = (0, 11, 0)
+VERSION: Version = NEWEST["openrlhf"]
 DOTTED: Version = (0, 10, 2)  # options have sections since then: --rollout.batch_size instead of --rollout_batch_size
 TABLE = ReleaseTable(__package__, VERSION)
-releases, known, span = TABLE.releases, TABLE.known, TABLE.span
+releases, known, span, choices = TABLE.releases, TABLE.known, TABLE.span, TABLE.choices
 RENAMED: dict[str, str] = TABLE.data["renamed"]  # the older and the present name
 FLAT = {new: old for old, new in RENAMED.items()}
 COMPLETIONS: dict[Version, str] = {(0, 9, 8): "generate_max_len", DOTTED: "max_new_tokens"}
@@ -73,6 +73,7 @@ FIELDS = (  # in the order of a written command
     row("epsilon_high", "actor.eps_clip_low_high"),
     row("delta", "actor.dual_clip", "float?"),
     row("importance_sampling_level", "actor.policy_loss_type"),
+    row("loss_type", "actor.loss_agg_mode", fixable=False),
     row("entropy_coef", "actor.entropy_coef", "float?"),
     row("filters_groups", "algo.dynamic_filtering_enable", "bool", False),
     row("learning_rate", "actor.adam.lr", "float", 1e-6),
@@ -111,10 +112,11 @@ def at(key: str, version: Version) -> str:
 ESTIMATORS = {"group_norm": "grpo", "dr_grpo": "grpo", "reinforce": "reinforce_plus_plus",
               "reinforce_baseline": "reinforce_plus_plus_baseline"}  # fmt: skip
 WRITTEN = {"rloo": "rloo", "gae": "gae", "reinforce_plus_plus": "reinforce",
-           "reinforce_plus_plus_baseline": "reinforce_baseline"}  # fmt: skip
+           "reinforce_plus_plus_baseline": "reinforce_baseline", "flash_reinforce": "flash_reinforce"}  # fmt: skip
 COMMAND = ("bash", "recipe.sh")
 PROGRAM = "python3 -m openrlhf.cli.train_ppo_ray"
 OWN_PROGRAM = re.compile(r"\bopenrlhf[./]cli[./]train_ppo_ray")
+TOKENS, SEQUENCES = "token-mean", "seq-mean-token-mean"  # of a loss: every token weighs the same, or every sequence
 LONGEST = 2048  # tokens of prompt and completion, OpenRLHF's default
 
 
@@ -167,11 +169,12 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantage and the loss: a token mean over a step, with gspo over a sequence."""
+    """Return the advantage and the loss: a token mean over a step, or (with gspo, or since 0.11.2) over each sequence."""
     option = Options.of(found)
     estimator = option.word("algo.advantage.estimator", "gae")
     clip = option.numbers("actor.eps_clip_low_high") or [option.number("actor.eps_clip", 0.2)] * 2
     is_gspo = option.word("actor.policy_loss_type", "ppo") == "gspo"
+    by_sequence = is_gspo or option.word("actor.loss_agg_mode", TOKENS) == SEQUENCES
     launch = found.recipe.launch
     # Another program may form its groups in another way, as by a tree of completions.
     has_own_groups = fields["num_generations"] == 1 and launch is not None and not OWN_PROGRAM.search(launch.program)
@@ -180,7 +183,7 @@ def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon": clip[0],
         "epsilon_high": clip[-1],
         "importance_sampling_level": "sequence" if is_gspo else "token",
-        "loss_type": "grpo" if is_gspo else "dapo",
+        "loss_type": "grpo" if by_sequence else "dapo",
     }
 
 
@@ -232,7 +235,7 @@ SPECIAL: dict[str, NativeChange] = {
 
 
 def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return the launch of OpenRLHF 0.11.0 as a script, and its losses."""
+    """Return the launch of the newest OpenRLHF as a script, and its losses."""
     s, lost = in_prompts(setting)
     given = overlay(framework, s, _fields(s), _keys(s))
     words = [f"--{key} {_spelled(value)}".rstrip() for key, value in given.items() if value is not False]
@@ -264,6 +267,7 @@ def _fields(s: Setting) -> dict[str, Any]:
         "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
         "eval_steps": every(s, s.eval_steps if s.evaluates else None),
         "importance_sampling_level": "gspo" if s.importance_sampling_level == "sequence" else "ppo",
+        "loss_type": SEQUENCES if s.loss_type == "grpo" and s.importance_sampling_level != "sequence" else None,
         "kl_target": s.kl_target if s.kl_controller == "adaptive" else None,
         "kl_horizon": int(s.kl_horizon or 10000),
         "max_completion_length": s.max_completion_length,
@@ -321,8 +325,8 @@ def _losses(s: Setting) -> Iterator[str]:
         yield "use_bias_correction_kl: OpenRLHF's KL term has no importance ratio, another objective"
     if s.kl_placement == "both":
         yield f"KL in the reward ({s.kl_reward_coefficient:g}): OpenRLHF has it in the loss or in the reward; the loss is kept"
-    if s.loss_type not in ("dapo", "bnpo") and s.importance_sampling_level != "sequence":
-        yield f"loss_type={s.loss_type}: OpenRLHF's loss is the token mean of a step"
+    if s.loss_type not in ("dapo", "bnpo", "grpo") and s.importance_sampling_level != "sequence":
+        yield f"loss_type={s.loss_type}: OpenRLHF's loss is the mean over the tokens of a step, or over sequences"
     if s.top_k:
         yield f"top_k={s.top_k}: OpenRLHF has no such option"
     if s.scale_rewards == "batch":

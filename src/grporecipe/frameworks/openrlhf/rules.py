@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from grporecipe.fields.reading import values_of
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, span
+from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, choices, span
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import closest_keys, text
@@ -24,14 +24,10 @@ GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
-ESTIMATORS = ("gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 LAUNCHERS = frozenset({"deepspeed", "torchrun", "accelerate"})
-WORDS = {
-    "algo.advantage.estimator": ESTIMATORS,
-    "algo.kl.estimator": ("k1", "k2", "k3"),
-    "actor.policy_loss_type": ("ppo", "gspo"),
-    "ds.param_dtype": ("bf16", "fp16"),
-}
+CORRECTION = "algo.advantage.is_correction"  # of the difference between the log-probabilities of vLLM and the trainer
+# Until 0.11.1 is_correction_type named what level and mode say since.
+TYPES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 
 # In OpenRLHF the scheduler advances at each step, and engines share the actor's GPUs only if all models are colocated.
 for _code in ("GT301", "GS302", "GS301", "GD301"):
@@ -200,9 +196,12 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
 def the_estimator_fits_its_place(recipe: Recipe) -> Iterator[Violation]:
     """KL in the loss needs k2 or k3, and KL in the reward k1. OpenRLHF only prints a recommendation.
 
-    As a loss, k1 has an expected gradient of 0.
+    As a loss, k1 has an expected gradient of 0. With ``algo.kl.unbiased_gradient`` (since 0.11.1) all estimators have the
+    gradient of the KL divergence.
     """
     option = Options.of(values_of(recipe))
+    if option.flag("algo.kl.unbiased_gradient") or "algo.kl.unbiased_gradient" in option.bad:
+        return
     key, name = at("algo.kl.estimator", recipe.version), option.word("algo.kl.estimator", "k1")
     if option.number("algo.kl.init_coef", 0.01) > 0 and option.flag("algo.kl.use_loss") and name == "k1":
         yield Violation(f"{key}=k1", "as a loss its expected gradient is 0, so the KL term only adds noise",
@@ -256,7 +255,8 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
 def options_exist(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at an option that the release does not take: "unrecognized arguments".
 
-    OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``.
+    OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``. 0.11.2
+    replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``.
     """
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
     for key in recipe.config:
@@ -268,8 +268,57 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
         other = RENAMED.get(key) if recipe.version >= DOTTED else FLAT.get(key)
         lived = span(key)
         when = "" if lived is None else f"OpenRLHF {text(recipe.version)} does not take it, "
+        if f"{CORRECTION}_level" in takes and key in (f"{CORRECTION}_enable", f"{CORRECTION}_type"):
+            yield _replaced(recipe, key, f"{when}and argparse stops")
+            continue
         why = f"{when}and argparse stops" if lived else f"OpenRLHF has no option {cut(key)}, and argparse stops"
         yield unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
+
+
+def _replaced(recipe: Recipe, key: str, why: str) -> Violation:
+    """Describe one of the two older options of the correction, with the present ones for both."""
+    enable, kind = (f"{CORRECTION}_{name}" for name in ("enable", "type"))
+    level, mode = TYPES.get(str(recipe.config.get(kind, "tis")), ("token", "mask"))
+    new = {f"{CORRECTION}_level": level, f"{CORRECTION}_mode": mode} if enable in recipe.config else {}
+    change = {**{name: None for name in (enable, kind) if name in recipe.config}, **new}
+    advice = f"Instead: {' and '.join(f'{name}={value}' for name, value in new.items())}." if new else "Remove it."
+    return Violation(f"{key}={recipe.config[key]}", why, advice, (key,), (change,))
+
+
+@recipe_rule("GV604", "error", of=OPENRLHF)
+def the_correction_is_possible(recipe: Recipe) -> Iterator[Violation]:
+    """The correction of vLLM's log-probabilities clips only ratios of tokens, and a divergence has an upper bound alone.
+
+    OpenRLHF since 0.11.2, when the actor starts (models/loss.py PolicyLoss): "is_correction_mode=clip requires
+    is_correction_level=token and is_correction_gating=ratio"; "is_correction_gating=binary_kl takes an upper bound only (a
+    single delta)". The default threshold has a lower bound too.
+    """
+    option = Options.of(values_of(recipe))
+    level, mode, gating, threshold = (f"{CORRECTION}_{name}" for name in ("level", "mode", "gating", "threshold"))
+    has_level, bounds = level in known_keys(recipe), option.numbers(threshold)
+    if (
+        threshold in recipe.config
+        and threshold not in option.bad
+        and len(bounds) not in ((1, 2) if has_level else (2,))
+    ):
+        why = (
+            "OpenRLHF takes an upper bound, or a lower and an upper one"
+            if has_level
+            else "it has a lower and an upper bound"
+        )
+        count = "one number" if len(bounds) == 1 else f"{len(bounds)} numbers"
+        yield Violation(f"{threshold} has {count}", why, "Give two numbers.", (threshold,))
+    if not has_level or {level, mode, gating, threshold} & option.bad:
+        return
+    is_ratio, bounds = option.word(gating, "ratio") == "ratio", bounds or [0.5, 5.0]
+    if option.word(mode, "mask") == "clip" and (option.word(level, "off") == "seq" or not is_ratio):
+        why, change = "OpenRLHF clips only the ratio of each token", {mode: "mask"}
+        yield Violation(f"{mode}=clip", why, f"Set {mode}=mask.", (mode,), (change,))
+    if option.word(level, "off") != "off" and not is_ratio and len(bounds) > 1 and bounds[0] > 0:
+        default = "" if threshold in recipe.config else " (these are the default)"
+        why = f"{gating}={option.word(gating)} has an upper bound only{default}"
+        shown = f"{threshold}={' '.join(f'{bound:g}' for bound in bounds)}"
+        yield Violation(shown, why, f"Give {threshold} one number.", (threshold, gating))
 
 
 @recipe_rule("GV602", "error", of=OPENRLHF, by_release=True)
@@ -277,5 +326,4 @@ def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at a value that does not have the option's type or choices: "invalid int value", "invalid choice"."""
     yield from find_mistyped(recipe, known_keys(recipe))
     if recipe.vendored is None:  # the source in a repository may have other estimators
-        words = {at(key, recipe.version): choices for key, choices in WORDS.items()}
-        yield from find_unknown_words(recipe, words)
+        yield from find_unknown_words(recipe, choices(recipe.version))

@@ -1,7 +1,7 @@
-"""TRL's keys by release, and the successors of removed keys.
+"""TRL's keys and choices by release, and the successors of removed keys.
 
-benchmarks/tools/trl_keys.py writes ``keys.json`` from TRL's wheels, each with the transformers release of its time. Sources:
-the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
+`make trl-release` (benchmarks/tools/trl_keys.py) writes ``keys.json`` from TRL's wheels, each with the transformers release of
+its time. Sources: the releases themselves, transformers 5 MIGRATION_GUIDE_V5.md, TRL's release notes.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, key_span, keys_at_release, load_table, parse_release
+from grporecipe.model.releases import KeyTable, change_at, key_span, keys_at_release, load_table, parse_release
 from grporecipe.model.setting import Version
 
 table = partial(load_table, __package__)
@@ -56,6 +56,20 @@ def known(version: Version) -> KeyTable:
 
 
 @cache
+def choices(key: str) -> tuple[str, ...]:
+    """Return the words that a key takes in any release, those of the newest one first."""
+    words = (word for change in reversed(table()["choices"][key]) if len(change) > 1 for word in change[1])
+    return tuple(dict.fromkeys(words))
+
+
+@cache
+def losses(version: Version) -> tuple[str, ...]:
+    """Return the losses of a release; empty before it had the key."""
+    change = change_at(table()["choices"]["loss_type"], version)
+    return tuple(change[1]) if len(change) > 1 else ()
+
+
+@cache
 def _only_async() -> frozenset[str]:
     """Return the keys that only AsyncGRPOConfig has."""
     return frozenset(table()["async"].keys() - table()["keys"].keys())
@@ -89,6 +103,12 @@ def async_keys(takes: KeyTable, version: Version) -> KeyTable:
     if not declared:
         return declared
     return KeyTable({**{name: spec for name, spec in takes.items() if name not in own}, **declared})
+
+
+def span_of_import(name: str) -> tuple[Version, Version | None] | None:
+    """Return the releases that added and removed a name or a module of TRL, as `span` does for a key."""
+    known = table()["imports"]
+    return key_span(known.get(name) or known.get(f"trl.{name}"))
 
 
 @lru_cache(maxsize=1024)

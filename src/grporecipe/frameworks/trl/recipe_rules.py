@@ -18,11 +18,12 @@ from grporecipe.frameworks.trl.recipes import has_own_batches
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.setting import TRL_FAMILY
 from grporecipe.model.values import convert
 from grporecipe.project.repository import find_repository
-from grporecipe.rules.helpers import cut, set_to, show
+from grporecipe.rules.helpers import cut, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
-from grporecipe.rules.registry import Severity, Violation, recipe_rule
+from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
 PARSER_STOPS = (0, 19)  # TrlParser refuses keys of a YAML that no dataclass has since this release
 SCRIPT_DROPS = (0, 22)  # trl.scripts.grpo drops them since this release, until 0.29 also flags
@@ -32,6 +33,8 @@ OWN_PROGRAMS = ("trl.scripts.grpo", "trl/scripts/grpo.py", "open_r1/grpo.py")
 
 
 ANYTHING = KeySpec("any", None)
+
+variant("GL101", TRL_FAMILY, one_of("loss_type", lambda s: keys.losses(s.version)))
 
 
 class Fate(NamedTuple):
@@ -96,38 +99,10 @@ def fate(recipe: Recipe, key: str) -> Fate:
 
 
 LISTS = frozenset({"reward_funcs", "benchmarks", "callbacks"})  # iterated without a check: a string means its letters
-# Names of transformers 5.23, and adamw_hf and adamw_apex_fused of transformers 4. Sources: training_args.py OptimizerNames,
-# trainer_utils.py SchedulerType, HubStrategy, integrations/integration_utils.py INTEGRATION_TO_CALLBACK; trl 1.16
-# generation/vllm_generation.py, trainer/grpo_trainer.py (vLLM's choices).
-DTYPES = ("auto", "bfloat16", "float16", "float32")  # of TRL's ModelConfig
-CHOICES = {
-    "eval_strategy": ("no", "steps", "epoch"),
-    "save_strategy": ("no", "steps", "epoch", "best"),
-    "logging_strategy": ("no", "steps", "epoch"),
-    "lr_scheduler_type": (
-        "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
-        "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
-    ),
-    "optim": (
-        "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_torch_4bit",
-        "adamw_torch_8bit", "adamw_hf", "adamw_apex_fused", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_8bit",
-        "adafactor", "adagrad", "sgd", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "ademamix",
-        "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit",
-        "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit", "galore_adamw", "galore_adamw_8bit",
-        "galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "lomo",
-        "adalomo", "grokadamw", "schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw",
-        "apollo_adamw_layerwise", "stable_adamw",
-    ),
-    "dtype": DTYPES,
-    "torch_dtype": DTYPES,
-    "hub_strategy": ("end", "every_save", "checkpoint", "all_checkpoints"),
-    "vllm_mode": ("server", "colocate"),
-    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    "report_to": (
-        "none", "all", "azure_ml", "comet_ml", "mlflow", "neptune", "tensorboard", "trackio", "wandb", "codecarbon",
-        "clearml", "dagshub", "flyte", "dvclive", "swanlab", "kubeflow",
-    ),
-}  # fmt: skip
+CHOSEN = frozenset(
+    ["eval_strategy", "save_strategy", "logging_strategy", "lr_scheduler_type", "optim", "dtype", "torch_dtype", "hub_strategy",
+     "vllm_mode", "vllm_importance_sampling_mode", "report_to"]
+)  # fmt: skip  # keys whose words are in the table
 UNREAD = frozenset({"vllm_mode", "vllm_importance_sampling_mode"})  # TRL's keys that are read only with vLLM
 EXCLUSIVE = (("bf16", "fp16"), ("bf16_full_eval", "fp16_full_eval"))
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -175,7 +150,7 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             continue
         if key in UNREAD and not _is_read(key, recipe.config):
             continue
-        if key in CHOICES and (wrong := _wrong_choice(key, value)) is not None:
+        if key in CHOSEN and (wrong := _wrong_choice(key, value)) is not None:
             yield wrong
         elif key in LISTS and key in takes and isinstance(value, str) and not _is_declared_list(recipe, key):
             change = {key: [value]}
@@ -196,7 +171,7 @@ def _is_read(key: str, config: Mapping[str, Any]) -> bool:
 
 def _wrong_choice(key: str, value: Any) -> Violation | None:
     """Return the problem of a value that is none of the key's choices."""
-    choices = CHOICES[key]
+    choices = keys.choices(key)
     if value is False and "no" in choices:
         return Violation(f"{key}: no", "YAML reads a bare no as false, which is no strategy", f'Write {key}: "no".', (key,),
                       ({key: "no"},), without_effect=frozenset({key}))  # fmt: skip
@@ -207,8 +182,8 @@ def _wrong_choice(key: str, value: Any) -> Violation | None:
     near = closest_keys(str(unknown[0]), choices)
     advice = f"Did you mean {' or '.join(near)}?" if near else f"Set one of {', '.join(choices)}."
     change = ({key: near[0]},) if near and not isinstance(value, list) else ()
-    why = f"{'TRL' if key in UNREAD or choices is DTYPES else 'transformers'} has no such choice"
-    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True)
+    why = f"{'TRL' if key in UNREAD or key.endswith('dtype') else 'transformers'} has no such choice"
+    return Violation(f"{key}={show(unknown[0])}", why, advice, (key,), change, certain=True, may_be_new=True)
 
 
 @recipe_rule("GV113", "error")
@@ -228,13 +203,6 @@ def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
 
 FREQUENCIES = {"logging_steps": ("logging_strategy", "steps"), "save_steps": ("save_strategy", "steps"),
                "eval_steps": ("eval_strategy", "no")}  # fmt: skip
-ACCELERATOR = frozenset(
-    ["split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking",
-     "gradient_accumulation_kwargs", "use_configured_state"]
-)  # fmt: skip
-FSDP_OPTIONS = frozenset(
-    ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap"]
-)
 
 
 @recipe_rule("GV114", "error")
@@ -262,14 +230,16 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     count = values.get("torch_empty_cache_steps")
     if isinstance(count, int) and count < 1:
         yield _refused("torch_empty_cache_steps", count, "it is at least 1", ({"torch_empty_cache_steps": None},))
-    for key, known in (("fsdp", FSDP_OPTIONS), ("debug", {"underflow_overflow", "tpu_metrics_debug"})):
+    for key, known in (("fsdp", keys.choices("fsdp")), ("debug", {"underflow_overflow", "tpu_metrics_debug"})):
         words = values[key].split() if isinstance(values.get(key), str) else values.get(key)
         listed = words if isinstance(words, list) else []
         wrong = [word for word in listed if isinstance(word, str) and word not in known]
         if wrong and str(values[key]).lower() not in ("true", "false", ""):
             yield _refused(key, values[key], f"its words are {', '.join(sorted(known))}", ())
     inside = values.get("accelerator_config")
-    strange = sorted(map(str, inside.keys() - ACCELERATOR)) if isinstance(inside, dict) else []
+    strange = (
+        sorted(map(str, inside.keys() - {*keys.choices("accelerator_config")})) if isinstance(inside, dict) else []
+    )
     if strange:
         yield _refused("accelerator_config", inside, f"it has no key {', '.join(strange)}", ())
 
@@ -425,6 +395,32 @@ def rewards_are_given(recipe: Recipe) -> Iterator[Violation]:
     if code is not None and code.no_rewards is not None and code.trainer == "GRPOTrainer" and not code.own_trainer:
         why = f"GRPOTrainer(...) on line {code.no_rewards} gets no reward_funcs, so TRL stops at start"
         yield Violation("no rewards", why, "Pass reward_funcs, a function or a list of functions.", ("reward_funcs",))
+
+
+STATED = frozenset({"asked", "project", "pinned", "range"})  # sources of a release that do not follow from the keys
+
+
+@recipe_rule("GV117", "error")
+def imports_exist_in_this_version(recipe: Recipe) -> Iterator[Violation]:
+    """A script that imports a name or module that the stated release of TRL does not have: it ends with an ImportError.
+
+    Judged are imports that a file makes in any case, not those in a ``try``, below a condition or in a function. Of a module
+    only its existence is judged, not what is imported from it. Source: trl/__init__.py and the files of each release.
+    """
+    code, version = recipe.code, recipe.version
+    for name, line in code.imports if code is not None and recipe.version_source.kind in STATED else ():
+        lived = keys.span_of_import(name)
+        if lived is not None and lived[0] <= version and (lived[1] is None or version < lived[1]):
+            continue
+        what = f"import {name}" if name.startswith("trl.") else f"from trl import {name}"
+        file = PurePosixPath(code.file).name if code is not None else ""
+        when = f"no release up to {text(keys.releases()[-1])} has it"
+        if lived is not None:
+            when = f"it came with {text(lived[0])}" if version < lived[0] else f"{text(lived[1] or version)} removed it"
+        why = f"line {line} of {file} ends with an ImportError in TRL {text(version)}, because {when}"
+        yield Violation(
+            what, why, "Import it from where this release has it, or state the release that trains.", (name,)
+        )
 
 
 @recipe_rule("GV109", "error")

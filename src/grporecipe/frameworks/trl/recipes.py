@@ -6,7 +6,6 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/reference/framewo
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -17,14 +16,13 @@ import yaml
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import in_completions, write_release
-from grporecipe.frameworks.trl.keys import is_async, known, span, with_async
+from grporecipe.frameworks.trl.keys import choices, is_async, known, losses, span, with_async
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, text
 from grporecipe.model.setting import TRL, Setting, Version
 from grporecipe.model.values import Value, convert, model_size, read_mapping
-from grporecipe.rules.loss import LOSSES
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
 RENAMED = {
@@ -334,7 +332,10 @@ NEEDS = {
 def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
     """Return the setting without values that this release does not know, and the losses."""
     nearest: dict[str, Any] = {}
-    if LOSSES.get(s.loss_type, (0,) if s.framework.follows_trl else (sys.maxsize,)) > version:
+    is_unknown = s.framework.follows_trl and s.loss_type not in choices(
+        "loss_type"
+    )  # an error, and no other loss is meant
+    if s.loss_type not in losses(version) and not is_unknown:
         nearest["loss_type"] = "bnpo"  # a token mean, as in all later losses
     if s.scale_rewards == "batch" and version < (0, 22):
         nearest["scale_rewards"] = "group"

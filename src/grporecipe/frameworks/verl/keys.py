@@ -21,9 +21,10 @@ from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, keys_at_release, load_table, parse_release
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import flatten, resolve
+from grporecipe.registries import NEWEST
 
 TRAITS = FrameworkTraits("verl", "verl", unit="prompts", syntax="dotted")
-VERSION: Version = (0, 9, 1)
+VERSION: Version = NEWEST["verl"]
 ACTOR, ROLLOUT, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 MODEL, OPTIM = "actor_rollout_ref.model", f"{ACTOR}.optim"
 CONTROL, MEGATRON = "algorithm.kl_ctrl", f"{ACTOR}.megatron"

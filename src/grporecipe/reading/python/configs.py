@@ -192,7 +192,16 @@ def _configure(path: Path, source: Source, names: Names, call: ast.Call, scope: 
         _processes(source, names),
         _pin(source),
         source.cells,
-        LaunchedCode(str(path), own, trainer, own_trainer, "stop", no_evaluation=no_evaluation, no_rewards=no_rewards),
+        LaunchedCode(
+            str(path),
+            own,
+            trainer,
+            own_trainer,
+            "stop",
+            no_evaluation=no_evaluation,
+            no_rewards=no_rewards,
+            imports=names.of_trl,
+        ),
         unknown[0] if unknown else "",
         frozenset(elsewhere),
     )

@@ -54,6 +54,7 @@ def read_program(path: Path) -> LaunchedCode | None:
         declares_more=not is_whole,
         parsers=frozenset(last_name(call.func) for call, _ in names.calls) & PARSERS,
         classes=frozenset(last_name(node) for node in parsed if _is_library(names, node)),
+        imports=names.of_trl,
     )
 
 

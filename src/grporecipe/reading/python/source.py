@@ -221,6 +221,7 @@ class Names:
     assigned: list[tuple[str, ast.expr]] = field(default_factory=list)
     module: Scope = field(default_factory=Scope)
     spreads: int = 0
+    of_trl: tuple[tuple[str, int], ...] = ()  # `imports_of_trl`
 
     def origin(self, node: ast.expr) -> str:
         """Return the dotted name that an expression is imported as (``trl.GRPOConfig``); empty if it is not imported."""
@@ -341,9 +342,25 @@ def _concatenate(parts: list[Any]) -> Any:
     return found if known and len(found) <= LONGEST else UNKNOWN
 
 
+def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
+    """Return the names (``GRPOConfig``) and modules (``trl.trainer.utils``) of TRL that a file always imports, with their lines.
+
+    An import below a condition or in a ``try`` may be meant for another release.
+    """
+    found: list[tuple[str, int]] = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found += ((alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl."))
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module == "trl":
+            found += ((alias.name, node.lineno) for alias in node.names if not alias.name.startswith(("*", "__")))
+        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("trl."):
+            found.append((node.module or "", node.lineno))
+    return tuple(found)
+
+
 def read_names(tree: ast.Module) -> Names:
     """Return the names of a file in one pass. It is not recursive, because trees of hostile files are deep."""
-    names = Names()
+    names = Names(of_trl=imports_of_trl(tree))
     stack: list[tuple[ast.AST, Scope]] = [(tree, names.module)]
     given: set[int] = set()  # targets whose value is known
     while stack:
