@@ -1,5 +1,6 @@
 """The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ LAUNCH = f"""#!/bin/bash
 export MY_FLAG=1
 {sys.executable} train.py --config recipe.yaml "$@"
 """
+ROWS = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\n'
+FOLLOW = "gradient_accumulation_steps=rows // 16"
 
 
 @pytest.fixture
@@ -50,6 +53,47 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
     assert ended.code == 1
     assert "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1" in ended.out + ended.err
     assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
+
+
+def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, command: Path) -> None:
+    """After three trials, which did not train. It does not matter that each value is another word."""
+    edit(command, "trainer = GRPO", 'args.vllm_mode = "other"\ntrainer = GRPO')
+    ended = run(ASKED, "name=s", "-m", "trainer.args.vllm_mode=a,b,c,d,e,f", "--", "bash launch.sh")
+    assert ended.code == 1
+    assert "vllm_mode=a is this trial's, but train.py:19 sets vllm_mode=other" in ended.out + ended.err
+    assert "the last trials all failed alike" in ended.out, ended.out
+    assert len(trials(command / "outputs" / "s")) == 3
+
+
+def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(run: Run, command: Path) -> None:
+    """Sizes that an option of the command changes: in plan.json, show, compare and the report, and before the start nothing."""
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
+    ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48,64", "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert "each trial: 3 optimizer steps\n" in ended.out
+    plans = [read(folder / "plan.json") for folder in trials(ended.sweep)]
+    assert [(plan["completions_per_step"], plan["total_completions"]) for plan in plans] == [
+        (32, 96),
+        (48, 144),
+        (64, 192),
+    ]
+    shown = grposweep(command, "show", "s", "1").out
+    assert re.search(r"gradient_accumulation_s\S*\s+3\s+1\s+train.py:20", shown), shown
+    assert "1,000 rows, 16 held out, rewards right" in " ".join(shown.split())
+    assert re.search(r"batch.gradient_accumulation_steps\s+2\s+3", grposweep(command, "compare", "s/0", "s/1").out)
+    assert grposweep(command, "report", "s").code == 0
+    assert "GRPOTrainer of TRL" in next((command / "outputs" / "s").glob("*.html")).read_text()
+
+
+def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command: Path) -> None:
+    """They count as set: four micro-steps, where TRL's own default is one."""
+    own = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own(GRPOConfig):\n    gradient_accumulation_steps: int = 4\n"
+    )
+    edit(command, "args = GRPOConfig(**recipe", f'{own}del recipe["generation_batch_size"]\nargs = Own(**recipe')
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert "each trial: 3 optimizer steps, 192 completions" in ended.out, ended.out + ended.err
+    assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
 
 
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
@@ -138,8 +182,7 @@ def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, com
 def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(run: Run, command: Path) -> None:
     """48 completions hold whole groups of 12, and 32 do not: the script decides, so the trial does, and not a default."""
     sized = ("batch.num_generations=12", "batch.per_device_eval_batch_size=12")
-    sizes = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\nargs = GRPOConfig(**recipe, '
-    edit(command, "args = GRPOConfig(**recipe", f"{sizes}gradient_accumulation_steps=rows // 16")
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48", *sized, "--", "bash launch.sh")
     assert "GB101" not in ended.out + ended.err, ended.err
     assert ended.code == 0, ended.out + ended.err

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.frameworks import read_recipe
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.recipe import Recipe
-from grporecipe.setting import TRL
+from grporecipe.setting import TRL, Setting, Version
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.command import named_files
@@ -123,6 +124,22 @@ def _alike(answers: Iterable[Asked]) -> Asked:
     return replace(first, record={**first.record, "given": kept, "unknown": unknown})
 
 
+def version_of(record: Mapping[str, Any]) -> Version | None:
+    """Return the TRL of a record; None if it is not stated, as of a copy of its source."""
+    stated = record["versions"].get("trl")
+    return parse_version(stated) if stated else None
+
+
+def trained_setting(record: Mapping[str, Any]) -> Setting:
+    """Return the sizes and the length of a training, and all other numbers, as its trainer had them when it began."""
+    values = {name: value for name, value in record["values"].items() if value is not None}
+    if "generation_batch_size" in values:
+        values.pop("steps_per_generation", None)  # TRL derives each from the other, and takes one of them
+    recipe = Recipe("trl", version_of(record) or TRL, values, record["world_size"], record["train_rows"])
+    steps = {"max_steps": record["steps"]} if record.get("steps") else {}
+    return read_recipe(recipe).setting.replace({**steps, "eval_prompts": record["eval_rows"]})
+
+
 def asked_recipe(trainer: Trainer, processes: int | None = None) -> Recipe:
     """Return the command's values as a recipe of the TRL that it imports."""
     asked = ask_base(trainer, processes)
@@ -131,7 +148,7 @@ def asked_recipe(trainer: Trainer, processes: int | None = None) -> Recipe:
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(
         EXTERNAL[trainer.kind].framework,
-        parse_version(record["versions"]["trl"]) if "trl" in record["versions"] else TRL,
+        version_of(record) or TRL,
         {**record["given"], **entered},
         processes if processes is not None else record["world_size"],
         unresolved=unknown,

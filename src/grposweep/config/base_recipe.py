@@ -98,13 +98,13 @@ def installed_version(python: str, framework: str) -> Version:
 def base_of(trainer: Trainer, processes: int) -> Setting:
     """Return the base's numbers with sizes in completions.
 
-    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown, and all of
-    a program of which nothing else is known.
+    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown. So is
+    everything about a program of which only the command is known, apart from the length that the user states.
     """
     parsed = frameworks.read_recipe(load_base(trainer, processes))
     setting, _ = in_completions(parsed.setting)
     if is_opaque(trainer.kind):
-        every = frozenset(field.name for field in fields(Setting))
+        every = frozenset(field.name for field in fields(Setting)) - {"max_steps"}
         return setting.replace({"given": frozenset(), "lines": {}, "processes": None, "unknown": every})
     unknown = parsed.unknown if asks(trainer) else frozenset()
     return setting.replace({"given": frozenset(), "lines": {}, "processes": processes, "unknown": unknown})
