@@ -96,6 +96,52 @@ def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command
     assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
 
 
+@pytest.mark.parametrize(("words", "said"), [("trainer.args.note=a,b", True), ("trainer.args.rows=32,64", False)])
+def test_an_option_that_changes_nothing_is_named_before_anything_trains(
+    run: Run, command: Path, words: str, said: bool
+) -> None:
+    """It may have an effect in a reward function, so it is no error."""
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
+    ended = run(ASKED, "name=s", "cluster=dry_run", "-m", words, "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert ("trainer.args.note: with a and with b the trainer gets the same" in ended.out) == said, ended.out
+
+
+def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
+    """The command itself, and both ends: whatever a trial needs is known then."""
+    edit(command, "args = GRPOConfig(**recipe", "open('asked', 'a').write('x')\nargs = GRPOConfig(**recipe")
+    words = ("name=s", "cluster=dry_run", "search.trials=3", "-m", "trainer.args.penalty=interval(0.1,0.5)")
+    ended = run(ASKED, *words, "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert (command / "asked").read_text() == "xxx"
+
+
+ACCELERATE = (
+    "bash -c '%s -m accelerate.commands.launch --num_processes 8 --num_machines $NNODES --machine_rank $NODE_RANK "
+    "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT train.py --config recipe.yaml'"
+)
+TORCHRUN = "%s -m torch.distributed.run --nproc_per_node 4 train.py --config recipe.yaml"
+
+
+@pytest.mark.parametrize("words", [ACCELERATE, TORCHRUN])
+def test_a_command_on_several_nodes_is_asked_with_their_variables(run: Run, command: Path, words: str) -> None:
+    """Its trainer has the processes of all nodes: 16 completions on each of 8 make a rollout of 128."""
+    (command / "recipe.yaml").write_text((command / "recipe.yaml").read_text().replace("generation_batch_size: 32", ""))
+    job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "lr=0.1")
+    ended = run(ASKED, *job, "--", words % sys.executable)
+    assert ended.code == 0, ended.err
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "plan.json")["completions_per_rollout"] == 128
+    assert "export NNODES=2" in (trial / "program.sh").read_text()
+
+
+def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(run: Run, command: Path) -> None:
+    """It would train on one node, twice."""
+    job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=1", "lr=0.1")
+    ended = run(ASKED, *job, "--", "bash launch.sh")
+    assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
+
+
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
     """It would train with its own values at every point. Asked, it does not answer."""
     (command / "launch.sh").write_text(LAUNCH.replace("train.py", "-E train.py"))
