@@ -40,6 +40,10 @@ _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
+UNKNOWN_TRL = (
+    "The program does not say which release of TRL it imports, so rules that depend on the release judge no point. Install TRL as a "
+    "package to have them."
+)
 DISK = "disk"  # in rules.ignore: start although the disk is too small
 
 
@@ -49,7 +53,7 @@ class RuleInputs:
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
-        self.unseen: list[str] = []  # sentences on options of the user's command that change nothing
+        self.notes: list[str] = []  # sentences on what is not known of the user's command
         if asks(points.base.trainer):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         values = {
@@ -89,6 +93,8 @@ class RuleInputs:
         Note the options that change nothing of what the trainer gets.
         """
         found = set[str]()
+        if "version" in self._base.unknown:
+            self.notes.append(UNKNOWN_TRL)
         for name, experiments in options_of_command(self._space, self._points):
             for experiment in experiments.values():
                 other = base_setting(experiment)
@@ -97,7 +103,7 @@ class RuleInputs:
                 label: ask_base(one.trainer, one.cluster.processes, one.cluster.nodes)
                 for label, one in experiments.items()
             }
-            self.unseen += filter(None, [find_unseen(name, answers)])
+            self.notes += filter(None, [find_unseen(name, answers)])
         return found
 
     @property
