@@ -41,8 +41,8 @@ _OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on 
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
 UNKNOWN_TRL = (
-    "The program does not say which release of TRL it imports, so rules that depend on the release judge no point. Install TRL as a "
-    "package to have them."
+    "The program does not say which release of TRL it imports, so rules that depend on the release judge no point. Install TRL "
+    "as a package to have them."
 )
 DISK = "disk"  # in rules.ignore: start although the disk is too small
 
