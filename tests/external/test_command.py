@@ -316,3 +316,13 @@ def test_the_page_holds_what_it_says(run: Run, here: Path) -> None:
         words = shlex.split(block.replace("\\\n", " "))
         ended = run(*words[words.index("$GRPOSWEEP/src/run.py") + 1 :])
         assert ended.code == 0, ended.out + ended.err
+
+
+def test_the_pages_commands_for_known_programs_are_accepted(run: Run) -> None:
+    """Every key has a place, and every place a value."""
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == len(PROGRAMS)
+    for number, block in enumerate(blocks):
+        words = shlex.split(block.replace("\\\n", " "))
+        ended = run("cluster=dry_run", f"name=s{number}", *words[words.index("run.py") + 1 :])
+        assert ended.code == 0, ended.err
