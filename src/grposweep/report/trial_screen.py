@@ -9,8 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.errors import ExitCode
+from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import read_json
+from grporecipe.frameworks.base import KeyTable
 from grporecipe.frameworks.trl.keys import known, parse_version
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
@@ -154,8 +155,10 @@ def _trained(trial: TrialView) -> Iterator[RenderableType]:
     if not values:
         return
     table = build_table(*((column, FOLD) for column in ("what its trainer got", "value", "TRL's default", "set by")))
-    version = as_mapping(record.get("versions")).get("trl")
-    defaults = known(parse_version(version)) if version else {}
+    try:
+        defaults = known(parse_version(str(as_mapping(record.get("versions")).get("trl"))))
+    except UserError:  # not stated, or of a branch
+        defaults = KeyTable()
     for name, value in values.items():
         default = label_text(defaults[name].default) if name in defaults else ""
         line = str(later.get(name, record.get("line")))
