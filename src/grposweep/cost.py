@@ -1,15 +1,18 @@
-"""Predict the cost of a point: its work in tokens, times the cost of a token in the trials that have ended."""
+"""Predict the size and the cost of a point: its plan, and its work in tokens times the cost of a token in ended trials."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grporecipe.files import as_number
+from grporecipe.memory.estimate import memory_gib
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 
 HOUR = 3600.0
+LENGTH = frozenset({"max_steps", "epochs", "budget_completions"})
+SIZES = frozenset(planning.TOTAL_STEPS_READS) - LENGTH - {"version", "ends_with_epochs", "train_prompts"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,29 @@ class Rates:
     def hours(self, work: Work) -> float:
         """Return the cost of this work in device hours."""
         return (self.generated * work.generated + self.trained * work.trained) / HOUR
+
+
+def known_part(s: Setting) -> Setting:
+    """Return a setting whose plan has no number that follows from a field which only the trainer knows.
+
+    Without the processes no number of completions is known, and without the length no number of steps.
+    """
+    lost = {"processes", "generation_batch_size"} if s.unknown & SIZES else set()
+    lost |= LENGTH if "max_steps" in s.unknown else LENGTH & s.unknown  # which comes before the others
+    return s.replace(dict.fromkeys(lost))
+
+
+def plan_content(s: Setting) -> dict[str, Any]:
+    """Return the content of a trial's plan.json: its plan, memory and work, null where only the trainer knows them."""
+    known, work = known_part(s), find_work(known_part(s))
+    plan = planning.build_plan(known).as_dict()
+    follow = {"steps_per_generation", "steps_per_rollout", "save_steps"} if s.unknown & SIZES else set()
+    follow |= {"evaluation_steps"} if "evaluations" in s.unknown else set()
+    plan |= dict.fromkeys(plan.keys() & (follow | s.unknown)) | {
+        "processes": None if "processes" in s.unknown else s.processes
+    }
+    memory = None if s.unknown & SIZES else memory_gib(s)
+    return {**plan, "memory_gib": memory, "work": None if work is None else asdict(work)}
 
 
 def find_work(s: Setting) -> Work | None:

@@ -262,6 +262,17 @@ def test_other_trainers_are_asked(
     assert (record["base"], record["own_batches"], record["unsloth"]) == (base, own_batches, is_unsloth)
 
 
+@pytest.mark.parametrize(
+    ("option", "adapter"), [("", {}), (" --use_peft --lora_r 8", {"r": 8, "lora_alpha": 32, "lora_dropout": 0.05})]
+)
+def test_an_adapter_is_known_without_peft(asked: Ask, option: str, adapter: dict[str, object]) -> None:
+    """That of TRL's own options, so a sweep of its rank is not taken for one that changes nothing."""
+    peft = "train_dataset=data(), peft_config=get_peft_config(model)"
+    found = asked(script(TRL, end=END.replace("train_dataset=data()", peft)), f"python train.py --output_dir o{option}")
+    assert (found.record["peft"], found.how) == (bool(adapter), "stand-ins"), found.why
+    assert adapter.items() <= found.record["adapter"].items()
+
+
 def test_check_judges_what_the_trainer_gets(here: Path) -> None:
     """With the sizes of the script, not TRL's defaults; a rule that needs an unknown value is silent."""
     sizes = "num_generations=12, per_device_train_batch_size=12"

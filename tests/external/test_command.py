@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,92 @@ def test_binary_logs_are_read_without_their_libraries(
     ended = run(*words, "search.metric=train/reward", "--", "cp", name, "{output}/")
     assert ended.code == 0, ended.out + ended.err
     assert max(steps(trials(ended.sweep)[0])) >= 19
+
+
+# Programs that log as five trainers do, with the same calls of W&B and TensorBoard. They stop at SIGTERM, as a Ray driver does.
+# Sources: OpenRLHF 0.11.2 utils/logging_utils.py, trainer/ppo_trainer.py; SkyRL 0.3.0 train/utils/tracking.py, trainer.py;
+# slime utils/tensorboard_utils.py, wandb_utils.py; NeMo RL utils/logger.py, utils/checkpoint.py; prime-rl utils/monitor/file.py.
+LIKE = """
+import json, os, sys, time
+from pathlib import Path
+kind, lr, out, *rest = sys.argv[1:]
+out = Path(out)
+numbers = [int(path.name.rpartition("_")[2].removeprefix("step")) for path in out.glob("ckpt/*step*")]
+begin = max(numbers, default=0) if rest else 0
+if kind in ("openrlhf", "skyrl", "nemo-rl"):
+    from tensorboardX import SummaryWriter
+    place = {"openrlhf": "tb/ppo_1", "skyrl": "tb", "nemo-rl": f"logs/exp_{begin:03}/tensorboard"}[kind]
+    writer = SummaryWriter(str(out / place), flush_secs=0.1)  # theirs is 120, and a step of theirs takes minutes
+elif kind == "slime":
+    import wandb
+    (out / "wb").mkdir(parents=True, exist_ok=True)
+    run = wandb.init(project="p", dir=str(out / "wb"), settings=wandb.Settings(mode="offline", silent=True))
+    for part in ("rollout", "train", "eval"):
+        wandb.define_metric(f"{part}/step")
+        wandb.define_metric(f"{part}/*", step_metric=f"{part}/step")
+else:
+    files = []
+    for part in ("trainer", "orchestrator"):
+        (out / part).mkdir(parents=True, exist_ok=True)
+        files.append(open(out / part / "metrics.jsonl", "a", buffering=1))
+for step in range(begin + 1, 9):
+    time.sleep(float(os.environ.get("WAIT", 0)))
+    score = round(float(lr) * step, 6)
+    if kind == "openrlhf":
+        [writer.add_scalar(f"train/{name}", value, step) for name, value in {"reward": score, "kl": 0.0}.items()]
+        if step % 2 == 0:
+            writer.add_scalar("eval/eval_math_pass1", score, step)
+    elif kind == "skyrl":
+        for name, value in {"reward/avg_raw_reward": score, "eval/all/avg_score": score}.items():
+            writer.add_scalar(name, value, step)
+    elif kind == "nemo-rl":
+        writer.add_scalar("train/reward", score, step)
+        writer.add_scalar("validation/accuracy", score, step)
+    elif kind == "slime":
+        wandb.log({"rollout/raw_reward": score, "rollout/step": step})
+        wandb.log({"train/loss": 0.1, "train/step": 2 * step})
+        wandb.log({"eval/math": score, "eval/step": step})
+    else:
+        for file, values in zip(files, ({"loss/mean": 0.1}, {"reward/all/mean": score})):
+            file.write(json.dumps({"step": step, "time": time.time(), **values}) + "\\n")
+    (out / "ckpt" / f"step_{step}").mkdir(parents=True)
+"""
+PROGRAMS = {
+    "openrlhf": ("{output}/tb/**/events*", "step", "eval/eval_math_pass1"),
+    "skyrl": ("{output}/tb", "step", "eval/all/avg_score"),
+    "nemo-rl": ("{output}/logs/exp_*/tensorboard", "step", "validation/accuracy"),
+    "slime": ("{output}/wb/**/*.wandb", "eval/step", "eval/math"),
+    "prime-rl": ("{output}/*/metrics.jsonl", "step", "reward/all/mean"),
+}
+
+
+def like(kind: str, name: str, *words: str) -> tuple[str, ...]:
+    """The words of a sweep of a program that logs as one of them."""
+    metrics, step, metric = PROGRAMS[kind]
+    known = (f"trainer.metrics={metrics}", f"trainer.step_key={step}", f"search.metric={metric}", f"name={name}")
+    places = ("trainer.checkpoints=ckpt/step_*", "trainer.resume=resume", "schedule.max_steps=8", "trainer.keep=all")
+    command = ("--", sys.executable, "like.py", kind, "{lr}", "{output}", "{resume}")
+    return ("-m", "trainer=command", *known, *places, *words, *command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(run: Run, here: Path, kind: str) -> None:
+    """Their metrics by their own names, the leader trained to its end from its checkpoint, and no step twice."""
+    (here / "like.py").write_text(LIKE)
+    whole = run(*like(kind, "whole", "lr=0.1,0.2"))
+    assert whole.code == 0, whole.out + whole.err
+    assert objectives(whole.sweep) == pytest.approx([0.8, 1.6])
+    if kind == "slime":  # W&B writes in blocks of 32 KiB, so of this little nothing is known before the end
+        return
+    slow = ("+trainer.environment.WAIT='0.3'", "lr=interval(0.1,1)", "search.trials=8", "search.effort=0.4")
+    paused = run(*like(kind, "paused", *slow))
+    assert paused.code == 0, paused.out + paused.err
+    results = [read(trial / "result.json") for trial in trials(paused.sweep)]
+    assert {result["status"] for result in results} == {"finished", "stopped"}
+    for trial in trials(paused.sweep):
+        seen = [line["step"] for line in lines(trial / "metrics.jsonl") if PROGRAMS[kind][2] in line]
+        assert seen == sorted(set(seen)), seen
 
 
 def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -> None:
@@ -229,3 +316,13 @@ def test_the_page_holds_what_it_says(run: Run, here: Path) -> None:
         words = shlex.split(block.replace("\\\n", " "))
         ended = run(*words[words.index("$GRPOSWEEP/src/run.py") + 1 :])
         assert ended.code == 0, ended.out + ended.err
+
+
+def test_the_pages_commands_for_known_programs_are_accepted(run: Run) -> None:
+    """Every key has a place, and every place a value."""
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == len(PROGRAMS)
+    for number, block in enumerate(blocks):
+        words = shlex.split(block.replace("\\\n", " "))
+        ended = run("cluster=dry_run", f"name=s{number}", *words[words.index("run.py") + 1 :])
+        assert ended.code == 0, ended.err

@@ -1,5 +1,6 @@
 """The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ LAUNCH = f"""#!/bin/bash
 export MY_FLAG=1
 {sys.executable} train.py --config recipe.yaml "$@"
 """
+ROWS = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\n'
+FOLLOW = "gradient_accumulation_steps=rows // 16"
 
 
 @pytest.fixture
@@ -50,6 +53,103 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
     assert ended.code == 1
     assert "warmup_steps=0 is this trial's, but train.py:19 sets warmup_steps=1" in ended.out + ended.err
     assert not (trials(command / "outputs" / "s")[0] / "metrics.jsonl").exists()
+
+
+def test_a_sweep_ends_if_the_script_sets_the_swept_value_itself(run: Run, command: Path) -> None:
+    """After three trials, which did not train. It does not matter that each value is another word."""
+    edit(command, "trainer = GRPO", 'args.vllm_mode = "other"\ntrainer = GRPO')
+    ended = run(ASKED, "name=s", "-m", "trainer.args.vllm_mode=a,b,c,d,e,f", "--", "bash launch.sh")
+    assert ended.code == 1
+    assert "vllm_mode=a is this trial's, but train.py:19 sets vllm_mode=other" in ended.out + ended.err
+    assert "the last trials all failed alike" in ended.out, ended.out
+    assert len(trials(command / "outputs" / "s")) == 3
+
+
+def test_what_the_trainer_got_is_shown_and_not_what_the_sweep_started_from(run: Run, command: Path) -> None:
+    """Sizes that an option of the command changes: in plan.json, show, compare and the report, and before the start nothing."""
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
+    ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48,64", "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert "each trial: 3 optimizer steps\n" in ended.out
+    plans = [read(folder / "plan.json") for folder in trials(ended.sweep)]
+    assert [(plan["completions_per_step"], plan["total_completions"]) for plan in plans] == [
+        (32, 96),
+        (48, 144),
+        (64, 192),
+    ]
+    shown = grposweep(command, "show", "s", "1").out
+    assert re.search(r"gradient_accumulation_s\S*\s+3\s+1\s+train.py:20", shown), shown
+    assert "1,000 rows, 16 held out, rewards right" in " ".join(shown.split())
+    assert re.search(r"batch.gradient_accumulation_steps\s+2\s+3", grposweep(command, "compare", "s/0", "s/1").out)
+    assert grposweep(command, "report", "s").code == 0
+    assert "GRPOTrainer of TRL" in next((command / "outputs" / "s").glob("*.html")).read_text()
+
+
+def test_a_subclass_with_defaults_of_its_own_is_judged_by_them(run: Run, command: Path) -> None:
+    """They count as set: four micro-steps, where TRL's own default is one."""
+    own = (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own(GRPOConfig):\n    gradient_accumulation_steps: int = 4\n"
+    )
+    edit(command, "args = GRPOConfig(**recipe", f'{own}del recipe["generation_batch_size"]\nargs = Own(**recipe')
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert "each trial: 3 optimizer steps, 192 completions" in ended.out, ended.out + ended.err
+    assert "gradient_accumulation_steps: 4" in grposweep(command, "best", "s", "--as", "trl").out
+
+
+def test_a_trl_that_does_not_say_its_release_is_not_taken_for_the_newest(run: Run, command: Path) -> None:
+    """A copy of its source. Groups of 12 do not divide 32 completions in today's releases, and in none that is unknown."""
+    copied = 'import trl\ndel trl.__version__\nsys.path[:] = [path for path in sys.path if "-packages" not in path]\n'
+    edit(command, "trainer = GRPO", f"{copied}trainer = GRPO")
+    ended = run(ASKED, "name=s", "cluster=dry_run", "-m", "batch.num_generations=12,8", "--", "bash launch.sh")
+    assert ended.code == 0, ended.err
+    assert "does not say which release of TRL it imports" in ended.out
+    assert "invalid" not in ended.out
+
+
+@pytest.mark.parametrize(("words", "said"), [("trainer.args.note=a,b", True), ("trainer.args.rows=32,64", False)])
+def test_an_option_that_changes_nothing_is_named_before_anything_trains(
+    run: Run, command: Path, words: str, said: bool
+) -> None:
+    """It may have an effect in a reward function, so it is no error."""
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
+    ended = run(ASKED, "name=s", "cluster=dry_run", "-m", words, "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert ("trainer.args.note: with a and with b the trainer gets the same" in ended.out) == said, ended.out
+
+
+def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
+    """The command itself, and both ends: what a trial needs is known then."""
+    edit(command, "args = GRPOConfig(**recipe", "open('asked', 'a').write('x')\nargs = GRPOConfig(**recipe")
+    words = ("name=s", "cluster=dry_run", "search.trials=3", "-m", "trainer.args.penalty=interval(0.1,0.5)")
+    ended = run(ASKED, *words, "--", "bash launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    assert (command / "asked").read_text() == "xxx"
+
+
+ACCELERATE = (
+    "bash -c '%s -m accelerate.commands.launch --num_processes 8 --num_machines $NNODES --machine_rank $NODE_RANK "
+    "--main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT train.py --config recipe.yaml'"
+)
+TORCHRUN = "%s -m torch.distributed.run --nproc_per_node 4 train.py --config recipe.yaml"
+
+
+@pytest.mark.parametrize("words", [ACCELERATE, TORCHRUN])
+def test_a_command_on_several_nodes_is_asked_with_their_variables(run: Run, command: Path, words: str) -> None:
+    """Its trainer has the processes of all nodes: 16 completions on each of 8 make a rollout of 128."""
+    (command / "recipe.yaml").write_text((command / "recipe.yaml").read_text().replace("generation_batch_size: 32", ""))
+    job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=4", "lr=0.1")
+    ended = run(ASKED, *job, "--", words % sys.executable)
+    assert ended.code == 0, ended.err
+    (trial,) = trials(ended.sweep)
+    assert read(trial / "plan.json")["completions_per_rollout"] == 128
+    assert "export NNODES=2" in (trial / "program.sh").read_text()
+
+
+def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(run: Run, command: Path) -> None:
+    """It would train on one node, twice."""
+    job = ("name=s", "cluster=dry_run", "cluster.nodes=2", "cluster.gpus_per_node=1", "lr=0.1")
+    ended = run(ASKED, *job, "--", "bash launch.sh")
+    assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
 
 
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
@@ -138,8 +238,7 @@ def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, com
 def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(run: Run, command: Path) -> None:
     """48 completions hold whole groups of 12, and 32 do not: the script decides, so the trial does, and not a default."""
     sized = ("batch.num_generations=12", "batch.per_device_eval_batch_size=12")
-    sizes = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\nargs = GRPOConfig(**recipe, '
-    edit(command, "args = GRPOConfig(**recipe", f"{sizes}gradient_accumulation_steps=rows // 16")
+    edit(command, "args = GRPOConfig(**recipe", f"{ROWS}args = GRPOConfig(**recipe, {FOLLOW}")
     ended = run(ASKED, "name=s", "-m", "trainer.args.rows=32,48", *sized, "--", "bash launch.sh")
     assert "GB101" not in ended.out + ended.err, ended.err
     assert ended.code == 0, ended.out + ended.err

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.command import LintOptions, open_report
@@ -19,6 +18,7 @@ from grporecipe.model.recipe import NOT_STATED, LaunchedCode, Recipe, VersionSou
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_text
 from grporecipe.terminal import say
+from grposweep.config.asked import version_of
 from grposweep.external.ask import Asked, ask
 
 UNRESOLVED = "GV106"
@@ -51,13 +51,13 @@ def recipe_of(asked: Asked) -> Recipe:
     """Return what a trainer gets as a recipe. Values that depend on data are unresolved, so no rule judges them."""
     record = asked.record
     file, _ = _place(record["line"])
-    stated = record["versions"].get("trl")  # a copy of its source may not say it
+    stated = version_of(record)
     own = record["base"] is None or bool(record["own_batches"])
     no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
     lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
     return Recipe(
         "unsloth" if record["unsloth"] else "trl",
-        parse_version(stated) if stated else TRL,
+        stated or TRL,
         record["given"],
         record["world_size"],
         record["train_rows"],

@@ -4,25 +4,32 @@ Names in ``trainer.args`` that are fields of the trainer's configuration enter w
 The others are options of the command.
 """
 
+import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl.keys import parse_version
-from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL
+from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
+from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.command import named_files
-from grposweep.external.script import command_line, placeholders
+from grposweep.external.script import command_line, nodes_of_launch, placeholders
 from grposweep.registries import EXTERNAL, is_opaque
-from grposweep.schema import Experiment, Trainer
+from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
 
+OPTIONS = ("trainer.args.", "trainer.environment.")  # keys of which only the command knows what they change
+FREE_PORT = 29500  # of torchrun; nothing listens, because only the first process of a launch is asked
 MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
 _WORD = re.compile(r"[\w./~+-]+")
 
@@ -35,6 +42,7 @@ class _Answer(NamedTuple):
 
 
 _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
+_BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}  # options of which only the ends of an interval are asked
 
 
 def asks(trainer: Trainer) -> bool:
@@ -43,24 +51,54 @@ def asks(trainer: Trainer) -> bool:
     return external is not None and external.asks
 
 
-def ask_base(trainer: Trainer, processes: int | None = None) -> Asked:
+def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Asked:
     """Return what the command's trainer would get with these options.
 
     Raises UserError if it does not build one GRPO trainer.
     """
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
-    plain = _answer(trainer, processes, placed)
+    place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
+    plain = _answer(trainer, place, placed)
     options = own_options(trainer, plain)
     if options == placed:
         return plain
-    found = _answer(trainer, processes, options)
+    found = _answer(trainer, place, options)
     lost = [name for name in options if name not in placed and f"--{name}" not in (found.record["command"] or ())]
-    if lost and options[lost[0]] not in (None, []):
+    if lost and found.is_exact and options[lost[0]] not in (None, []):
         raise UserError(
             f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not arrive at the program that trains, so "
             f'it would change nothing. End the launch line of its shell script with "$@", or write {{{lost[0]}}} in the command.'
         )
     return found
+
+
+def ask_ahead(base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, between: Iterable[str]) -> None:
+    """Ask commands at the same time, one on each CPU core. Who asks them again finds the answer, or gets the error.
+
+    Of the options in ``between`` these are the ends. What the commands between them get is what all answers have alike.
+    """
+    _BETWEEN.pop(_key(base), None)
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        for trainer in islice(trainers, MOST_ASKED - 1):
+            workers.submit(ask_base, trainer, cluster.processes, cluster.nodes)
+    _BETWEEN[_key(base)] = frozenset(name.removeprefix(OPTIONS[0]) for name in between)
+
+
+def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
+    """Say if two values of an option give the trainer exactly the same, as far as that is known; empty if not.
+
+    ``answers`` are those to the option's values, by their texts. What happens inside a reward function is not seen.
+    """
+    seen: dict[str, str] = {}
+    for value, asked in answers.items():
+        content = {part: found for part, found in asked.record.items() if part != "command"}
+        other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
+        if other != value and asked.is_exact:
+            return (
+                f"{name}: with {other} and with {value} the trainer gets the same configuration, model, adapter, data and "
+                "rewards. If the program does not use it inside of these, both train the same. Check that it reads the option."
+            )
+    return ""
 
 
 def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
@@ -69,19 +107,24 @@ def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
     return {name: value for name, value in trainer.args.items() if name in placed or name not in asked.record["values"]}
 
 
-def _answer(trainer: Trainer, processes: int | None, options: Mapping[str, Any]) -> Asked:
-    folder = Path(trainer.workdir or ".").resolve()
-    known = _ANSWERS.setdefault((folder, repr(replace(trainer, args={}))), {})  # all trials have as many processes
-    command = command_line(trainer, options, NodeContext(processes or 1))
+def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any]) -> Asked:
+    folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
+    known = _ANSWERS.setdefault(key, {})  # all trials have as many processes
+    command = command_line(trainer, options, place)
     for asked, answer in [*known.items()]:
         if answer.stamps != _stamps(asked, folder, answer.asked):
-            del known[asked]
-    if command not in known and len(known) >= MOST_ASKED:
-        return _alike(answer.asked for answer in known.values())
+            known.pop(asked, None)
+    is_between = known and not _BETWEEN.get(key, frozenset()).isdisjoint(options)
+    if command not in known and (is_between or len(known) >= MOST_ASKED):
+        return _alike([answer.asked for answer in known.values()])
     if command not in known:
-        found = ask(command, folder, trainer.environment, processes)
+        found = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
         known[command] = _Answer(found, _stamps(command, folder, found))
     return known[command].asked
+
+
+def _key(trainer: Trainer) -> tuple[Path, str]:
+    return Path(trainer.workdir or ".").resolve(), repr(replace(trainer, args={}))
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
@@ -112,7 +155,7 @@ def _files(trainer: Trainer) -> list[Path]:
     return [Path(name) for name in (*asked.files, *asked.modules) if Path(name).exists()]
 
 
-def _alike(answers: Iterable[Asked]) -> Asked:
+def _alike(answers: Sequence[Asked]) -> Asked:
     """Return what several answers have alike. The values in which they differ are unknown."""
     first, *others = answers
     given = [answer.record["given"] for answer in (first, *others)]
@@ -120,19 +163,39 @@ def _alike(answers: Iterable[Asked]) -> Asked:
     differ = {name for name in names if any(one.get(name) != given[0].get(name) for one in given)}
     kept = {name: value for name, value in given[0].items() if name not in differ}
     unknown = sorted({*first.record["unknown"], *differ})
-    return replace(first, record={**first.record, "given": kept, "unknown": unknown})
+    record = {**first.record, "given": kept, "unknown": unknown}
+    files = tuple(dict.fromkeys(chain.from_iterable(one.files for one in answers)))
+    modules = tuple(dict.fromkeys(chain.from_iterable(one.modules for one in answers)))
+    return replace(first, record=record, files=files, modules=modules, is_exact=False)
 
 
-def asked_recipe(trainer: Trainer, processes: int | None = None) -> Recipe:
+def version_of(record: Mapping[str, Any]) -> Version | None:
+    """Return the TRL of a record; None if it is not stated, as of a copy of its source."""
+    stated = record["versions"].get("trl")
+    return parse_version(stated) if stated else None
+
+
+def trained_setting(record: Mapping[str, Any]) -> Setting:
+    """Return the sizes and the length of a training, and all other numbers, as its trainer had them when it began."""
+    values = {name: value for name, value in record["values"].items() if value is not None}
+    if "generation_batch_size" in values:
+        values.pop("steps_per_generation", None)  # TRL derives each from the other, and takes one of them
+    recipe = Recipe("trl", version_of(record) or TRL, values, record["world_size"], record["train_rows"])
+    steps = {"max_steps": record["steps"]} if record.get("steps") else {}
+    return read_recipe(recipe).setting.replace({**steps, "eval_prompts": record["eval_rows"]})
+
+
+def asked_recipe(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Recipe:
     """Return the command's values as a recipe of the TRL that it imports."""
-    asked = ask_base(trainer, processes)
+    asked = ask_base(trainer, processes, nodes)
     record, options = asked.record, own_options(trainer, asked)
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
     return Recipe(
         EXTERNAL[trainer.kind].framework,
-        parse_version(record["versions"]["trl"]) if "trl" in record["versions"] else TRL,
+        version_of(record) or TRL,
         {**record["given"], **entered},
         processes if processes is not None else record["world_size"],
         unresolved=unknown,
+        version_source=VersionSource("asked", "installed") if version_of(record) else NOT_STATED,
     )

@@ -37,13 +37,13 @@ def read_args(trainer: Trainer) -> dict[str, Any]:
     return read_rows(framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL))
 
 
-def load_base(trainer: Trainer, processes: int | None = None) -> Recipe:
+def load_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Recipe:
     """Read the base recipe; empty if there is none.
 
     Raises UserError if it cannot be read.
     """
     if asks(trainer):
-        return asked_recipe(trainer, processes)
+        return asked_recipe(trainer, processes, nodes)
     if is_opaque(trainer.kind):
         return Recipe(EXTERNAL[trainer.kind].framework, TRL, {})
     framework = EXTERNAL[trainer.kind].framework
@@ -95,16 +95,19 @@ def installed_version(python: str, framework: str) -> Version:
     return parse_version(said[-1]) if answer.returncode == 0 and said else known
 
 
-def base_of(trainer: Trainer, processes: int) -> Setting:
+def base_of(trainer: Trainer, processes: int, nodes: int = 1) -> Setting:
     """Return the base's numbers with sizes in completions.
 
-    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown, and all of
-    a program of which nothing else is known.
+    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown. So is
+    everything about a program of which only the command is known, apart from the length that the user states.
     """
-    parsed = read_recipe(load_base(trainer, processes))
+    recipe = load_base(trainer, processes, nodes)
+    parsed = read_recipe(recipe)
     setting, _ = in_completions(parsed.setting)
     if is_opaque(trainer.kind):
-        every = frozenset(field.name for field in fields(Setting))
+        every = frozenset(field.name for field in fields(Setting)) - {"max_steps"}
         return setting.replace({"given": frozenset(), "lines": {}, "processes": None, "unknown": every})
-    unknown = parsed.unknown if asks(trainer) else frozenset()
+    unknown = (
+        (parsed.unknown | (set() if recipe.version_source.known else {"version"})) if asks(trainer) else frozenset()
+    )
     return setting.replace({"given": frozenset(), "lines": {}, "processes": processes, "unknown": unknown})

@@ -110,7 +110,7 @@ def check_args(experiment: Experiment) -> Iterator[str]:
         return
     check = _check_own_key if is_external(trainer.kind) else _check_arg
     if trainer.args and asks(trainer):
-        ask_base(trainer, experiment.cluster.processes)
+        ask_base(trainer, experiment.cluster.processes, experiment.cluster.nodes)
     for name, value in trainer.args.items():
         if problem := check(trainer, name, value):
             yield f"trainer.args.{name}={show(value)}: {problem}"
@@ -346,9 +346,9 @@ def write_program(
     ``start`` is the sweep's own trainer: values that follow from a point's options are left to the command.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
-    base = load_base(trainer, experiment.cluster.processes)
+    base = load_base(trainer, cluster.processes, cluster.nodes)
     external = EXTERNAL[trainer.kind]
-    nodes = cluster.nodes if external.ray_cpus else 1
+    nodes = cluster.nodes if external.ray_cpus or trainer.command is not None else 1
     place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
     trial = Trial(trainer, folder.resolve(), {}, place)
     noted: dict[str, Any] = {"version": text(base.version), "processes": cluster.processes}
@@ -360,7 +360,7 @@ def write_program(
         recipe, changed = point_recipe(base, unchanged(before), setting, external.output, trial.output)
         noted["keys"] = {**changed, **trainer.args}
     if asks(trainer):
-        options = own_options(trainer, ask_base(trainer, cluster.processes))
+        options = own_options(trainer, ask_base(trainer, cluster.processes, cluster.nodes))
         stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
         entered = {name: value for name, value in trainer.args.items() if name not in options}
         noted |= {"keys": {**stated, **changed, **entered}, "options": options}
@@ -405,6 +405,6 @@ def unchanged(experiment: Experiment) -> Setting:
 
 def _plain(experiment: Experiment) -> Experiment:
     """Return the experiment with the values of its base."""
-    own = own_values(base_of(experiment.trainer, experiment.cluster.processes))
+    own = own_values(base_of(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes))
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
     return to_experiment({**own, **kept})

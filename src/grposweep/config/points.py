@@ -40,7 +40,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     assert isinstance(trainer, Trainer)  # structured() keeps the type
-    values = own_values(base_of(trainer, int(composed.cluster.processes)))
+    values = own_values(base_of(trainer, int(composed.cluster.processes), int(composed.cluster.nodes)))
     store = ConfigStore.instance()
     for group in NUMBERS:
         store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")

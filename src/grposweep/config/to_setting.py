@@ -49,7 +49,7 @@ def base_setting(experiment: Experiment) -> Setting:
     if not is_external(experiment.trainer.kind):
         cluster = experiment.cluster
         return OF_TASKS if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node else PLAIN
-    base = base_of(experiment.trainer, experiment.cluster.processes)
+    base = base_of(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes)
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
 

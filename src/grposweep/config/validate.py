@@ -490,6 +490,11 @@ def check_program(experiment: Experiment) -> Iterator[str]:
         yield from check_command(experiment)
 
 
+SEVERAL_NODES = (
+    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate write in a shell script: "
+    "--num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT, and in "
+    "--num_processes those of all nodes."
+)
 PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")  # of a command that grposweep puts together
 
 
@@ -503,21 +508,18 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     if unread:
         yield f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave {' and '.join(unread)} out."
         return
-    if trainer.command is not None and cluster.nodes > 1:
-        yield (
-            f"trainer.command with cluster.nodes={cluster.nodes}: a whole command does not learn which node it is on. Set "
-            "trainer.script and trainer.recipe instead, which torchrun or accelerate starts on each node."
-        )
-        return
     if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
         yield "trainer.command submits a job, and each trial is one with cluster=slurm. Give the command that runs in the job."
         return
-    record = ask_base(trainer, cluster.processes).record
+    record = ask_base(trainer, cluster.processes, cluster.nodes).record
     if record["world_size"] != cluster.processes:
-        yield (
-            f"the command starts {record['world_size']} processes, and cluster.processes={cluster.processes}. Set "
-            f"cluster.processes={record['world_size']} (on Slurm cluster.nodes and cluster.gpus_per_node)."
+        several = cluster.nodes > 1 and trainer.command is not None
+        instead = (
+            SEVERAL_NODES
+            if several
+            else f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and cluster.gpus_per_node)."
         )
+        yield f"the command starts {record['world_size']} processes, and cluster.processes={cluster.processes}. {instead}"
     evaluates = experiment.schedule.evaluations > 0 or record["values"].get("eval_strategy", "no") != "no"
     if metric.startswith("eval_") and not record["evaluates"]:
         yield (

@@ -53,6 +53,18 @@ class NodeContext:
         return self.processes // self.nodes
 
 
+def meeting(place: NodeContext) -> dict[str, str]:
+    """Return the variables by which a launch on one of several nodes finds the others; empty for a single node."""
+    if place.nodes == 1:
+        return {}
+    return {
+        "NNODES": str(place.nodes),
+        "NODE_RANK": str(place.node),
+        "MASTER_ADDR": place.address,
+        "MASTER_PORT": str(place.port),
+    }
+
+
 def node_cpus(cluster: "Cluster") -> int:
     """Return the CPUs that a job has on each node: the shares of its GPUs, or those of its tasks."""
     if cluster.gpus_per_node:

@@ -35,6 +35,7 @@ class Asked:
     ``how`` is ``stand-ins`` or ``real``, and ``why`` the reason why stand-ins did not do. ``record`` is described in
     train/hook/record.py; its ``given`` is the base recipe. ``files`` are the data files that the program opened, and ``modules``
     the user's modules that it imported. ``seconds`` of CPU. ``assumed``: nothing states the number of training processes.
+    ``is_exact``: it is the answer of this command, and not what several commands have alike.
     """
 
     how: str
@@ -44,6 +45,7 @@ class Asked:
     seconds: float
     assumed: bool = False
     why: str = ""
+    is_exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Nothing is known of the program but its command. ``{lr}`` and other keys of grpo
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,10 @@ def build_command(trial: Trial) -> ExternalProgram:
     source = trainer.metrics or ""
     if source.startswith(EXPRESSION):
         log = trial.folder / paths.LOGS / f"rank-{trial.place.node}.log"
-        tail = MetricsTail(lambda: log, _expression(source), trainer.step_key, resumed_at)
+        tail = MetricsTail(lambda: [log], _expression(source), trainer.step_key, resumed_at)
     else:
         name = source.replace("{output}", str(trial.output))
-        tail = MetricsTail(lambda: _newest_file(Path(trainer.workdir or "."), name), None, trainer.step_key, resumed_at)
+        tail = MetricsTail(lambda: _files(Path(trainer.workdir or "."), name), None, trainer.step_key, resumed_at)
     line = launch_line(trainer, options, trial)
     return ExternalProgram((*SHELL, line), tail, resumed_at=resumed_at, finishes=False)
 
@@ -185,36 +186,34 @@ def _expression(source: str) -> "re.Pattern[str]":
     return found
 
 
-def _newest_file(folder: Path, name: str) -> Path | None:
-    """Return the newest file that a name or pattern stands for; in a folder that of a log. None if there is none yet."""
+def _files(folder: Path, name: str) -> list[Path]:
+    """Return the files that a name or pattern stands for, the oldest first; of a folder its log. Links to one file count once."""
     path = folder / name
     root = Path(path.anchor or ".")
     matches = [path] if path.exists() else [*root.glob(str(path.relative_to(root) if path.anchor else path))]
-    files: list[Path] = []
+    files: set[Path] = set()
     for match in matches:
-        try:
-            files.append(find_log(match))
-        except UserError:  # a folder without a log yet
-            continue
-    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+        with suppress(UserError):  # a folder without a log yet
+            files.add(find_log(match).resolve())
+    return sorted(filter(Path.is_file, files), key=lambda file: file.stat().st_mtime_ns)
 
 
 @dataclass
 class MetricsTail:
     """Reads what a program adds to its metrics, in any of the formats. Lines from before its start are skipped.
 
-    A file that is replaced is read from its start. After a resume, steps up to the checkpoint's are skipped as well.
+    Several processes of a program may each write a file, so every file is read. One that is replaced is read from its start.
+    After a resume, steps up to the checkpoint's are skipped as well.
     """
 
-    find: Callable[[], Path | None]
+    find: Callable[[], list[Path]]
     expression: "re.Pattern[str] | None"
     step_key: str
     resumed_at: int | None
 
     def __post_init__(self) -> None:
         """Note what is there already."""
-        self.data, self.file = b"", None  # type: bytes, Path | None
-        self.seen = 0  # lines
+        self.known: dict[Path, tuple[bytes, int]] = {}  # content and lines of each file
         self._new()
 
     def __call__(self) -> list[Entry]:
@@ -232,22 +231,20 @@ class MetricsTail:
 
     def _new(self) -> list[dict[str, Any]]:
         """Return the lines since the last call, as they were parsed."""
-        file = self.find()
+        return [line for file in self.find() for line in self._new_of(file)]
+
+    def _new_of(self, file: Path) -> list[dict[str, Any]]:
+        before, seen = self.known.get(file, (b"", 0))
         try:
-            data = b"" if file is None else read_bytes(file)
+            data = read_bytes(file)
         except (OSError, ValueError):  # it was just moved away, or is too large
             return []
-        if data == self.data:
-            return []
-        if file != self.file or not data.startswith(self.data):
-            self.seen = 0
-        self.data, self.file = data, file
-        if file is None:
+        if data == before:
             return []
         if self.expression is None:
             lines = [*own_lines(file, data)]
         else:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
             lines = [found.groupdict() for found in self.expression.finditer(text)]
-        new, self.seen = lines[self.seen :], len(lines)
-        return new
+        self.known[file] = data, len(lines)
+        return lines[seen if data.startswith(before) else 0 :]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.files import objects
-from grposweep.external import Entry, ExternalProgram, Trial, interpreter
+from grposweep.external import Entry, ExternalProgram, Trial, interpreter, meeting
 
 NAME = "logging.jsonl"
 STEP = "global_step/max_steps"  # "7/20"
@@ -27,9 +27,7 @@ def build_ms_swift(trial: Trial) -> ExternalProgram:
     command = [interpreter(trainer), "-c", CODE, "rlhf", str(trial.file), *own, *ours, *again, *trainer.arguments]
     # a single process needs no torchrun
     environment = {"NPROC_PER_NODE": str(place.ranks)} if place.processes > 1 else {}
-    if place.nodes > 1:
-        environment |= {"NNODES": str(place.nodes), "NODE_RANK": str(place.node), "MASTER_ADDR": place.address,
-                        "MASTER_PORT": str(place.port)}  # fmt: skip
+    environment |= meeting(place)
     resumed_at = int(trial.checkpoint.name.rpartition("-")[2]) if trial.checkpoint else 0
     return ExternalProgram(tuple(command), MsSwiftLogTail(trial.output / NAME, resumed_at), environment)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_json
-from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter
+from grposweep.external import ExternalProgram, NodeContext, TrainerStateTail, Trial, interpreter, meeting
 from grposweep.external.environment import ENTERS, RESUME, SHELL
 from grposweep.schema import AUTO, Trainer
 from grposweep.storage import paths
@@ -31,9 +31,19 @@ NO_COMMAND = (
 def build_script(trial: Trial) -> ExternalProgram:
     """Build the user's command with the options of this trial."""
     options = (read_json(trial.folder / paths.CHANGED) or {}).get("options", {})
-    environment = {ENTERS: str(trial.folder)} | ({RESUME: str(trial.checkpoint)} if trial.checkpoint else {})
+    environment = {ENTERS: str(trial.folder), **nodes_of_launch(trial.place)} | (
+        {RESUME: str(trial.checkpoint)} if trial.checkpoint else {}
+    )
     command = (*SHELL, command_line(trial.trainer, options, trial.place))
     return ExternalProgram(command, TrainerStateTail(trial.output), environment, reports=True)
+
+
+def nodes_of_launch(place: NodeContext) -> dict[str, str]:
+    """Return the variables by which a command on one of several nodes finds the others.
+
+    torchrun reads its options from those that begin with PET_. Source: torch distributed/argparse_util.py.
+    """
+    return {f"{start}{name}": value for name, value in meeting(place).items() for start in ("", "PET_")}
 
 
 def command_line(trainer: Trainer, options: Mapping[str, Any], place: NodeContext) -> str:

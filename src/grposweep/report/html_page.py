@@ -27,6 +27,7 @@ from grposweep.report.tables import (
     format_estimate,
     format_part,
 )
+from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView
 from grposweep.search.analysis import Effect
@@ -312,6 +313,7 @@ def _trial(
         "per_step": completions / steps if steps > 0 and completions else 1,
         "curves": curves,
         "why": trial.reason,
+        "trained": trained_text(trial.trained) if trial.trained else "",
         "command": trial.command,
         "folder": trial.name,
     }

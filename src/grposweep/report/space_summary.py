@@ -18,6 +18,7 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
+from grposweep.cost import known_part
 from grposweep.registries import runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.report.view import InvalidPoints
@@ -159,7 +160,7 @@ def _length(settings: Sequence[Setting]) -> str:
         ("completions", 0, total_completions),
         ("epochs", 2, _epochs),
     ):
-        values = [value for value in map(count_of, settings) if value is not None]
+        values = [value for value in map(count_of, map(known_part, settings)) if value is not None]
         texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values))) if values else {}
         found += [f"{' to '.join(texts)} {unit}"] if texts else []
     return ", ".join(found)

@@ -9,7 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.errors import ExitCode
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.files import read_json
+from grporecipe.frameworks.trl.keys import known, parse_version
+from grporecipe.model.releases import KeyTable
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
@@ -23,10 +26,11 @@ from grposweep.report.tables import (
     format_effect,
     format_objective,
 )
+from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
-from grposweep.storage.records import AttemptEvent, AttemptEventKind
+from grposweep.storage.records import AttemptEvent, AttemptEventKind, as_mapping
 from grposweep.storage.results import Failure, failure_label
 
 LOG_LINES = 8
@@ -34,7 +38,7 @@ LOG_LINES = 8
 
 def trial_screen(view: SweepView, trial: TrialView) -> Group:
     """Return the whole screen."""
-    parts = _facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial)
+    parts = _facts(view, trial), _curve(view, trial), completions_screen(trial), _problems(view, trial), _trained(trial)
     return Group(*chain.from_iterable(parts), *_compared(view, trial))
 
 
@@ -65,6 +69,8 @@ def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     for effect in view.comparison.effects if view.comparison else ():
         if effect.trial == trial.number:
             facts.add_row("effect", f"{format_effect(effect)}, {effect.verdict} (95 % with all other changes)")
+    if trial.trained:
+        facts.add_row("trained with", Text(trained_text(trial.trained)))
     facts.add_row("steps", f"{trial.step:,}" + (f" of {trial.total:,}" if trial.total else ""))
     facts.add_row("cost", f"{format_duration(trial.seconds) or 'nothing yet'}, {trial.gpu_hours:.3g} {view.hours_unit}")
     for number, text in _attempts(trial):
@@ -138,11 +144,35 @@ def _warnings(view: SweepView, trial: TrialView) -> list[str]:
     return [f"{problem.severity} {problem.code} {render_problem(setting, problem)}" for problem in problems]
 
 
+def _trained(trial: TrialView) -> Iterator[RenderableType]:
+    """Yield what the trainer of the user's command got: values that differ from TRL's defaults, and those of the point."""
+    record, entered = trial.trained, (read_json(trial.path / paths.CHANGED) or {}).get("keys", {})
+    given, later = as_mapping(record.get("given")), as_mapping(record.get("assigned"))
+    values = {
+        name: value for name, value in as_mapping(record.get("values")).items() if name in given or name in entered
+    }
+    values.pop("output_dir", None)
+    if not values:
+        return
+    table = build_table(*((column, FOLD) for column in ("what its trainer got", "value", "TRL's default", "set by")))
+    try:
+        defaults = known(parse_version(str(as_mapping(record.get("versions")).get("trl"))))
+    except UserError:  # not stated, or of a branch
+        defaults = KeyTable()
+    for name, value in values.items():
+        default = label_text(defaults[name].default) if name in defaults else ""
+        line = str(later.get(name, record.get("line")))
+        table.add_row(Text(name), Text(label_text(value)), default, Text("the point" if name in entered else line))
+    yield Text("")
+    yield table
+
+
 def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     best = view.best
     if best is not None and best.number != trial.number:
         yield from _table(trial, best.config, f"trial {best.number}, the best")
-    yield from _table(trial, view.baseline, "the baseline")
+    if not trial.trained:  # the command's own values, as above, are its baseline
+        yield from _table(trial, view.baseline, "the baseline")
 
 
 def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[RenderableType]:

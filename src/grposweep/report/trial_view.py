@@ -22,6 +22,7 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
+from grposweep.report.trained_with import with_trained
 from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
@@ -236,12 +237,18 @@ class TrialView:
         return unmoved(rows, self.total)
 
     @cached_property
+    def trained(self) -> Mapping[str, Any]:
+        """What the trainer of the user's command got; empty for other trainers, and before it has begun."""
+        return read_json(self.path / paths.TRAINED_WITH) or {}
+
+    @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The resolved configuration; empty if config.yaml cannot be read."""
+        """The resolved configuration, with the values that the trainer got where it said so; empty if it cannot be read."""
         try:
-            return as_mapping(parse_yaml(self._text(paths.CONFIG)))
+            config = as_mapping(parse_yaml(self._text(paths.CONFIG)))
         except ValueError:
             return {}
+        return with_trained(config, self.trained, self.path) if config and self.trained else config
 
     @property
     def plan(self) -> Mapping[str, Any]:

@@ -6,16 +6,18 @@ A point's setting comes from tables: a field depends on a few parameters only, s
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol
 
+from grporecipe.errors import UserError
 from grporecipe.model.planning import RESIZED
 from grporecipe.model.setting import FrameworkTraits, Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grposweep.config.asked import asks
+from grposweep.config.asked import OPTIONS, ask_ahead, ask_base, asks, find_unseen
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
@@ -38,6 +40,10 @@ _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
 
 _VALUES = sorted(Setting.__dataclass_fields__.keys() - {"given", "keys", "lines", "unknown"})
+UNKNOWN_TRL = (
+    "The program does not say which release of TRL it imports, so rules that depend on the release judge no point. Install TRL "
+    "as a package to have them."
+)
 DISK = "disk"  # in rules.ignore: start although the disk is too small
 
 
@@ -47,6 +53,7 @@ class RuleInputs:
     def __init__(self, space: Space, points: Points, prepared: Mapping[str, Any]) -> None:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
+        self.notes: list[str] = []  # sentences on what is not known of the user's command
         if asks(points.base.trainer):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         values = {
@@ -81,16 +88,22 @@ class RuleInputs:
         return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
 
     def _find_varying(self) -> set[str]:
-        """Return the fields that follow from options of the user's command: no point's value is known without asking for it."""
+        """Return the fields that follow from options of the user's command: no point's value is known without asking for it.
+
+        Note the options that change nothing of what the trainer gets.
+        """
         found = set[str]()
-        for parameter in self._space.parameters:
-            if not parameter.name.startswith("trainer.args."):
-                continue
-            domain = parameter.domain
-            for value in domain.values if isinstance(domain, Choice) else (domain.low, domain.high):
-                values = self._space.values({parameter.name: value})
-                other = base_setting(self._points.experiment(values))
+        if "version" in self._base.unknown:
+            self.notes.append(UNKNOWN_TRL)
+        for name, experiments in options_of_command(self._space, self._points):
+            for experiment in experiments.values():
+                other = base_setting(experiment)
                 found |= {name for name in _VALUES if getattr(other, name) != getattr(self._base, name)} | other.unknown
+            answers = {
+                label: ask_base(one.trainer, one.cluster.processes, one.cluster.nodes)
+                for label, one in experiments.items()
+            }
+            self.notes += filter(None, [find_unseen(name, answers)])
         return found
 
     @property
@@ -158,6 +171,16 @@ class RuleInputs:
         return next((name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None)
 
 
+def options_of_command(space: Space, points: Points) -> Iterator[tuple[str, dict[str, Experiment]]]:
+    """Yield the searched options of the user's command, each with the experiments at its values or at its ends, by label."""
+    for parameter in space.parameters:
+        domain = parameter.domain
+        if parameter.name.startswith(OPTIONS):
+            labels = domain.values if isinstance(domain, Choice) else (domain.at(0.0), domain.at(1.0))
+            values = (space.values({parameter.name: label}) for label in labels)
+            yield parameter.name, dict(zip(map(str, labels), map(points.experiment, values), strict=True))
+
+
 def _referred(value: Any) -> set[str]:
     """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain absolute key."""
     if not isinstance(value, str) or "${" not in value:
@@ -215,6 +238,11 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     path = {"task.path": files[0].values[0]} if files else {}
     base = points.experiment(path) if path else points.base
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
+    if asks(base.trainer) and not problems:
+        with suppress(UserError):  # of a value, which is named below
+            found = [item.trainer for _, at in options_of_command(space, points) for item in at.values()]
+            between = [item.name for item in space.parameters if isinstance(item.domain, Interval)]
+            ask_ahead(base.trainer, found, base.cluster, between)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
@@ -237,8 +265,8 @@ def _at(points: Points, name: str, value: Any) -> Iterator[str]:
 
 
 def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
-    """Yield what is wrong at an interval's ends, and inside: a whole number's key takes no fractions."""
-    for share in (0.0, 1.0, 1 / math.pi):
+    """Yield what is wrong at an interval's ends, and inside: a whole number's key takes no fractions. Options have no type."""
+    for share in (0.0, 1.0, *([] if name.startswith(OPTIONS) else [1 / math.pi])):
         found = list(_at(points, name, domain.at(share)))
         if any("Integer" in problem for problem in found):
             text = f"interval({domain.low:g},{domain.high:g})"

@@ -60,8 +60,10 @@ def failure_label(name: str) -> str:
 
 
 def same_words(failure: str, message: str) -> str:
-    """Return a failure's message without numbers, addresses, paths and quotes, so that equal failures compare equal."""
-    text = re.sub(r"0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else "")
+    """Return a failure's message without numbers, addresses, paths and values, so that equal failures compare equal."""
+    text = re.sub(
+        r"(?<==)[\w.+-]+|0x[0-9a-fA-F]+|(?:/[\w.@+-]+)+|\d[\d.,:e+-]*", "#", message.splitlines()[0] if message else ""
+    )
     return f"{failure}: {' '.join(text.split())[:200]}"
 
 

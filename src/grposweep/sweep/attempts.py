@@ -11,17 +11,15 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
-from grporecipe.memory.estimate import memory_gib
-from grporecipe.model.planning import build_plan
 from grposweep.config.compose import override_name, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.native_keys import write_program
-from grposweep.cost import find_work
+from grposweep.cost import plan_content
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
 from grposweep.redaction import redact
-from grposweep.registries import is_external, is_opaque
+from grposweep.registries import is_external
 from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
@@ -55,12 +53,7 @@ def write_trial(
     attributes = {"experiment": identity, **(attributes or {})}
     record = TrialRecord(verdict.point, attributes, text_sha256(config), number)
     record.write(folder.path)
-    work = find_work(verdict.setting)
-    more = {"memory_gib": memory_gib(verdict.setting), "work": None if work is None else asdict(work)}
-    plan = build_plan(verdict.setting).as_dict()
-    if is_opaque(verdict.experiment.trainer.kind):  # only the length may be known
-        plan = {**dict.fromkeys(plan), "total_steps": plan["total_steps"]}
-    write_json(folder.path / paths.PLAN, {**plan, **more})
+    write_json(folder.path / paths.PLAN, plan_content(verdict.setting))
     lines = [f"- {json.dumps(redact(override))}\n" for override in [*overrides, *point_overrides]]
     write_text(folder.path / paths.OVERRIDES, "".join(lines))
     seeds = {"seed": verdict.experiment.seed, "search.seed": verdict.experiment.search.seed}

@@ -301,6 +301,8 @@ def _run_controller(
     checked = controller.queue.valid_points[:CHECKED_POINTS]
     warnings = chain.from_iterable(controller.validator.validate(point).problems for point in checked)
     print_space_summary(console, _space_summary(controller), base, warnings, folder.prepared(), folder.path)
+    for line in controller.validator.fields.notes:
+        console.print(f"warning {line}", style="yellow", soft_wrap=True)
     launcher = controller.launcher
     command = [sys.executable, *run_command(), *sys.argv[1:]]
     if launcher.is_dry:

@@ -58,7 +58,8 @@ class Callback(BoundaryCallback):
         if self.folder is None:
             return
         if is_watched(args) and state.is_world_process_zero:
-            write_json(self.folder / paths.TRAINED_WITH, describe(args, self.trainer, arguments_of(self.trainer)))
+            record = describe(args, self.trainer, arguments_of(self.trainer))
+            write_json(self.folder / paths.TRAINED_WITH, {**record, "steps": state.max_steps})
         if refused := trouble(self.folder, args) or own_optimizer(self.folder, args, known.get("optimizer")):
             CallbackState(self.attempt, refused=refused).write(self.folder)
             raise SystemExit(f"error: {refused}")

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
+from grposweep.config.asked import trained_setting
 from grposweep.config.native_keys import load_trial_recipe
+from grposweep.cost import plan_content
 from grposweep.external import Entry, ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
@@ -224,6 +226,9 @@ class ExternalProgramMonitor:
     def _report(self) -> None:
         """New entries of the log; with our Callback in the program they are written already."""
         if (callback := self.callback) is not None:
+            if not self.heard and self.attempt.is_main:
+                self.heard = True
+                correct_plan(self.attempt.folder)
             self.step = callback.step
             self._listen()
             return
@@ -270,6 +275,12 @@ class ExternalProgramMonitor:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, number)
+
+
+def correct_plan(folder: Path) -> None:
+    """Write plan.json again with what the trainer got. Before, only the command's own values were known, or nothing."""
+    if record := read_json(folder / paths.TRAINED_WITH):
+        write_json(folder / paths.PLAN, plan_content(trained_setting(record)))
 
 
 def _outcome(

@@ -54,7 +54,7 @@ function showTrial(number) {
     ["since the start", trial.value === null || trial.start === null ? null : label(trial.value - trial.start)],
     [DATA.metric, trial.value], ["stopped at", trial.reached], ["± 95 % over prompts", trial.error === null ? null : (1.96 * trial.error).toFixed(4)],
     ["role", trial.role === "search" ? null : trial.role],
-    [DATA.hours, trial.hours], ["why", trial.why || null]];
+    [DATA.hours, trial.hours], ["trained with", trial.trained || null], ["why", trial.why || null]];
   const list = document.createElement("dl");
   for (const [name, value] of facts.filter(([, found]) => found !== null)) {
     list.append(Object.assign(document.createElement("dt"), { textContent: name }),

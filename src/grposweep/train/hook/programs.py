@@ -115,6 +115,12 @@ def replace_launcher(program: Program, folder: Path) -> None:
     if not may_train(Program(str(Path(script).absolute()) if is_file else _file_of(script))):
         return
     count = launch.count_processes(start)[0] or _of_accelerate(launch.accelerate_file(start), start.launch.launcher)
+    if (
+        count
+        and start.launch.launcher == "torchrun"
+        and not any(word.text.startswith("--nnodes") for word in start.before)
+    ):
+        count *= int(os.environ.get("PET_NNODES", "1"))  # where torchrun looks for it
     (folder / ("processes_stated" if count else "processes_assumed")).touch()
     ranks = str(count or os.environ.get("GRPOSWEEP_ASK_PROCESSES", "1"))
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}

@@ -13,13 +13,15 @@ A record is a JSON object:
 - ``unknown``: fields whose value depends on data, so only a real run knows them. They are not in ``given``.
 - ``model``: its name or folder, null if the script passes an object without one; ``rewards``: their names.
 - ``train_rows``, ``eval_rows``: rows of the data sets, null if they are unknown; ``evaluates``: whether it has held-out data.
-- ``peft``: whether it trains an adapter.
+- ``peft``: whether it trains an adapter; ``adapter``: that adapter's rank and the like, as far as they are known.
+- ``steps``: optimizer steps of the whole training. Only a trial's own record has it, because the trainer computes it.
 """
 
 import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,15 @@ from grporecipe.redaction import secrets_in
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 _HERE = str(Path(__file__).parents[3])  # of these packages
+ADAPTER = (
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "modules_to_save",
+    "use_rslora",
+    "use_dora",
+)  # of peft's LoraConfig
 TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
 _START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
 own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
@@ -52,7 +63,7 @@ def watch_config(cls: Any, change: Callable[[Any], None]) -> None:
     def changed(self: Any) -> None:
         vars(self).pop(_OWN, None)  # of the object that dataclasses.replace copied
         change(self)
-        noted = Given(not_default(self), {}, users_line())
+        noted = Given(not_default(self, cls), {}, users_line())
         check(self)
         noted.built = dict(fields_of(self))
         vars(self)[_OWN] = noted
@@ -115,6 +126,7 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "eval_rows": evaluation,
         "evaluates": passed.get("eval_dataset") is not None,
         "peft": passed.get("peft_config") is not None,
+        "adapter": _adapter(passed.get("peft_config")),
     }
 
 
@@ -131,10 +143,13 @@ def fields_of(config: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, getattr(config, field.name, None)
 
 
-def not_default(config: Any) -> dict[str, Any]:
-    """Return the fields of a configuration whose values differ from the defaults of its class."""
+def not_default(config: Any, cls: Any) -> dict[str, Any]:
+    """Return the fields of a configuration whose values differ from the defaults of ``cls``, TRL's own class.
+
+    A user's subclass has other defaults, and they count as set. Only for a field of its own its default counts.
+    """
     defaults = {}
-    for field in dataclasses.fields(config):
+    for field in (*dataclasses.fields(config), *dataclasses.fields(cls)):
         made = field.default_factory
         defaults[field.name] = field.default if made is dataclasses.MISSING else made()
     return {name: value for name, value in fields_of(config) if value != defaults[name]}
@@ -202,8 +217,19 @@ def _model(model: Any) -> str | None:
     return str(found) if found and isinstance(found, (str, Path)) else None
 
 
+def _adapter(config: Any) -> dict[str, Any]:
+    """Return the values of an adapter's configuration. A model holds its adapters' configurations by name."""
+    config = next(iter(config.values()), None) if isinstance(config, Mapping) else config
+    found = {name: plain(getattr(config, name, None)) for name in ADAPTER}
+    return {name: value for name, value in found.items() if isinstance(value, (str, int, float, list))}
+
+
 def _reward(reward: Any) -> str:
     if isinstance(reward, str):
         return reward
+    if isinstance(reward, partial):
+        return (
+            f"{_reward(reward.func)}({', '.join(f'{name}={plain(value)}' for name, value in reward.keywords.items())})"
+        )
     named = getattr(getattr(reward, "config", None), "_name_or_path", None)
     return named if isinstance(named, str) else str(getattr(reward, "__name__", type(reward).__name__))

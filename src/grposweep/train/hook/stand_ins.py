@@ -55,6 +55,7 @@ class Thing(metaclass=AnyClass):
 
     def __init__(self, *values: Any, **named: Any) -> None:
         note_files((values, named))
+        vars(self).update(named)
 
     @classmethod
     def named(cls, name: str, **more: Any) -> "Thing":
@@ -73,6 +74,8 @@ class Thing(metaclass=AnyClass):
     def __call__(self, *values: Any, **named: Any) -> Any:
         name = vars(self).get("__name__", "")
         note_files((values, named), with_folders=name.startswith("load_"))
+        if name == "get_peft_config":  # trl trainer/utils.py
+            return adapter_of(*values, **named)
         if name in ("get_world_size", "get_rank", "get_local_rank"):
             return processes() if name == "get_world_size" else 0
         loaded = (*values, named.get("pretrained_model_name_or_path"), named.get("model_name"))
@@ -113,6 +116,13 @@ def _set_operators() -> None:
 
 
 _set_operators()
+
+
+def adapter_of(model_args: Any) -> Any:
+    """Return a stand-in for the adapter that TRL's ModelConfig asks for, or None."""
+    renamed = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"}
+    found = {name: getattr(model_args, renamed.get(name, name), None) for name in record.ADAPTER}
+    return Thing(**found) if model_args.use_peft else None
 
 
 def note_files(values: Any, with_folders: bool = False) -> None:
