@@ -1,7 +1,57 @@
 """What a training script imports."""
 
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+from transformers.trainer import Trainer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 __version__ = "1.16.0"
-__all__ = ["GRPOConfig", "GRPOTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "ModelConfig", "SFTConfig", "SFTTrainer", "ScriptArguments", "TrlParser"]
+
+
+@dataclass
+class ModelConfig:
+    """The model."""
+
+    model_name_or_path: str = ""
+
+
+@dataclass
+class ScriptArguments:
+    """The data."""
+
+    dataset_name: str = ""
+
+
+@dataclass
+class SFTConfig:
+    """Another trainer's configuration."""
+
+    output_dir: str = "sft"
+    max_steps: int = 1
+    learning_rate: float = 1e-5
+    eval_strategy: str = "no"
+    save_strategy: str = "no"
+
+
+class SFTTrainer(Trainer):
+    """Another trainer."""
+
+
+class TrlParser(HfArgumentParser):
+    """Reads ``--config`` as well."""
+
+    def parse_args_and_config(self) -> tuple[Any, ...]:
+        """Return an object of each class; options win."""
+        self.add_argument("--config")
+        given, _ = self.parse_known_args()
+        self._defaults.update(yaml.safe_load(open(given.config)) if "config" in given and given.config else {})
+        return self.parse_args_into_dataclasses()
+
+
+def get_peft_config(_: Any) -> None:
+    """Return no adapter."""

@@ -1,7 +1,7 @@
 """TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16 trainer/grpo_config.py."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -37,6 +37,18 @@ class GRPOConfig:
     vllm_mode: str = "server"
     vllm_tensor_parallel_size: int = 1
     resume_from_checkpoint: str | None = None
+    bf16: bool | None = None
+    use_cpu: bool = False
+    gradient_checkpointing: bool = True
+    temperature: float = 1.0
+    epsilon: float = 0.2
+    loss_type: str = "dapo"
+    lr_scheduler_type: str = "linear"
+    run_name: str | None = None
+    save_total_limit: int | None = None
+    remove_unused_columns: bool = False
+    log_completions: bool = False
+    deepspeed: Any = None
 
     def __post_init__(self) -> None:
         if self.steps_per_generation is not None and self.generation_batch_size is not None:
@@ -50,6 +62,10 @@ class GRPOConfig:
             raise ValueError(
                 f"generation_batch_size ({self.generation_batch_size}) must be divisible by num_generations"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
 
     @property
     def world_size(self) -> int:
