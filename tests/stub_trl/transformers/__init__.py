@@ -4,6 +4,7 @@ import dataclasses
 from argparse import SUPPRESS, ArgumentParser
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 
@@ -31,14 +32,6 @@ class TrainerState:
     global_step: int = 0
     max_steps: int = 0
     is_world_process_zero: bool = True
-
-
-@dataclass
-class TrainingArguments:
-    """The fields of the base class that scripts of other trainers set."""
-
-    output_dir: str = "out"
-    max_steps: int = -1
 
 
 class HfArgumentParser(ArgumentParser):
@@ -83,3 +76,11 @@ class AutoModelForCausalLM:
 
 
 AutoTokenizer = AutoModelForCausalLM
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class of a module below, which imports this one."""
+    for module in ("transformers.trainer", "transformers.training_args"):
+        with suppress(AttributeError):
+            return getattr(import_module(module), name)
+    raise AttributeError(name)

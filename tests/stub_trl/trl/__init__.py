@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer import Trainer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -28,13 +28,10 @@ class ScriptArguments:
 
 
 @dataclass
-class SFTConfig:
+class SFTConfig(TrainingArguments):
     """Another trainer's configuration."""
 
-    output_dir: str = "sft"
     max_steps: int = 1
-    learning_rate: float = 1e-5
-    eval_strategy: str = "no"
     save_strategy: str = "no"
 
 

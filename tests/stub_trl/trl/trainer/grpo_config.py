@@ -1,12 +1,13 @@
 """TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16 trainer/grpo_config.py."""
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from transformers import TrainingArguments
+
 
 @dataclass
-class GRPOConfig:
+class GRPOConfig(TrainingArguments):
     """Some of its fields, with its defaults and its rule of whole groups."""
 
     output_dir: str = "out"
@@ -51,6 +52,7 @@ class GRPOConfig:
     deepspeed: Any = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.steps_per_generation is not None and self.generation_batch_size is not None:
             raise ValueError("'generation_batch_size' and 'steps_per_generation' can not be both configured")
         step = self.per_device_train_batch_size * self.world_size
@@ -66,13 +68,3 @@ class GRPOConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields."""
         return asdict(self)
-
-    @property
-    def world_size(self) -> int:
-        """The ranks of a launcher."""
-        return int(os.environ.get("WORLD_SIZE", "1"))
-
-    @property
-    def device(self) -> str:
-        """Where tensors would be."""
-        return "cpu"

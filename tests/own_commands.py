@@ -20,7 +20,7 @@ import yaml
 
 from support import PROJECT, Ended, run_in
 
-COMMANDS = Path(__file__).parent / "commands"
+COMMANDS = PROJECT / "tests" / "external" / "commands"
 STUB = PROJECT / "tests" / "stub_trl"
 RATES = (1e-4, 3e-4)
 REWARDS = """

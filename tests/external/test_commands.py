@@ -1,0 +1,48 @@
+"""Launch commands as people write them: each reaches its trainer with the values of every point, or is refused by name."""
+
+from pathlib import Path
+
+import pytest
+
+from grporecipe.errors import UserError
+from grposweep.external.ask import ask
+from own_commands import RATES, OwnCommand, read_commands, stage, sweep
+from support import lines, read, trials
+
+ALL = read_commands()
+LEFT = ("submitted", "trained.txt")  # what a command leaves that was run on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", ALL, ids=[one.name for one in ALL])
+def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
+    """Its values are known or unknown as its script says, or the message says why it cannot be swept; nothing trains meanwhile."""
+    variables = stage(one, here)
+    if one.refused and not one.in_trial:
+        with pytest.raises(UserError) as raised:
+            ask(one.command, here, variables)
+        assert one.refused in str(raised.value)
+    else:
+        found = ask(one.command, here, variables)
+        assert one.given.items() <= found.record["given"].items()
+        assert (found.how, tuple(found.record["unknown"])) == (one.how, one.unknown), found.why
+    assert not [name for name in LEFT if (here / name).exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", ALL, ids=[one.name for one in ALL])
+def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> None:
+    """What its trainer got are the point's values, and it trained with them; or it was refused before its first step."""
+    if not one.is_installed:
+        pytest.skip(f"needs {one.needs}")
+    ended = sweep(one, here, stage(one, here))
+    if one.refused:
+        assert ended.code != 0
+        assert one.refused in " ".join((ended.out + ended.err).split())
+        assert not list(here.glob("outputs/s/trials/*/metrics.jsonl"))
+        return
+    assert ended.code == 0, ended.out + ended.err
+    done = trials(here / "outputs" / "s")
+    assert tuple(read(folder / "trained_with.json")["values"]["learning_rate"] for folder in done) == RATES
+    rewards = [{line["reward"] for line in lines(folder / "metrics.jsonl")} for folder in done]
+    assert one.real or rewards == [{rate} for rate in RATES]
