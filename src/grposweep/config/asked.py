@@ -23,6 +23,7 @@ from grposweep.schema import Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
 
+SHELL_FILES = (".sh", ".bash", ".slurm", ".sbatch")
 MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
 _WORD = re.compile(r"[\w./~+-]+")
 
@@ -108,8 +109,14 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 def _files(trainer: Trainer) -> list[Path]:
     if not asks(trainer):
         return named_files(trainer) if is_opaque(trainer.kind) else []
-    asked = ask_base(trainer)
-    return [Path(name) for name in (*asked.files, *asked.modules) if Path(name).exists()]
+    asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
+    named = [*named_files(trainer), *(folder / name for name in (trainer.script, trainer.recipe) if name)]
+    for script in [path for path in named if path.suffix in SHELL_FILES]:
+        words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
+        named += [folder / word for word in words if (folder / word).is_file()]
+    own = [path for path in named if path.resolve().is_relative_to(folder.resolve()) and "bin" not in path.parts]
+    files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
+    return [path for path in dict.fromkeys(files) if path.exists()]
 
 
 def _alike(answers: Iterable[Asked]) -> Asked:
