@@ -33,7 +33,7 @@ def right(completions, answer=(), **columns):
 def rows():
     return load_dataset("json", data_files=str(Path(__file__).with_name("train.jsonl")), split="train")
 """
-PYTHON = '#!/bin/sh\nexec {python} "$@"\n'.format(python=sys.executable)
+PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 # As pip installs them, and what a cluster has: each runs the rest of its words, or ends as such a program would.
 PROGRAMS = {
     "python": PYTHON,
@@ -68,13 +68,13 @@ class OwnCommand:
     command: str
     files: Mapping[str, str]
     given: Mapping[str, Any] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
+    unknown: list[str] = field(default_factory=list)
     refused: str = ""
     in_trial: bool = False
     real: bool = False
     how: str = "stand-ins"
     needs: str = ""
-    sweep: tuple[str, ...] = ("lr=1e-4,3e-4",)
+    sweep: list[str] = field(default_factory=lambda: ["lr=1e-4,3e-4"])
 
     @property
     def is_installed(self) -> bool:
@@ -110,6 +110,10 @@ def stage(one: OwnCommand, folder: Path) -> dict[str, str]:
 
 def sweep(one: OwnCommand, folder: Path, variables: Mapping[str, str]) -> Ended:
     """Sweep a staged command over two learning rates."""
-    stub = () if one.real else (f"+trainer.environment.PYTHONPATH='{STUB}'", "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+    stub = (
+        ()
+        if one.real
+        else (f"+trainer.environment.PYTHONPATH='{STUB}'", "+trainer.environment.GRPOSWEEP_ASK_MODE=real")
+    )
     words = ("name=s", "search.metric=reward", *stub, "-m", *one.sweep)
     return run_in(folder, *words, "--", one.command, **variables)

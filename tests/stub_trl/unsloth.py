@@ -11,7 +11,7 @@ import trl
 import trl.trainer.grpo_config
 import trl.trainer.grpo_trainer
 
-GENERATED = '''
+GENERATED = """
 from dataclasses import dataclass, field
 from typing import Any
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -45,7 +45,7 @@ class UnslothGRPOTrainer(_UnslothGRPOTrainer):
             args = UnslothGRPOConfig()
         args.bf16, args.unsloth_num_chunks = True, 1
         super().__init__(model=model, reward_funcs=reward_funcs, args=args, train_dataset=train_dataset, **kwargs)
-'''
+"""
 
 
 def _patch() -> None:

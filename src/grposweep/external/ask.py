@@ -149,12 +149,17 @@ def _run(
         found = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
         notes = frozenset(each.name for each in answers.iterdir())
         said = redact(log.read_text(encoding="utf-8", errors="replace"))
-        return _Run(found, notes, said, is_late, dropped, not (found or is_late or dropped) and bool(marked(mark)))
+        return _Run(found, notes, said, is_late, dropped, not (found or is_late or dropped) and _runs(mark))
     finally:
         kill_group(mark)
         if guard.stdin is not None:
             guard.stdin.close()
         guard.wait()
+
+
+def _runs(mark: str) -> bool:
+    """Return whether a marked process runs. One that becomes another program has no environment for a moment."""
+    return any(marked(mark) or time.sleep(0.1) for _ in range(3))
 
 
 def _replace_queues(folder: Path, answers: Path) -> None:
@@ -167,7 +172,12 @@ def _replace_queues(folder: Path, answers: Path) -> None:
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, is_repeated: bool, ours: tuple[str, str]
+    process: "subprocess.Popen[bytes]",
+    command: str,
+    answers: Path,
+    limit: float,
+    is_repeated: bool,
+    ours: tuple[str, str],
 ) -> tuple[bool, str]:
     """Wait for the answer, or for the command's end if it may train again.
 
@@ -246,7 +256,7 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
         )
     if queue := next((answer["queue"] for answer in run.answers if "queue" in answer), ""):
         raise UserError(
-            f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. Give the script that the job runs, as "
+            f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. Give the script of that job, as "
             "in: bash train.slurm. The sweep submits its own jobs with cluster=slurm."
         )
     if "seen" not in run.notes:

@@ -283,8 +283,12 @@ def _outcome(
         raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
-    has_trained = callback is not None and callback.ended is True  # a later step of the command may fail, an evaluation for example
-    is_cut = callback is not None and callback.ended is False and attempt.is_main and not was_asked  # `| tee log` hides the exit code
+    has_trained = (
+        callback is not None and callback.ended is True
+    )  # a later step of the command may fail, an evaluation for example
+    is_cut = (
+        callback is not None and callback.ended is False and attempt.is_main and not was_asked
+    )  # `| tee log` hides the exit code
     if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))

@@ -1,6 +1,7 @@
 """What a training script imports."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -46,7 +47,8 @@ class TrlParser(HfArgumentParser):
         """Return an object of each class; options win."""
         self.add_argument("--config")
         given, _ = self.parse_known_args()
-        self._defaults.update(yaml.safe_load(open(given.config)) if "config" in given and given.config else {})
+        if "config" in given:
+            self._defaults.update(yaml.safe_load(Path(given.config).read_text()))
         return self.parse_args_into_dataclasses()
 
 

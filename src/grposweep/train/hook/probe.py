@@ -92,7 +92,12 @@ class Answers:
         found |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
         if _changes_batches():
             found["values"] = found["given"]
-        answer = {"record": found, "files": sorted(filter(os.path.isfile, self.files)), "modules": modules, "several": ""}
+        answer = {
+            "record": found,
+            "files": sorted(filter(os.path.isfile, self.files)),
+            "modules": modules,
+            "several": "",
+        }
         if self.pipe is None and self.other is None:
             self.give(how="real", **answer)
         self.found, self.is_given = {"how": "stand-ins", **answer}, False
