@@ -80,10 +80,10 @@ def ask(
     """
     how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
     run = _run(how, command, folder, environment, processes, seconds[how])
-    others = " and ".join(sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER)))
-    if how == STAND_INS and others and _has_failed(run):  # for real it would train
+    built = " and ".join(sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER)))
+    if how == STAND_INS and built and _has_failed(run):  # for real it would train
         raise UserError(
-            f"{command}: it builds {others}, and ended without building a GRPO trainer ({_reason(run)}). Give the command that "
+            f"{command}: it builds {built}, and ended without building a GRPO trainer ({_reason(run)}). Give the command that "
             "trains with GRPO, without the training before it."
         )
     if how == STAND_INS and _has_failed(run) and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
@@ -159,7 +159,11 @@ def _run(
 
 def _runs(mark: str) -> bool:
     """Return whether a marked process runs. One that becomes another program has no environment for a moment."""
-    return any(marked(mark) or time.sleep(0.1) for _ in range(3))
+    for _ in range(3):
+        if marked(mark):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _replace_queues(folder: Path, answers: Path) -> None:
