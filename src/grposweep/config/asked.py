@@ -111,10 +111,11 @@ def _files(trainer: Trainer) -> list[Path]:
         return named_files(trainer) if is_opaque(trainer.kind) else []
     asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
     named = [*named_files(trainer), *(folder / name for name in (trainer.script, trainer.recipe) if name)]
-    for script in [path for path in named if path.suffix in SHELL_FILES]:
+    shell = [path for path in named if path.suffix in SHELL_FILES]  # others that it names may be what it writes
+    for script in shell[:]:
         words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
-        named += [folder / word for word in words if (folder / word).is_file()]
-    own = [path for path in named if path.resolve().is_relative_to(folder.resolve()) and "bin" not in path.parts]
+        shell += [folder / word for word in words if word.endswith(SHELL_FILES) and (folder / word).is_file()]
+    own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
     files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
     return [path for path in dict.fromkeys(files) if path.exists()]
 
