@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from grporecipe.errors import UserError
 from grposweep.external.ask import ask
@@ -11,11 +12,18 @@ from support import lines, read, trials
 
 ALL = read_commands()
 SWEPT = [one for one in ALL if one.in_trial or not one.refused]
+EVERY = 4  # of the commands that train with the stub is in the slow tier; all are in the thorough one
 LEFT = ("submitted", "trained.txt")  # what a command leaves that was run on
 
 
+def sampled(commands: list[OwnCommand]) -> list[ParameterSet]:
+    """Mark the commands that only the thorough tier tries."""
+    rare = [[] if n % EVERY == 0 and not one.real else [pytest.mark.thorough] for n, one in enumerate(commands)]
+    return [pytest.param(one, id=one.name, marks=marks) for one, marks in zip(commands, rare, strict=True)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("one", ALL, ids=[one.name for one in ALL])
+@pytest.mark.parametrize("one", sampled(ALL))
 def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
     """Its values are known or unknown as its script says, or a message says why it cannot be swept. Nothing trains meanwhile."""
     variables = stage(one, here)
@@ -31,7 +39,7 @@ def test_an_unchanged_command_is_asked(here: Path, one: OwnCommand) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one", SWEPT, ids=[one.name for one in SWEPT])
+@pytest.mark.parametrize("one", sampled(SWEPT))
 def test_every_trial_trains_with_its_own_values(here: Path, one: OwnCommand) -> None:
     """What its trainer got are the point's values, and it trained with them; or it was refused before its first step."""
     if not one.is_installed:
