@@ -73,7 +73,7 @@ def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step
 
 
 def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
-    """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen: one trial has one training's metrics."""
+    """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen."""
     edit(command, "trainer.save_model", "trainer = GRPOTrainer('model', right, args)\ntrainer.save_model")
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert ended.code == 1
