@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from typer.main import get_command
 
 import grposweep
@@ -21,6 +22,7 @@ from grposweep.cli import build_app
 from grposweep.storage import paths
 
 FOLDER = Path(__file__).resolve().parent / "reference"
+COMMANDS = FOLDER.parents[1] / "tests" / "external" / "commands"
 MADE = "Generated from {} by `make docs`. Do not edit.\n"
 
 
@@ -139,7 +141,30 @@ def _text(found: Any) -> str:
     )
 
 
-PAGES = {"commands.md": commands, "files.md": files, "exit_codes.md": exit_codes, "python_api.md": python}
+def launch_commands() -> str:
+    """Return the page of the launch commands that tests ask and sweep."""
+    rows = ["| the program | seen in | typed behind `--` | what happens |", "|---|---|---|---|"]
+    for path in sorted(COMMANDS.glob("*.yaml")):
+        one = yaml.safe_load(path.read_text(encoding="utf-8"))
+        typed, refused = textwrap.shorten(_cell(one["command"]), 90, placeholder=" ..."), one.get("refused")
+        what = "swept, with the installed TRL" if one.get("real") else "swept"
+        happens = f"refused: `{_cell(refused)}`" if refused else what
+        rows.append(f"| {_cell(one['kind'])} | {_cell(one['from'])} | `{typed}` | {happens} |")
+    head = (
+        "Each is asked what its trainer gets and swept over two learning rates, unchanged, by `tests/external/test_commands.py`: "
+        "each trial gets its own value, or the command is refused with the words in the table. The programs were written for "
+        "this project and keep the structure of public ones. Those without the installed TRL train with a stub of it.\n"
+    )
+    return "\n".join(["# Launch commands\n", MADE.format("`tests/external/commands/`"), head, *rows]) + "\n"
+
+
+PAGES = {
+    "launch_commands.md": launch_commands,
+    "commands.md": commands,
+    "files.md": files,
+    "exit_codes.md": exit_codes,
+    "python_api.md": python,
+}
 
 
 def main() -> None:

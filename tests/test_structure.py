@@ -24,9 +24,9 @@ MOST_LINES = {
     "grporecipe": 1374, "grporecipe/diagnose": 1746, "grporecipe/fields": 1022, "grporecipe/frameworks": 5910,
     "grporecipe/linting": 1597, "grporecipe/memory": 1254, "grporecipe/model": 1703, "grporecipe/project": 945,
     "grporecipe/reading": 4594, "grporecipe/rules": 3925, "grposweep": 1237, "grposweep/cli": 1677,
-    "grposweep/config": 3008, "grposweep/external": 1046, "grposweep/launchers": 2216, "grposweep/report": 4848,
-    "grposweep/schema": 773, "grposweep/screening": 829, "grposweep/search": 2547, "grposweep/storage": 2472,
-    "grposweep/sweep": 4961, "grposweep/train": 7568,
+    "grposweep/config": 3016, "grposweep/external": 1127, "grposweep/launchers": 2216, "grposweep/report": 4849,
+    "grposweep/schema": 773, "grposweep/screening": 829, "grposweep/search": 2547, "grposweep/storage": 2476,
+    "grposweep/sweep": 4961, "grposweep/train": 7581,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

@@ -9,7 +9,7 @@ from grposweep.storage import paths
 from support import PROJECT, load_script
 
 MAKER = PROJECT / "docs" / "make_reference.py"
-MADE = ("commands.md", "exit_codes.md", "files.md", "python_api.md")
+MADE = ("commands.md", "exit_codes.md", "files.md", "launch_commands.md", "python_api.md")
 
 
 @pytest.fixture(scope="module")

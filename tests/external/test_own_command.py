@@ -4,11 +4,13 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from signal import SIGINT, SIGKILL, Signals
+from zipfile import ZipFile
 
 import pytest
 import yaml
 
-from support import Ended, grposweep, lines, read, trials
+from support import Ended, grposweep, lines, read, trials, wait_for
 
 Run = Callable[..., Ended]
 ASKED = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"  # the stub of TRL takes no time
@@ -18,6 +20,19 @@ export MY_FLAG=1
 """
 ROWS = 'rows = recipe.pop("rows", 32)\ndel recipe["generation_batch_size"]\n'
 FOLLOW = "gradient_accumulation_steps=rows // 16"
+
+
+SPAWNED = """
+import multiprocessing, runpy, sys
+def work():
+    sys.argv = ["train.py", "--config", "recipe.yaml"]
+    runpy.run_path("train.py", run_name="__main__")
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
 
 
 @pytest.fixture
@@ -35,7 +50,11 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path) -> None:
-    """What the trainer got is in the trial's folder: the point's values, everything else as the script has it."""
+    """What the trainer got is in the trial's folder: the point's values, everything else as the script has it.
+
+    Its configuration, which checkpoints hold, is read without these packages.
+    """
+    edit(command, "trainer = GRPO", "import pickle; pickle.dump(args, open('args.bin', 'wb'))\ntrainer = GRPO")
     ended = run(ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "bash", "launch.sh")
     assert ended.code == 0, ended.out + ended.err
     records = [read(folder / "trained_with.json") for folder in trials(ended.sweep)]
@@ -44,6 +63,7 @@ def test_a_command_runs_as_it_is_and_its_exports_survive(run: Run, command: Path
     assert (records[0]["rewards"], records[0]["train_rows"], records[0]["world_size"]) == (["right"], 1000, 1)
     assert read(command / "seen.json")["environment"]["MY_FLAG"] == "1"
     assert [read(folder / "result.json")["objective"] for folder in trials(ended.sweep)] == [0.9, 0.7]
+    assert b"grposweep." not in (command / "args.bin").read_bytes()
 
 
 def test_a_value_that_the_script_sets_later_ends_the_trial_before_its_first_step(run: Run, command: Path) -> None:
@@ -152,6 +172,15 @@ def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(run: Run, 
     assert (ended.code, "--machine_rank $NODE_RANK" in ended.err) == (2, True), ended.err
 
 
+def test_a_second_training_ends_the_trial(run: Run, command: Path) -> None:
+    """Also with GRPOSWEEP_ASK_MODE=real, with which nothing after the first trainer is seen."""
+    edit(command, "trainer.save_model", "trainer = GRPOTrainer('model', right, args)\ntrainer.save_model")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert ended.code == 1
+    said = str(read(trials(command / "outputs" / "s")[0] / "result.json"))
+    assert "builds a second GRPO trainer after train.py:25 has trained one" in said
+
+
 def test_a_program_that_drops_our_path_is_told_as_that(run: Run, command: Path) -> None:
     """It would train with its own values at every point. Asked, it does not answer."""
     (command / "launch.sh").write_text(LAUNCH.replace("train.py", "-E train.py"))
@@ -196,20 +225,28 @@ def test_what_cannot_be_swept_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_a_script_that_never_resumes_continues(start: Callable, run: Run, command: Path) -> None:
-    """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice."""
-    import signal
-
-    from support import wait_for
-
-    slow = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=60", "--", "bash launch.sh")
-    process = start(*slow)
-    wait_for(lambda: list(command.glob("outputs/s/trials/*/metrics.jsonl")), 60)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert run(*slow).code == 0
+@pytest.mark.parametrize(
+    ("launch", "signal"),
+    [
+        ("bash launch.sh", SIGINT),
+        ("bash launch.sh 2>&1 | tee log.txt", SIGKILL),
+        (f"{sys.executable} spawned.py", SIGKILL),
+    ],
+)
+def test_a_script_that_never_resumes_continues(
+    start: Callable, run: Run, command: Path, launch: str, signal: Signals
+) -> None:
+    """``trainer.train()`` without a checkpoint gets the one of the trial; no step is trained twice, and none runs on."""
+    (command / "spawned.py").write_text(SPAWNED)
+    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=40", "--", launch)
+    process = start(*words)
+    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
+    process.send_signal(signal)
+    process.wait(60)
+    assert run(*words).code == 0
     (trial,) = trials(command / "outputs" / "s")
-    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(range(1, 61))
+    steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
+    assert steps == list(range(1, 41))
     assert {line["attempt"] for line in lines(trial / "metrics.jsonl")} == {0, 1}
 
 
@@ -246,3 +283,36 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(ru
     assert "must be divisible" in str(read(short / "result.json")["failure"])
     record = read(whole / "trained_with.json")["values"]
     assert (record["gradient_accumulation_steps"], record["num_generations"]) == (3, 12)
+
+
+def test_a_packed_command_repeats_its_winner_in_another_folder(run: Run, command: Path) -> None:
+    """The archive has the shell script, what it starts and what that reads; a changed shell script is noticed."""
+    (command / "launch.sh").write_text(LAUNCH)
+    assert run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh").code == 0
+    assert grposweep(command, "best", "s", "--pack", "winner.zip").code == 0
+    there = command.parent / "there"
+    ZipFile(command / "winner.zip").extractall(there)
+    again = grposweep(there, "run", "--config-dir", ".", "--config-name", "winner")
+    assert again.code == 0, again.out + again.err
+    assert read(trials(again.sweep)[0] / "result.json")["objective"] == 0.9
+    (command / "launch.sh").write_text(LAUNCH + "\n# changed\n")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert (ended.code, "launch.sh" in ended.err) == (2, True), ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "pipe", "code", "said"),
+    [
+        ("trainer._save = None\ntrainer.train()", " | tee log.txt", 1, "'NoneType' object is not callable"),
+        ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
+    ],
+)
+def test_a_trial_has_ended_if_its_training_has(
+    run: Run, command: Path, line: str, pipe: str, code: int, said: str
+) -> None:
+    """A pipe hides that it failed; a later step of the command that fails does not undo it."""
+    edit(command, "trainer.train()", line)
+    (command / "launch.sh").write_text(LAUNCH.rstrip() + pipe + "\n")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert ended.code == code, ended.out + ended.err
+    assert said in str(read(trials(command / "outputs" / "s")[0] / "result.json"))

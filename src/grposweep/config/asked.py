@@ -30,6 +30,7 @@ from grposweep.storage.inputs import Inputs
 
 OPTIONS = ("trainer.args.", "trainer.environment.")  # keys of which only the command knows what they change
 FREE_PORT = 29500  # of torchrun; nothing listens, because only the first process of a launch is asked
+SHELL_FILES = (".sh", ".bash", ".slurm", ".sbatch")
 MOST_ASKED = 8  # commands that differ in their own options only; of further ones is known what all of these have alike
 _WORD = re.compile(r"[\w./~+-]+")
 
@@ -151,8 +152,15 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 def _files(trainer: Trainer) -> list[Path]:
     if not asks(trainer):
         return named_files(trainer) if is_opaque(trainer.kind) else []
-    asked = ask_base(trainer)
-    return [Path(name) for name in (*asked.files, *asked.modules) if Path(name).exists()]
+    asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
+    named = [*named_files(trainer), *(folder / name for name in (trainer.script, trainer.recipe) if name)]
+    shell = [path for path in named if path.suffix in SHELL_FILES]  # others that it names may be what it writes
+    for script in shell[:]:
+        words = _WORD.findall(script.read_text(encoding="utf-8", errors="replace"))
+        shell += [folder / word for word in words if word.endswith(SHELL_FILES) and (folder / word).is_file()]
+    own = [path for path in shell if path.resolve().is_relative_to(folder.resolve())]
+    files = (*map(Path, (*asked.files, *asked.modules)), *(path.absolute() for path in own))
+    return [path for path in dict.fromkeys(files) if path.exists()]
 
 
 def _alike(answers: Sequence[Asked]) -> Asked:

@@ -1,7 +1,9 @@
 """Ask a user's command what its GRPO trainer would get: run it up to the trainer's construction, and end it there."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -9,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,12 +20,15 @@ from grporecipe.files import parse_json
 from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.external.environment import SHELL, foreign_path, package_folder
-from grposweep.process import MARK, kill_group, start_guard
+from grposweep.process import MARK, kill_group, marked, start_guard
 
 MODE = "GRPOSWEEP_ASK_MODE"
 STAND_INS, REAL = "stand-ins", "real"
 SECONDS = {STAND_INS: 60.0, REAL: 600.0}
 QUIET = 2.0  # seconds before a long question is announced
+LOOK = 0.2  # seconds between two looks at the processes
+OTHER = "other."  # the start of a note of a trainer that is not GRPO's
+QUEUES = ("sbatch", "qsub", "bsub")
 _SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
 _MANUAL = "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: docs/guides/own_script.md."
 _NOT_FOUND = re.compile(r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE)
@@ -56,6 +62,8 @@ class _Run:
     notes: frozenset[str]
     log: str
     is_late: bool = False
+    dropped: str = ""  # a Python that has loaded torch without our hook, as its command line
+    is_left: bool = False  # programs ran on after the command's end
 
 
 def ask(
@@ -74,7 +82,13 @@ def ask(
     """
     how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
     run = _run(how, command, folder, environment, processes, seconds[how])
-    if how == STAND_INS and _has_failed(run) and "on_stand_ins" in run.notes:
+    built = " and ".join(sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER)))
+    if how == STAND_INS and built and _has_failed(run):  # for real it would train
+        raise UserError(
+            f"{command}: it builds {built}, and ended without building a GRPO trainer ({_reason(run)}). Give the command that "
+            "trains with GRPO, without the training before it."
+        )
+    if how == STAND_INS and _has_failed(run) and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
         how, why = REAL, _reason(run)
         run = _run(how, command, folder, environment, processes, seconds[how])
     answers = [answer for answer in run.answers if "failed" not in answer]
@@ -88,7 +102,8 @@ def ask(
         )
     if others or first["several"]:
         lines = [answer["record"]["trainer_line"] for answer in answers if "record" in answer]
-        what = f"a loop at {first['several']}" if first["several"] else f"{len(answers)} programs ({', '.join(lines)})"
+        programs = f"{len(answers)} programs ({', '.join(lines)})"
+        what = f"a second one at {first['several']}" if first["several"] else programs
         raise UserError(
             f"{command}: it builds several GRPO trainers: {what}. A trial is one training. "
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
@@ -116,9 +131,12 @@ def _run(
     place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
     answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
     answers.mkdir()
-    path = os.pathsep.join([str(package_folder(place)), *foreign_path(environment)])
+    package = str(package_folder(place))
+    path = os.pathsep.join([package, *foreign_path(environment)])
+    _replace_queues(place / "bin", answers)
+    programs = os.pathsep.join([str(place / "bin"), {**os.environ, **environment}.get("PATH", os.defpath)])
     variables = {
-        **os.environ, **environment, "PYTHONPATH": path, "GRPOSWEEP_ASK": str(answers), MODE: mode,
+        **os.environ, **environment, "PYTHONPATH": path, "PATH": programs, "GRPOSWEEP_ASK": str(answers), MODE: mode,
         "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
         **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
     }  # fmt: skip
@@ -129,10 +147,11 @@ def _run(
                 [*SHELL, command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
-        is_late = _wait(process, command, answers, limit, _trains_again(command, folder))
+        is_late, dropped = _wait(process, command, answers, limit, _trains_again(command, folder), (mark, package))
         found = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
         notes = frozenset(each.name for each in answers.iterdir())
-        return _Run(found, notes, redact(log.read_text(encoding="utf-8", errors="replace")), is_late)
+        said = redact(log.read_text(encoding="utf-8", errors="replace"))
+        return _Run(found, notes, said, is_late, dropped, not (found or is_late or dropped) and _runs(mark))
     finally:
         kill_group(mark)
         if guard.stdin is not None:
@@ -140,13 +159,45 @@ def _run(
         guard.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit: float, is_repeated: bool) -> bool:
-    """Wait for the answer, or for the command's end if it may train again. Return whether the time was over."""
-    started, is_announced = time.monotonic(), False
+def _runs(mark: str) -> bool:
+    """Return whether a marked process runs. One that becomes another program has no environment for a moment."""
+    for _ in range(3):
+        if marked(mark):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _replace_queues(folder: Path, answers: Path) -> None:
+    """Make programs that answer instead of those that would submit a job, for the PATH of the command."""
+    folder.mkdir()
+    for name in QUEUES:
+        answer = json.dumps({"failed": f"it calls {name}, which would submit a job", "queue": name, "seconds": 0})
+        (folder / name).write_text(f"#!/bin/sh\necho {shlex.quote(answer)} > '{answers}/{name}.json'\nexit 1\n")
+        (folder / name).chmod(0o755)
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]",
+    command: str,
+    answers: Path,
+    limit: float,
+    is_repeated: bool,
+    ours: tuple[str, str],
+) -> tuple[bool, str]:
+    """Wait for the answer, or for the command's end if it may train again.
+
+    Return whether the time was over, and the Python that would train without our hook; ``ours`` are mark and folder of it.
+    """
+    started, looked, is_announced = time.monotonic(), 0.0, False
     while process.poll() is None:
         spent = time.monotonic() - started
         if spent > limit:
-            return True
+            return True, ""
+        if spent > looked + LOOK:
+            looked = spent
+            if dropped := _without_hook(*ours):
+                return False, dropped
         found = [*answers.glob("*.json")]
         if found and not is_repeated:
             break
@@ -156,7 +207,22 @@ def _wait(process: "subprocess.Popen[bytes]", command: str, answers: Path, limit
             is_announced = True
             print(f"asking the trainer of {command[:80]} for its values ...", file=sys.stderr, flush=True)
         time.sleep(0.02)
-    return False
+    return False, ""
+
+
+def _without_hook(mark: str, package: str) -> str:
+    """Return the command line of a marked Python that has loaded torch without our hook; empty if there is none."""
+    for pid in marked(mark):
+        with suppress(OSError):
+            place = Path("/proc", str(pid))
+            variables, words = ((place / name).read_bytes().decode(errors="replace") for name in ("environ", "cmdline"))
+            path = next((text[11:] for text in variables.split("\0") if text.startswith("PYTHONPATH=")), None)
+            flags = takewhile(lambda word: word.startswith("-"), words.split("\0")[1:])
+            is_isolated = any(re.match("-[a-zA-Z]*[IE]", flag) for flag in flags)
+            if (is_isolated or package not in (path or "")) and "libtorch" in (place / "maps").read_text():
+                line = " ".join(words.split("\0")).strip()
+                return line if is_isolated else f"PYTHONPATH={path} {line}" if path else f"{line} (without PYTHONPATH)"
+    return ""
 
 
 def _trains_again(command: str, folder: Path) -> bool:
@@ -184,6 +250,21 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
     if "seen" not in run.notes and (lacking := _NOT_FOUND.search(last)):
         name = lacking[1] or lacking[2]
         raise UserError(f"{command}: it cannot be started, because {name} is not found. Correct the command.")
+    if run.dropped:
+        raise UserError(
+            f"{command}: the program never reported its trainer: our hook is not in {run.dropped}. Write "
+            "PYTHONPATH=...:$PYTHONPATH where it is set, and take out -I and -E. It was ended before it trained."
+        )
+    if run.is_left:
+        raise UserError(
+            f"{command}: it ends while its program runs on in the background. A trial ends with its command. Take out nohup and "
+            "the & behind the program, or end the script with the line: wait"
+        )
+    if queue := next((answer["queue"] for answer in run.answers if "queue" in answer), ""):
+        raise UserError(
+            f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. Give the script of that job, as "
+            "in: bash train.slurm. The sweep submits its own jobs with cluster=slurm."
+        )
     if "seen" not in run.notes:
         raise UserError(
             f"{command}: the program never reported its trainer: no Python of it imports our hook. It may run in a container, "

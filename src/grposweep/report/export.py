@@ -338,7 +338,8 @@ def pack_winner(view: SweepView, file: Path) -> str:
         for name, path in found.items():
             if name not in missing:
                 archive.write(path, name)
-    model = str(best.config.get("model", {}).get("path", ""))
+    of_command = (read_json(best.path / paths.TRAINED_WITH) or {}).get("model")
+    model = str(of_command or best.config.get("model", {}).get("path", ""))
     missing += [model] if Path(model).is_dir() else []
     lacking = f"not in it, so copy it there: {', '.join(missing)}\n" if missing else ""
     return f"wrote {file}\n{lacking}repeat it: unzip it into an empty folder, and there: {command}"

@@ -341,12 +341,16 @@ class RankStack:
 
 @dataclass(frozen=True)
 class CallbackState:
-    """callback.json: what the grposweep Callback in another program reports; ``refused``: why it would not train."""
+    """callback.json: what the grposweep Callback in another program reports.
+
+    ``ended``: its training came to its end or stop. ``refused``: why it would not train.
+    """
 
     attempt: int = 0
     step: int = 0
     total: int | None = None
     stopped: bool = False
+    ended: bool | None = None
     refused: str | None = None
 
     @classmethod

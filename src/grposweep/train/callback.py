@@ -96,16 +96,16 @@ class Callback(BoundaryCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.folder is not None and state.is_world_process_zero:
-            self._say(state)
+            self._say(state, ended=True)
 
     def beat(self, state: TrainerState) -> None:
         if self.folder is not None and state.is_world_process_zero:
             self.heartbeat.beat(state.global_step)
 
-    def _say(self, state: TrainerState) -> None:
+    def _say(self, state: TrainerState, ended: bool = False) -> None:
         """Write the state that the attempt's own process reads."""
         assert self.folder is not None  # the callers know
-        CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped).write(self.folder)
+        CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped, ended).write(self.folder)
         self.heartbeat.beat(state.global_step, force=True)
 
     def _asked(self, step: int) -> bool:

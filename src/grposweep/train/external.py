@@ -46,7 +46,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _RANK = re.compile(r"^\[(?:\w+ ?\d*)\]:? ?")  # of torchrun
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)\b")
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<")
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*|package/grposweep)/|^<")
 LONGEST_ERROR = 300  # characters
 NEVER_REPORTED = (
     "trainer.command: the program never reported its trainer, so it did not get this trial's values. Its Python was started "
@@ -294,9 +294,17 @@ def _outcome(
         raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
-    if code != 0 and not (was_asked and not callback):
+    has_trained = (
+        callback is not None and callback.ended is True
+    )  # a later step of the command may fail, an evaluation for example
+    is_cut = (
+        callback is not None and callback.ended is False and attempt.is_main and not was_asked
+    )  # `| tee log` hides the exit code
+    if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
+    if code != 0 and has_trained:
+        print(f"the training ended, and a later step of the command failed with exit code {code}", flush=True)
     if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
         raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
     return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)

@@ -5,9 +5,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-CONFIGS = {  # the modules of TRL that hold a configuration of GRPO, and its class
+CONFIGS = {  # the modules that hold a configuration of GRPO, or the base of one that a program derives itself
     "trl.trainer.grpo_config": "GRPOConfig",
     "trl.experimental.async_grpo.async_grpo_config": "AsyncGRPOConfig",
+    "transformers.training_args": "TrainingArguments",
 }
 TRAINERS = "transformers.trainer"  # the module of the class that all of TRL's trainers derive from
 Change = Callable[[ModuleType], None]

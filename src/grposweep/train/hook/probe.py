@@ -1,24 +1,28 @@
 """Asks a user's command what its GRPO trainer would get, and stops it there: this runs in every Python that the command starts.
 
 On stand-ins (`stand_ins`), a launcher is replaced by its script, and the script runs twice with other numbers where only the data
-know them. What must not happen on stand-ins ends the attempt. For real, nothing is replaced. Answers are JSON files in a folder,
-each with one of ``record``, ``refused`` (the configuration's own message) or ``failed``. `external.ask` then ends the command, or
-lets it run to its next trainer.
+know them, past its trainer to its end or its next trainer. What must not happen on stand-ins ends the attempt. For real, nothing
+is replaced, and it ends at the trainer. Answers are JSON files in a folder, each with one of ``record``, ``refused`` (the
+configuration's own message) or ``failed``. `external.ask` then ends the command, or lets it run to its next trainer.
 """
 
+import atexit
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from grporecipe.files import parse_json
 from grposweep.train.hook import programs, record
 from grposweep.train.hook.imports import CONFIGS, after_import
+from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
 
 OURS = ("grposweep", "grporecipe", "hydra_plugins.", "sitecustomize")
 ORDER = ("model", "reward_funcs", "args", "train_dataset", "eval_dataset")  # of GRPOTrainer's arguments
@@ -38,17 +42,24 @@ OWN_BATCHES = frozenset(["__init__", "get_train_dataloader", "_get_train_sampler
                          "_generate_and_score_completions"])  # fmt: skip
 
 
+SECONDS_AFTER = 5  # that a script may run on stand-ins after its trainer
+
+
 class Answers:
     """Writes the answer of this process, once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.is_given = folder, False
+        self.found: dict[str, Any] | None = None  # on stand-ins: the answer, unless there is a second trainer
         self.files: set[str] = set()
         self.pipe: int | None = None  # in the second run: where its answer goes
         self.other: int | None = None  # in the first run: where the second run's answer comes from
 
     def give(self, **answer: Any) -> NoReturn:
-        """Write an answer and wait for the end of the process."""
+        """Write an answer, or the one that was found before, and wait for the end of the process."""
+        signal.alarm(0)
+        if self.found is not None and not answer.get("several"):
+            answer = self.found
         self.is_given = True
         text = json.dumps({**answer, "seconds": time.process_time()}, default=repr).encode()
         if self.pipe is not None:
@@ -68,8 +79,10 @@ class Answers:
             time.sleep(0.02)
         os._exit(0)
 
-    def describe(self, config: Any, trainer: Any, passed: Mapping[str, Any]) -> NoReturn:
-        """Answer with the record of a trainer that is being built."""
+    def describe(self, config: Any, trainer: Any, passed: Mapping[str, Any]) -> None:
+        """Answer with the record of a trainer that is being built: for real at once, on stand-ins at the end of the script."""
+        if self.found is not None:
+            self.give(**self.found | {"several": record.users_line()})
         self.is_given = True  # what follows opens files
         found = record.describe(config, trainer, passed)
         paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
@@ -79,9 +92,19 @@ class Answers:
         found |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
         if _changes_batches():
             found["values"] = found["given"]
-        files, loop = sorted(filter(os.path.isfile, self.files)), programs.loop_around(sys._getframe(1))
-        how = "real" if self.pipe is None and self.other is None else "stand-ins"
-        self.give(how=how, record=found, files=files, modules=modules, several=loop)
+        answer = {
+            "record": found,
+            "files": sorted(filter(os.path.isfile, self.files)),
+            "modules": modules,
+            "several": "",
+        }
+        if self.pipe is None and self.other is None:
+            self.give(how="real", **answer)
+        self.found, self.is_given = {"how": "stand-ins", **answer}, False
+        atexit.register(self.give)
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGALRM, lambda *_: self.give())
+            signal.alarm(SECONDS_AFTER)
 
 
 def _is_own(member: Any) -> bool:
@@ -136,8 +159,6 @@ def install(folder: str) -> None:
 
 def _watch(answers: Answers) -> None:
     """Answer for real: as soon as a trainer gets a configuration of GRPO."""
-    from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
-
     answers.files = read_files
     sys.addaudithook(lambda event, words: _note(answers, event, words))
 
@@ -147,15 +168,19 @@ def _watch(answers: Answers) -> None:
             build, signature = cls.__init__, inspect.signature(cls.__init__)
 
             def built(self: Any, *values: Any, **named: Any) -> None:
-                for config in filter(record.is_watched, (*values, *named.values())):
-                    answers.describe(
-                        config, self, {**signature.bind_partial(self, *values, **named).arguments, **named}
-                    )
+                passed = {**signature.bind_partial(self, *values, **named).arguments, **named}
+                for config in _configurations(name, passed):
+                    answers.describe(config, self, passed)
                 build(self, *values, **named)
 
             cls.__init__ = built
+            if name == "Trainer":
+                cls.train = trained
 
         return change
+
+    def trained(self: Any, *_: Any, **__: Any) -> NoReturn:
+        answers.give(failed=f"it trains with {type(self).__name__} first, which must not happen when it is asked")
 
     def data(module: Any) -> None:
         load = module.load_dataset
@@ -169,14 +194,26 @@ def _watch(answers: Answers) -> None:
     after_import(
         {name: _configuration(answers, cls) for name, cls in CONFIGS.items()}
         | {name: trainer(cls) for name, cls in TRAINERS.items()}
-        | {"transformers.training_args": as_first_rank, "accelerate.state": alone, "datasets.load": data}
+        | {"accelerate.state": alone, "datasets.load": data}
     )
+
+
+def _configurations(trainer: str, passed: Mapping[str, Any]) -> list[Any]:
+    """Return the configurations of GRPO that a trainer gets; the one that TRL makes if GRPOTrainer gets none."""
+    found = [value for value in passed.values() if record.is_watched(value)]
+    if found or trainer != "GRPOTrainer" or passed.get("args") is not None:
+        return found
+    from trl.trainer.grpo_config import GRPOConfig
+
+    return [GRPOConfig(f"{str(passed.get('model')).rpartition('/')[2]}-GRPO")]
 
 
 def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
     """Return what watches the configurations of a module, and answers with the error that one of them raises."""
 
     def change(module: Any) -> None:
+        if name == "TrainingArguments":
+            as_first_rank(module)
         cls = getattr(module, name)
         of_trl = cls.__post_init__
 
@@ -192,10 +229,12 @@ def _configuration(answers: Answers, name: str) -> Callable[[Any], None]:
         check = cls.__post_init__
 
         def checked(self: Any) -> None:
-            line = record.users_line()
+            line = "" if record.is_watched(self) or not record.is_grpo(self) else record.users_line()
             try:
                 check(self)
             except (ValueError, TypeError, ImportError) as error:
+                if not line:
+                    raise
                 answers.give(refused=f"{type(error).__name__}: {error}", line=line)
 
         cls.__post_init__ = checked
@@ -222,8 +261,13 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         """Stand-in of every trainer."""
 
         def __init__(self, *values: Any, **named: Any) -> None:
-            for config in filter(record.is_watched, (*values, *named.values())):
-                answers.describe(config, self, {**dict(zip(ORDER, values, strict=False)), **named})
+            passed = {**dict(zip(ORDER, values, strict=False)), **named}
+            names = [kind.__name__ for kind in type(self).__mro__]
+            configs = _configurations("GRPOTrainer" if "GRPOTrainer" in names else "", passed)
+            for config in configs:
+                answers.describe(config, self, passed)
+            if not configs:
+                (answers.folder / f"other.{names[0]}").touch()
 
     stand_ins.stand_in(Trainer)
     for module, cls in CONFIGS.items():

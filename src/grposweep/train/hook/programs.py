@@ -1,6 +1,5 @@
 """Tells what this Python process is by its command line: a launcher, a script that may train with GRPO, or another program."""
 
-import ast
 import json
 import os
 import re
@@ -8,9 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import reduce
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from grposweep.train.hook import record
@@ -183,55 +180,3 @@ def _without(words: list[str], names: frozenset[str]) -> Iterator[str]:
             skips = word[2:].partition("=")[0].replace("-", "_") in names
         if not skips:
             yield word
-
-
-def loop_around(frame: FrameType | None) -> str:
-    """Return the line of a loop in the user's code that builds a trainer in each of several rounds; empty if there is none."""
-    while frame is not None:
-        if record.is_users(frame.f_code.co_filename):
-            line = _loop_in(frame)
-            if line:
-                return f"{record.shown_path(frame.f_code.co_filename)}:{line}"
-        frame = frame.f_back
-    return ""
-
-
-def _loop_in(frame: FrameType) -> int:
-    try:
-        tree = ast.parse(Path(frame.f_code.co_filename).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return 0
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.For, ast.While)) or not any(_holds(one, frame.f_lineno) for one in node.body):
-            continue
-        functions = [
-            one for one in ast.walk(node) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        ]
-        ends = any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(node))  # a second try, for example
-        if not ends and not any(_holds(one, frame.f_lineno) for one in functions) and _has_rounds(node, frame):
-            return node.lineno
-    return 0
-
-
-def _holds(node: Any, line: int) -> bool:
-    return bool(node.lineno <= line <= (node.end_lineno or node.lineno))
-
-
-def _has_rounds(node: ast.For | ast.While, frame: FrameType) -> bool:
-    """Return whether a loop may have a second round. Only names and literals are looked up."""
-    if isinstance(node, ast.While):
-        return True
-    if isinstance(node.iter, ast.List | ast.Tuple):
-        return len(node.iter.elts) > 1
-    names = []
-    place = node.iter
-    while isinstance(place, ast.Attribute):
-        names.append(place.attr)
-        place = place.value
-    if not isinstance(place, ast.Name):
-        return True
-    try:
-        found = {**frame.f_globals, **frame.f_locals}[place.id]
-        return len(reduce(getattr, reversed(names), found)) > 1
-    except Exception:  # noqa: BLE001 - the user's own objects may raise anything
-        return True

@@ -43,38 +43,41 @@ ADAPTER = (
 TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
 _START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
 own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
-_OWN = "_grposweep"  # the attribute of a configuration that holds its Given
-
-
-@dataclasses.dataclass
-class Given:
-    """What a configuration was given, and what its own checks made of it."""
-
-    given: dict[str, Any]
-    built: dict[str, Any]
-    line: str
-    assigned: dict[str, str] = dataclasses.field(default_factory=dict)  # field -> the line that assigned it later
+# The attribute of a configuration that holds what it was given, what its own checks made of that, the line that built it, and
+# of each field that was assigned later the line.
+_OWN = "_grposweep"
 
 
 def watch_config(cls: Any, change: Callable[[Any], None]) -> None:
-    """Have every object of a configuration class changed by ``change`` before its own checks, and note what it was given."""
+    """Have every object of a GRPO configuration changed by ``change`` before its own checks, and note what it was given.
+
+    ``cls`` is TRL's class, or the base of all configurations: some programs derive a GRPOConfig of their own from it.
+    """
     check, assign = cls.__post_init__, cls.__setattr__
 
     def changed(self: Any) -> None:
-        vars(self).pop(_OWN, None)  # of the object that dataclasses.replace copied
+        if is_watched(self) or not is_grpo(self):
+            check(self)
+            return
         change(self)
-        noted = Given(not_default(self, cls), {}, users_line())
-        check(self)
-        noted.built = dict(fields_of(self))
+        # Plain values: the object is pickled into checkpoints and into spawned processes.
+        noted = {"given": not_default(self, cls), "built": {}, "line": users_line(), "assigned": {}}
         vars(self)[_OWN] = noted
+        check(self)
+        noted["built"] = dict(fields_of(self))
 
     def assigned(self: Any, name: str, value: Any) -> None:
-        if (noted := vars(self).get(_OWN)) is not None and name in noted.built:
-            noted.assigned[name] = users_line()
+        if (noted := vars(self).get(_OWN)) is not None and name in noted["built"]:
+            noted["assigned"][name] = users_line()
         assign(self, name, value)
 
     cls.__post_init__ = changed
     cls.__setattr__ = assigned
+
+
+def is_grpo(config: Any) -> bool:
+    """Return whether a configuration is one of GRPO, TRL's or a program's own."""
+    return any("GRPO" in kind.__name__ for kind in type(config).__mro__)
 
 
 def is_watched(config: Any) -> bool:
@@ -85,12 +88,12 @@ def is_watched(config: Any) -> bool:
 def line_of(config: Any, name: str) -> str:
     """Return the line that set a field last: a later assignment, or the one that built the configuration."""
     noted = vars(config)[_OWN]
-    return str(noted.assigned.get(name, noted.line))
+    return str(noted["assigned"].get(name, noted["line"]))
 
 
 def built_value(config: Any, name: str) -> Any:
     """Return a field as it was right after the configuration's own checks."""
-    return vars(config)[_OWN].built.get(name)
+    return vars(config)[_OWN]["built"].get(name)
 
 
 def arguments_of(trainer: Any) -> dict[str, Any]:
@@ -103,7 +106,8 @@ def arguments_of(trainer: Any) -> dict[str, Any]:
 def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a trainer that gets this configuration and these arguments of its constructor."""
     noted, values = vars(config)[_OWN], dict(fields_of(config))
-    later = {name: values[name] for name in noted.assigned if values[name] != noted.built[name]}
+    built, assigned = noted["built"], noted["assigned"]
+    later = {name: values[name] for name in assigned if values[name] != built[name]}
     rewards = passed.get("reward_funcs")
     rewards = rewards if isinstance(rewards, (list, tuple)) else [] if rewards is None else [rewards]
     train, evaluation = (_rows(passed.get(name)) for name in ("train_dataset", "eval_dataset"))
@@ -112,13 +116,13 @@ def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, 
         "base": _base(type(trainer)),
         "config": _qualified(type(config)),
         "versions": dict(_versions()),
-        "line": noted.line,
+        "line": noted["line"],
         "trainer_line": users_line(),
         "command": list(sys.orig_argv),
         "world_size": int(getattr(config, "world_size", 1)),
         "values": _public(values),
-        "given": _public({**noted.given, **later}),
-        "assigned": {name: noted.assigned[name] for name in later},
+        "given": _public({**noted["given"], **later}),
+        "assigned": {name: assigned[name] for name in later},
         "unknown": [],
         "model": _model(passed.get("model")),
         "rewards": [_reward(reward) for reward in rewards],

@@ -17,14 +17,14 @@ from grposweep.external.environment import RESUME
 from grposweep.storage import paths
 from grposweep.storage.records import CallbackState
 from grposweep.train.hook.imports import CONFIGS
-from grposweep.train.hook.record import is_watched, watch_config
+from grposweep.train.hook.record import is_watched, users_line, watch_config
 
 
 def change(module: ModuleType, folder: str) -> None:
     """Change a module that was just imported, in the trial of a folder: a configuration's, or the trainers'."""
     trial = Path(folder)
     if module.__name__ not in CONFIGS:
-        _follow_trainers(module)
+        _follow_trainers(module, trial)
         return
     values = {**(read_json(trial / paths.CHANGED) or {}).get("keys", {}), "output_dir": str(trial / paths.MODEL)}
     watch_config(getattr(module, CONFIGS[module.__name__]), partial(_enter, trial, values))
@@ -50,17 +50,26 @@ def _refuse(trial: Path, message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _follow_trainers(module: ModuleType) -> None:
-    """Give every trainer with a configuration of GRPO our Callback, and the checkpoint that the sweep resumes from."""
+def _follow_trainers(module: ModuleType, trial: Path) -> None:
+    """Give the trainer with a configuration of GRPO our Callback, and the checkpoint that the sweep resumes from.
+
+    A second one after it has trained ends the trial: its metrics would replace those of the first one.
+    """
     cls = module.Trainer
     build, train = cls.__init__, cls.train
-    signature = inspect.signature(build)
+    signature, trained_at = inspect.signature(build), list[str]()
 
     def built(self: Any, *arguments: Any, **named: Any) -> None:
         bound = signature.bind_partial(self, *arguments, **named)
         if not is_watched(bound.arguments.get("args")):
             build(self, *arguments, **named)
             return
+        if trained_at:
+            _refuse(
+                trial,
+                f"{users_line()} builds a second GRPO trainer after {trained_at[0]} has trained one. A trial is one training. "
+                "Give a command that trains once, and sweep what the others change, such as seed=1,2,3.",
+            )
         from grposweep.train.callback import Callback  # imports transformers, which is imported now
 
         callbacks = list(bound.arguments.get("callbacks") or [])
@@ -71,8 +80,10 @@ def _follow_trainers(module: ModuleType) -> None:
 
     def trained(self: Any, *arguments: Any, **named: Any) -> Any:
         checkpoint = os.environ.get(RESUME)
-        if checkpoint and is_watched(self.args):
-            named, arguments = {**named, "resume_from_checkpoint": checkpoint}, ()
+        if is_watched(self.args):
+            trained_at.append(users_line())
+            if checkpoint:
+                named, arguments = {**named, "resume_from_checkpoint": checkpoint}, ()
         return train(self, *arguments, **named)
 
     cls.__init__, cls.train = built, trained

@@ -1,12 +1,13 @@
 """TRL's GRPOConfig, the part that sweeps of scripts read; source: trl 1.16 trainer/grpo_config.py."""
 
-import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from transformers import TrainingArguments
 
 
 @dataclass
-class GRPOConfig:
+class GRPOConfig(TrainingArguments):
     """Some of its fields, with its defaults and its rule of whole groups."""
 
     output_dir: str = "out"
@@ -37,8 +38,21 @@ class GRPOConfig:
     vllm_mode: str = "server"
     vllm_tensor_parallel_size: int = 1
     resume_from_checkpoint: str | None = None
+    bf16: bool | None = None
+    use_cpu: bool = False
+    gradient_checkpointing: bool = True
+    temperature: float = 1.0
+    epsilon: float = 0.2
+    loss_type: str = "dapo"
+    lr_scheduler_type: str = "linear"
+    run_name: str | None = None
+    save_total_limit: int | None = None
+    remove_unused_columns: bool = False
+    log_completions: bool = False
+    deepspeed: Any = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.steps_per_generation is not None and self.generation_batch_size is not None:
             raise ValueError("'generation_batch_size' and 'steps_per_generation' can not be both configured")
         step = self.per_device_train_batch_size * self.world_size
@@ -51,12 +65,6 @@ class GRPOConfig:
                 f"generation_batch_size ({self.generation_batch_size}) must be divisible by num_generations"
             )
 
-    @property
-    def world_size(self) -> int:
-        """The ranks of a launcher."""
-        return int(os.environ.get("WORLD_SIZE", "1"))
-
-    @property
-    def device(self) -> str:
-        """Where tensors would be."""
-        return "cpu"
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields."""
+        return asdict(self)
