@@ -22,6 +22,10 @@ HEAD = """
     def data():
         return load_dataset("json", data_files="train.jsonl", split="train")
 """
+TRL = """
+    from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config
+    script, args, model = TrlParser((ScriptArguments, GRPOConfig, ModelConfig)).parse_args_and_config()
+"""
 END = "GRPOTrainer(model='tiny', reward_funcs=reward, args=args, train_dataset=data()).train()\n"
 ARGPARSE = """
     import argparse
