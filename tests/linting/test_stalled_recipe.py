@@ -1,4 +1,4 @@
-"""A user's report: EasyR1 training that stalled after 30 steps. Each of its suspected causes is named where it is certain."""
+"""A user's report: EasyR1 training that stalled after 30 steps. Each of its three suspected causes is named for what it is."""
 
 from typing import Any
 
@@ -43,15 +43,13 @@ def findings(config: dict[str, Any], framework: str, version: str | None = None)
 
 @pytest.mark.parametrize(("framework", "version"), [("easyr1", None), ("easyr1", "0.2"), ("verl", None)])
 def test_small_batches_and_a_timid_learning_rate_are_named(framework: str, version: str | None) -> None:
-    """In the framework's own words. Eight prompts at 1e-6, as in the report, are what many runs train with by choice."""
-    config = EASYR1 if framework == "easyr1" else VERL
-    assert not {"GA201", "GA203"} & findings(config, framework, version).keys()
+    """In the framework's own words."""
+    found = findings(EASYR1 if framework == "easyr1" else VERL, framework, version)
     size, rate = ("worker.actor.global_batch_size", "worker.actor.optim.lr")
     if framework == "verl":
         size, rate = f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.optim.lr"
-    found = findings(config | {size: 2, rate: 1e-7}, framework, version)
-    assert f"{size}=2: an optimizer step averages over 1.6 prompts only" in found["GA201"].message
-    assert f"{rate}=1e-07: conservative for a 7 B model and 1.6 prompts per step" in found["GA203"].message
+    assert f"{size}=8: an optimizer step averages over 8 prompts only" in found["GA201"].message
+    assert f"{rate}=1e-06: conservative for a 7 B model and 8 prompts per step" in found["GA203"].message
 
 
 def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:
@@ -66,15 +64,13 @@ def test_easyr1_of_today_stops_at_the_unknown_key_and_has_no_kl() -> None:
 
 @pytest.mark.parametrize(("config", "framework", "dead", "active"), [
     (EASYR1, "easyr1", "algorithm.kl_coef", "worker.actor.kl_loss_coef=0.001"),
-    (VERL, "verl", "algorithm.kl_ctrl.kl_coef", f"{ACTOR}.kl_loss_coef=0.001"),
+    (VERL | {"algorithm.kl_ctrl.kl_coef": 0.1}, "verl", "algorithm.kl_ctrl.kl_coef", f"{ACTOR}.kl_loss_coef=0.001"),
 ])  # fmt: skip
 def test_older_easyr1_and_verl_have_an_active_loss_with_a_dead_coefficient(
     config: dict[str, Any], framework: str, dead: str, active: str
 ) -> None:
-    """A coefficient is read by nothing, and KL is on. A 0 that nothing reads says nothing."""
-    version = "0.2" if framework == "easyr1" else None
-    assert "GK310" not in findings(config, framework, version)
-    found = findings(config | {dead: 0.01}, framework, version)
+    """The coefficient is read by nothing, and KL is on. In verl's scripts a 0 there is a habit, and says nothing."""
+    found = findings(config, framework, "0.2" if framework == "easyr1" else None)
     assert found["GK310"].keys == (dead,)
     assert f"KL is in the loss, with {active}" in found["GK310"].message
     assert not {"GV301", "GK306"} & found.keys()

@@ -13,10 +13,10 @@ from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
 from grporecipe.rules.registry import Violation, rule
 
 VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8  # per step; 8 is the batch of the stalled run
-TIMID, TIMID_LORA = 2e-7, 2e-6  # a fifth of the usual rate; ten times that for LoRA
+USUAL, TIMID, TIMID_LORA = 1e-6, 2e-7, 2e-6  # the usual rate, a fifth of it, and ten times that for LoRA
 HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
 ALPHA = 32.0  # LoRA's, in the published runs with these rates
-LARGEST_REPORTED = 15e9  # parameters: twice those of the report's model
+SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9  # parameters: half and twice those of the report's model
 STEEP = 5e-6  # the rate from which the report advises warmup
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
@@ -30,16 +30,26 @@ def _prompts_per_step(s: Setting) -> float | None:
     return None if completions is None else min(completions / s.num_generations, s.prompts_per_rollout or completions)
 
 
-@rule("GA201", "warning", (*STEP, "given", "framework", "prompts_per_step", "prompts_per_rollout"), of=EVERY)
+def _is_as_reported(s: Setting) -> bool:
+    """Return whether all weights of a model are trained whose size is about that of the stalled run."""
+    return not s.lora and s.parameters is not None and SMALLEST_REPORTED <= s.parameters <= LARGEST_REPORTED
+
+
+@rule(
+    "GA201",
+    "warning",
+    (*STEP, "given", "framework", "prompts_per_step", "prompts_per_rollout", "parameters", "lora"),
+    of=EVERY,
+)
 def a_step_has_several_prompts(s: Setting) -> Violation | None:
     """An optimizer step over one or two prompts is mostly noise: groups that are all right or all wrong teach nothing.
 
-    The EasyR1 report stalled at 8 prompts per step and advises 32 to 64; DeepSeekMath takes 16 prompts of 64 completions,
-    DAPO 512 prompts. Agents with long rollouts train with 4 to 8 by choice, so these are not reported. Only recipes are
-    judged, not grposweep experiments.
+    The EasyR1 report (7 B, full fine-tuning) stalled at 8 prompts per step and advises 32 to 64, so for models of half to twice
+    that size up to 8 are reported. DeepSeekMath takes 16 prompts of 64 completions, DAPO 512 prompts. Agents of smaller
+    models train with 4 to 8 by choice. Only recipes are judged, not grposweep experiments.
     """
     prompts = _prompts_per_step(s) if s.given else None
-    if prompts is None or prompts > VERY_FEW_PROMPTS:
+    if prompts is None or prompts > (FEW_PROMPTS if _is_as_reported(s) else VERY_FEW_PROMPTS):
         return None
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
     if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
@@ -79,16 +89,17 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
 
-    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup. 1e-6 is the usual rate
-    of published full fine-tuning (DeepSeekMath, DAPO, nearly every recipe of verl), so only a fifth of it is reported. Judged
-    up to twice the size of the report's model.
+    The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup, so for models of half to
+    twice that size 1e-6 is reported too. It is the usual rate of published full fine-tuning (DeepSeekMath, DAPO, nearly every
+    recipe of verl), over at least 16 prompts per step. Judged up to twice the size of the report's model.
     """
     if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED:
         return None
     if not 0 < s.learning_rate <= TIMID_LORA:
         return None
     prompts = _prompts_per_step(s)
-    if not s.lora and (s.learning_rate > TIMID or prompts is None or prompts > FEW_PROMPTS):
+    most = USUAL if _is_as_reported(s) else TIMID
+    if not s.lora and (s.learning_rate > most or prompts is None or prompts > FEW_PROMPTS):
         return None
     step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
     warmup = "" if s.warmup_steps else " with warmup"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.memory.catalog import find_model
@@ -277,19 +276,14 @@ def kl_keys_are_read(_: Recipe) -> tuple[Violation, ...]:
 
 
 def find_dead_keys(recipe: Recipe, dead: tuple[str, ...], why: str) -> Iterator[Violation]:
-    """Find keys that have no effect. A coefficient of 0 and the release's default say nothing that they do not do."""
+    """Find keys that have no effect and are set to another value than the default, which says nothing."""
     takes = known_keys(recipe)
     named = [key for key in dead if key in recipe.config
-             and (key not in takes or recipe.config[key] != takes[key].default)
-             and not _is_zero(recipe.config[key])]  # fmt: skip
+             and (key not in takes or recipe.config[key] != takes[key].default)]  # fmt: skip
     if named:
         words = " and ".join(f"{key}={show(recipe.config[key])}" for key in named)
         yield Violation(words, f"nothing reads {'it' if len(named) == 1 else 'them'}, because {why}",
                         "Remove the keys without effect, or switch on their KL term.", tuple(named))  # fmt: skip
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value == 0
 
 
 MOST_NAMED = 6  # keys in a message

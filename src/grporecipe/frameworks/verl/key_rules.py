@@ -244,10 +244,11 @@ def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
         dead, why, coefficient = DEAD[place]
         switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
         amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
-        set_to = [found.number(key) for key in dead if key.endswith("coef") and key in recipe.config]
-        if not coefficient and not any(set_to):
+        # Scripts copy a coefficient of 0 with the switch that is off: both say that KL is not there.
+        named = tuple(key for key in dead if not key.endswith("coef") or found.number(key))
+        if not coefficient and not any(key.endswith("coef") and key in recipe.config for key in named):
             return  # all that the recipe says of KL is that it is off
-        yield from find_dead_keys(recipe, dead, switch + why + amount)
+        yield from find_dead_keys(recipe, named, switch + why + amount)
 
 
 variant("GV303", VERL, _mistyped)
