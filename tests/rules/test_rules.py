@@ -30,6 +30,7 @@ V14, V16, V17, V18, V19, V20, V26 = (
 )
 RECIPE: dict[str, Any] = {"given": frozenset({"learning_rate"}), "gradient_accumulation_steps": 3}
 LARGE: dict[str, Any] = {"parameters": 7_000_000_000, "learning_rate": 3e-6}
+SMALL: dict[str, Any] = {"parameters": 1_500_000_000}
 VLLM: dict[str, Any] = {"use_vllm": True}
 BIASED = VLLM | {"version": (1, 16, 0)}  # the last release whose ratio is that of truncated probabilities
 LONG: dict[str, Any] = VLLM | {"max_completion_length": 4096}
@@ -223,7 +224,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GA202", LARGE | {"learning_rate": 1e-4}, LARGE | {"learning_rate": 1e-4, "lora": True, "warmup_steps": 0.1}),
     ("GA202", LARGE | LORA | {"lora_alpha": 128.0}, LARGE | LORA | {"lora_alpha": 32.0, "lora_rank": 1}),
     ("GA203", LARGE | {"learning_rate": 1e-6}, LARGE),
-    ("GA203", LARGE | {"learning_rate": 2e-7, "parameters": 1_500_000_000}, LARGE | {"learning_rate": 1e-6, "parameters": 1_500_000_000}),
+    ("GA203", SMALL | {"learning_rate": 2e-7}, SMALL | {"learning_rate": 1e-6}),
     ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
     ("GA205", {"sharding": "fsdp", "processes": 2}, {"sharding": "fsdp", "processes": 2} | VLLM),
     ("GA206", HALF, HALF | {"weights_dtype": "float32", "autocast_dtype": "bfloat16"}),
