@@ -363,7 +363,13 @@ def write_program(
         options = own_options(trainer, ask_base(trainer, cluster.processes, cluster.nodes))
         stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
         entered = {name: value for name, value in trainer.args.items() if name not in options}
-        noted |= {"keys": {**stated, **changed, **entered}, "options": options}
+        takes = framework_of(trainer).takes(base.version)
+        # For a field that always has a value (num_train_epochs), a null means the trainer's default.
+        given = {
+            name: takes[name].default if value is None and name in takes and takes[name].type[-1] != "?" else value
+            for name, value in {**stated, **changed}.items()
+        }
+        noted |= {"keys": {**given, **entered}, "options": options}
         recipe |= {name: value for name, value in stated.items() if value is not None}
     if not external.opaque:
         write_text(trial.file, render_keys(framework_of(trainer), recipe))
