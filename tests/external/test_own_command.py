@@ -174,8 +174,12 @@ def test_a_command_that_ignores_the_other_nodes_is_told_what_to_write(run: Run, 
 
 def test_a_null_of_a_field_that_needs_a_value_is_the_trainer_s_default(run: Run, command: Path) -> None:
     """``num_train_epochs=None`` would stop the trainer; the steps decide."""
-    (command / "recipe.yaml").write_text((command / "recipe.yaml").read_text().replace("max_steps: 3", "num_train_epochs: 2"))
-    ended = run(ASKED, "name=s", "cluster=dry_run", "schedule.epochs=null", "schedule.max_steps=3", "--", "bash launch.sh")
+    (command / "recipe.yaml").write_text(
+        (command / "recipe.yaml").read_text().replace("max_steps: 3", "num_train_epochs: 2")
+    )
+    ended = run(
+        ASKED, "name=s", "cluster=dry_run", "schedule.epochs=null", "schedule.max_steps=3", "--", "bash launch.sh"
+    )
     assert ended.code == 0, ended.err
     keys = read(trials(ended.sweep)[0] / "changed.json")["keys"]
     assert (keys["max_steps"], keys["num_train_epochs"]) == (3, 3.0)

@@ -174,7 +174,7 @@ def _dropped(framework: Framework, recipe: Recipe) -> Set[str]:
     return (rows & framework.takes(recipe.version).keys()) - recipe.vendored.keys() - values_of(recipe).given
 
 
-# Two values of each type, which differ in every way that a rule distinguishes.
+# Two values of each type, so that a field that follows from a key differs from one reading to the other.
 SAMPLES = {"int": (2, 7), "float": (0.25, 3.0), "bool": (True, False)}
 
 

@@ -126,7 +126,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
         diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
-    if _only_evaluates(recipe):  # no optimizer step: advice on training says nothing
+    key = FRAMEWORKS[recipe.framework].only_evaluates
+    if key and values_of(recipe).flag(key):  # no optimizer step: advice on training says nothing
         diagnostics = [found for found in diagnostics if found.severity == "error" or found.code.startswith("GV")]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
@@ -252,11 +253,6 @@ def _is_part(recipe: Recipe) -> bool:
         is_open = not recipe.base or "defaults" in recipe.config or recipe.config.keys() <= recipe.lines.keys()
         return is_open and framework.is_composed is not None and not framework.is_composed(recipe)
     return recipe.file is not None and bool(framework.config_defaults)
-
-
-def _only_evaluates(recipe: Recipe) -> bool:
-    """Return whether a run of EasyR1 or verl ends after its first validation."""
-    return FRAMEWORKS[recipe.framework].is_dotted and values_of(recipe).flag("trainer.val_only")
 
 
 def _holds_defaults(recipe: Recipe) -> bool:

@@ -26,7 +26,7 @@ ABSENT = object()  # the result of ``derive`` if the recipe does not state the f
 
 
 class ParsedRecipe(NamedTuple):
-    """A setting, and its fields that the recipe sets to unreadable values (they hold a default)."""
+    """A setting, and its unknown fields (they hold a default): from unreadable values, and what follows from these."""
 
     setting: Setting
     unknown: frozenset[str] = frozenset()
@@ -201,6 +201,7 @@ class Framework:
         memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
         counts_itself: its recipes state the number of training GPUs, and its command does not.
         own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
+        only_evaluates: the key that ends a run after its first validation.
         is_composed: whether the configuration below a launch's overrides is known; None if it always is.
 
     """
@@ -237,6 +238,7 @@ class Framework:
     memory: "Callable[..., dict[str, Any] | None] | None" = None
     counts_itself: bool = False
     own_configs: re.Pattern[str] | None = None
+    only_evaluates: str = ""
     is_composed: "Callable[[Recipe], bool] | None" = None
 
     def __post_init__(self) -> None:

@@ -42,6 +42,9 @@ def keys_are_set_once(recipe: Recipe) -> Iterator[Violation]:
 def shell_values_are_known(recipe: Recipe) -> Iterator[Violation]:
     """Values that only a running program knows: rules that depend on them are not judged, and plan numbers are null.
 
+    The same note names errors that were not judged because the framework's own source in the repository differs from a release:
+    another key sizes groups, or a check is not there.
+
     One finding names all of them. Words that may add options, such as ``$ARGS``, have one each. ``$@`` has none: many scripts
     end with it, and it is empty unless the script is called with options.
     """
@@ -401,10 +404,8 @@ def _left_to_newer(found: list[Violation], recipe: Recipe) -> Iterator[Violation
     from grporecipe.project.versions import releases_of  # it loads the frameworks
 
     if found:
-        framework, keys = (
-            FRAMEWORKS[recipe.framework],
-            tuple(key for broken in found for key in broken.fields),
-        )
+        framework = FRAMEWORKS[recipe.framework]
+        keys = tuple(key for broken in found for key in broken.fields)
         newest, it = text(releases_of(framework)[-1]), "it" if len(found) == 1 else "them"
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
         why = f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not judged"

@@ -294,6 +294,7 @@ FRAMEWORK = Framework(
     render=render,
     special=SPECIAL,
     base_config=base_config,
+    only_evaluates="trainer.val_only",
     vendor=Vendor("verl/trainer/config.py", Lazy("grporecipe.frameworks.easyr1.source:read_source")),
     memory=Lazy("grporecipe.fields.memory:read_easyr1"),
 )

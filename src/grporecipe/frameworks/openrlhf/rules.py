@@ -296,21 +296,15 @@ def the_correction_is_possible(recipe: Recipe) -> Iterator[Violation]:
     option = Options.of(values_of(recipe))
     level, mode, gating, threshold = (f"{CORRECTION}_{name}" for name in ("level", "mode", "gating", "threshold"))
     has_level, bounds = level in known_keys(recipe), option.numbers(threshold)
-    if (
-        threshold in recipe.config
-        and threshold not in option.bad
-        and len(bounds) not in ((1, 2) if has_level else (2,))
-    ):
-        why = (
-            "OpenRLHF takes an upper bound, or a lower and an upper one"
-            if has_level
-            else "it has a lower and an upper bound"
-        )
+    possible = (1, 2) if has_level else (2,)
+    if threshold in recipe.config and threshold not in option.bad and len(bounds) not in possible:
+        upper = "OpenRLHF takes an upper bound, or a lower and an upper one"
+        why = upper if has_level else "it has a lower and an upper bound"
         count = "one number" if len(bounds) == 1 else f"{len(bounds)} numbers"
         yield Violation(f"{threshold} has {count}", why, "Give two numbers.", (threshold,))
     if not has_level or {level, mode, gating, threshold} & option.bad:
         return
-    is_ratio, bounds = option.word(gating, "ratio") == "ratio", bounds or [0.5, 5.0]
+    is_ratio = option.word(gating, "ratio") == "ratio"
     if option.word(mode, "mask") == "clip" and (option.word(level, "off") == "seq" or not is_ratio):
         why, change = "OpenRLHF clips only the ratio of each token", {mode: "mask"}
         yield Violation(f"{mode}=clip", why, f"Set {mode}=mask.", (mode,), (change,))

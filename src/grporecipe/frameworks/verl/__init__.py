@@ -25,6 +25,7 @@ FRAMEWORK = Framework(
     special=SPECIAL,
     misfits=lambda recipe: (refused.written for refused in refusals(recipe, keys.known_keys(recipe))),
     packages=("verl",),
+    only_evaluates="trainer.val_only",
     vendor=Vendor("verl/*/config/ppo_trainer.yaml", Lazy("grporecipe.frameworks.verl.source:read_source")),
     base_config=lambda *_: {},  # verl's own configuration, or a missing one, which GV405 reports
     config_defaults=("ppo_trainer", "_self_"),

@@ -31,15 +31,8 @@ from grporecipe.redaction import secrets_in
 PACKAGES = ("trl", "transformers", "torch", "peft", "vllm")
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 _HERE = str(Path(__file__).parents[3])  # of these packages
-ADAPTER = (
-    "r",
-    "lora_alpha",
-    "lora_dropout",
-    "target_modules",
-    "modules_to_save",
-    "use_rslora",
-    "use_dora",
-)  # of peft's LoraConfig
+# Fields of peft's LoraConfig.
+ADAPTER = ("r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save", "use_rslora", "use_dora")
 TRAINERS = ("GRPOTrainer", "AsyncGRPOTrainer", "UnslothGRPOTrainer")
 _START = os.getcwd()  # noqa: PTH109 - the user's program may change it later
 own_files: set[str] = set()  # of a library, but run as the user's script: trl/scripts/grpo.py
