@@ -83,22 +83,26 @@ def _hold_memory(gpu: Path) -> None:
     A folder stands for the GPU: the files ``total`` and ``needs`` hold GiB, and others what the process of that number holds.
     Raises RuntimeError in torch's words if it does not fit.
     """
-    total, needs, trials = *(float((gpu / name).read_text()) for name in ("total", "needs")), watchdog.gpu_trials()
-    files = [path for path in gpu.iterdir() if path.name.isdigit() and exists(int(path.name))]
-    held = {int(path.name): float(path.read_text()) for path in files}
-    own = held.pop(os.getpid(), 0.0)
-    wanted = needs if own else needs / 2
-    asked, free = wanted - own, total - own - sum(held.values())
-    if asked > free or wanted > total / trials:
-        listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
-        allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
-        raise RuntimeError(
-            f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
-            f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process has {own:.2f} GiB memory in use. "
-            f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
-            "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
-        )
-    write_text(gpu / str(os.getpid()), f"{wanted}")
+    import fcntl  # not on Windows, where nothing stages a GPU
+
+    with (gpu / "lock").open("w") as lock:  # no driver gives the same memory to two processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        total, needs, trials = *(float((gpu / name).read_text()) for name in ("total", "needs")), watchdog.gpu_trials()
+        files = [path for path in gpu.iterdir() if path.name.isdigit() and exists(int(path.name))]
+        held = {int(path.name): float(path.read_text()) for path in files}
+        own = held.pop(os.getpid(), 0.0)
+        wanted = needs if own else needs / 2
+        asked, free = wanted - own, total - own - sum(held.values())
+        if asked > free or wanted > total / trials:
+            listed = "".join(f"Process {pid} has {gib:.2f} GiB memory in use. " for pid, gib in held.items())
+            allowed = f"{total / trials:.2f} GiB allowed; " if trials > 1 else ""
+            raise RuntimeError(
+                f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
+                f"{free:.2f} GiB is free. {listed}Including non-PyTorch memory, this process has {own:.2f} GiB memory in use. "
+                f"{allowed}Of the allocated memory {own:.2f} GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+                "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+            )
+        write_text(gpu / str(os.getpid()), f"{wanted}")
 
 
 def _save(attempt: Attempt, step: int) -> str:
