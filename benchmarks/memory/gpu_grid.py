@@ -1,18 +1,20 @@
 """The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which run out of memory.
 
 ``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is downloaded: weights are
-random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl next to this
+random, of the real shape. One process runs several points (gpu_point.py), and the line of each goes to grid.jsonl next to this
 file as soon as it is known: ``torch.cuda.max_memory_reserved`` next to the estimate. Points that have their line are not run
-again, so with ``--seconds 540`` the grid is done in pieces (about three on an H200); each prints the whole comparison so far.
-``--list`` shows the points with their estimates, which needs no GPU.
+again, so with ``--seconds 180`` the grid is done in pieces; each prints the whole comparison so far. Most points train on random
+rollouts, which takes seconds; a few generate theirs. ``--list`` shows the points with their estimates, which needs no GPU.
 """
 
 import argparse
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -27,9 +29,11 @@ from grporecipe.memory.catalog import GPUS  # noqa: E402
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
 
 TOLERANCE = 0.15  # of what was reserved
-LONGEST = 400  # seconds for one point
+LONGEST = 200  # seconds for one point
+MEMORY = Path("/dev/shm")  # weights of 7 billion parameters are written and read in seconds there
 HEAD = (
-    "| model | micro-batch | completion | with | estimate GiB | reserved GiB | error |\n|---|---|---|---|---|---|---|"
+    "| model | micro-batch | completion | with | estimate GiB | reserved GiB | allocated GiB | error |\n"
+    "|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -41,6 +45,7 @@ class Outcome:
     reserved_gib: float | None
     ran_out: bool = False
     error: str = ""
+    allocated_gib: float | None = None
 
     def is_close(self) -> bool:
         """Whether the estimate is within the tolerance; of a run that ran out there is nothing to compare."""
@@ -52,10 +57,12 @@ class Outcome:
 
 
 def estimate_gib(point: Point) -> float:
-    """What it needs, without CUDA's context, which torch does not count."""
+    """What it needs, without CUDA's context, which torch does not count; without the generation of rollouts that are given."""
     memory = estimate(point.setting)
     assert memory is not None  # the model is known
-    return (memory.peak - CONTEXT) / GIB
+    return (
+        max(size for phase, size in memory.phases.items() if point.generates or phase != "generation") - CONTEXT
+    ) / GIB
 
 
 def grid(gpu_gib: float) -> list[Point]:
@@ -72,6 +79,10 @@ def _small() -> Iterator[Point]:
                 yield Point("qwen2.5-0.5b", 8, 256, checkpoints, lora, kl)
     for batch, completion in ((8, 1024), (16, 512), (32, 512), (64, 1024)):
         yield Point("qwen2.5-0.5b", batch, completion, batch * completion > 16_384, False, False)
+    yield Point("qwen2.5-0.5b", 32, 256, True, True, False, generates=True)
+    for batch in (16, 64, 128):
+        yield Point("smollm2-135m", batch, 256, False, False, batch == 64)
+    yield Point("smollm2-135m", 256, 128, True, True, False, generates=True)
 
 
 def _medium() -> Iterator[Point]:
@@ -85,7 +96,7 @@ def _large() -> Iterator[Point]:
     yield Point("llama-3.2-3b", 8, 512, True, True, False)
     yield Point("qwen3-4b", 8, 512, True, True, True)
     yield Point("qwen2.5-7b", 8, 256, True, True, False)
-    yield Point("qwen2.5-7b", 8, 512, True, False, True)  # full fine-tuning: 61 GiB before the first activation
+    yield Point("qwen2.5-7b", 8, 512, True, False, False)  # full fine-tuning: 57 GiB before the first activation
 
 
 def _edge(gpu_gib: float) -> Iterator[Point]:
@@ -98,28 +109,44 @@ def _edge(gpu_gib: float) -> Iterator[Point]:
 
 
 class Worker:
-    """A process that has imported everything and waits for its point."""
+    """A process that has imported everything, and measures points until one runs out of memory."""
 
     def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "gpu_point.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
 
     def run(self, point: Point, weights: Path) -> Outcome:
         """What became of the point."""
-        asked = json.dumps({"point": asdict(point), "weights": str(weights)})
-        try:
-            out, log = self._process.communicate(asked + "\n", timeout=LONGEST)
-        except subprocess.TimeoutExpired:
-            self.end()
-            return Outcome(point, None, error=f"more than {LONGEST} seconds")
-        return read_outcome(point, out, log)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        hangs = threading.Timer(LONGEST, self._process.kill)
+        hangs.start()
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"point": asdict(point), "weights": str(weights)}), file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            if line.startswith('{"reserved_gib"'):
+                break
+        else:
+            line = ""
+            self._process.wait()
+        hangs.cancel()
+        self._log.seek(0)
+        return read_outcome(point, line, self._log.read())
+
+    def is_ready(self) -> bool:
+        """Whether it takes another point; one that ends needs a moment for it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.3)
+        return self._process.poll() is None
 
     def end(self) -> None:
-        """It is not needed."""
+        """End it; what it waits for does not come."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._log.close()
 
 
 def read_outcome(point: Point, out: str, log: str) -> Outcome:
@@ -133,49 +160,55 @@ def read_outcome(point: Point, out: str, log: str) -> Outcome:
 
 
 def run_points(points: list[Point], seconds: float) -> Iterator[Outcome]:
-    """One after the other, as many as there is time for; one model's weights lie on the disk at a time."""
+    """One after the other, as many as there is time for; one model's weights lie in memory or on the disk at a time."""
     end = time.monotonic() + seconds
     worker, made_for = Worker(), ""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         weights = Path(name)
         for point in points:
             if time.monotonic() + expected_seconds(point) > end:
-                break
+                continue
             if point.model != made_for:
                 shutil.rmtree(weights)
                 weights.mkdir()
-            current, worker, made_for = worker, Worker(), point.model
-            yield current.run(point, weights)
+            if not worker.is_ready():
+                worker.end()
+                worker = Worker()
+            made_for = point.model
+            yield worker.run(point, weights)
         worker.end()
 
 
 def expected_seconds(point: Point) -> float:
-    """Roughly: the start, and 30 ms a token of each rollout."""
-    return 15 + STEPS * point.completion * 0.03
+    """Roughly: weights, two steps, and 30 ms a token of each rollout that is generated."""
+    return 5 + (STEPS * point.completion * 0.03 if point.generates else 0)
 
 
 def read_outcomes(path: Path, gpu: str) -> list[Outcome]:
     """What an earlier call has measured on such a GPU; errors are to be tried again."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [
-        Outcome(Point(**line["point"]), line["reserved_gib"], line["ran_out"])
+        Outcome(Point(**line["point"]), line["reserved_gib"], line["ran_out"], allocated_gib=line.get("allocated_gib"))
         for line in lines
         if line["gpu"] == gpu and not line["error"]
     ]
 
 
+def _switches(point: Point) -> tuple[tuple[str, bool], ...]:
+    return ("checkpointing", point.checkpoints), ("LoRA", point.lora), ("KL", point.kl), ("generated", point.generates)
+
+
 def row(outcome: Outcome, gpu_gib: float) -> str:
     """One line of the table."""
     point, guess = outcome.point, estimate_gib(outcome.point)
-    ways = ", ".join(
-        name for name, on in (("checkpointing", point.checkpoints), ("LoRA", point.lora), ("KL", point.kl)) if on
-    )
+    ways = ", ".join(name for name, on in _switches(point) if on)
     if outcome.error:
         seen = f"error: {outcome.error}"
     elif outcome.reserved_gib is None:
         seen = "out of memory" + (", CALLED SAFE" if outcome.was_called_safe(gpu_gib) else "")
     else:
-        seen = f"{outcome.reserved_gib:.2f} | {guess / outcome.reserved_gib - 1:+.1%}"
+        allocated = "" if outcome.allocated_gib is None else f"{outcome.allocated_gib:.2f}"
+        seen = f"{outcome.reserved_gib:.2f} | {allocated} | {guess / outcome.reserved_gib - 1:+.1%}"
     return f"| {point.model} | {point.batch} | {point.completion} | {ways or 'none'} | {guess:.2f} | {seen} |"
 
 

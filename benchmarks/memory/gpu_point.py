@@ -1,11 +1,14 @@
-"""One point of gpu_grid.py, in a process of its own: real GRPO steps of TRL, and how much GPU memory they reserved.
+"""Points of gpu_grid.py, one after another in one process: real GRPO steps of TRL, and how much GPU memory they took.
 
-Everything is imported first; then the point comes as a JSON line on standard input, and the last line on standard output says
-what was seen. So the next process may wait, ready, while this one measures, and CUDA is not touched before.
+Each point comes as a JSON line on standard input, and a line on standard output says what was seen. The process ends after a
+point that ran out of memory or left something behind, so the next point starts with an empty GPU.
 """
 
+import gc
 import json
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,15 @@ PROMPT = 128  # tokens
 GENERATIONS = 8
 STEPS = 2  # optimizer steps: in the second one the optimizer's states are there while activations are at their largest
 ACCUMULATION = 2
+LEFT_BEHIND = 64 * 2**20  # bytes that a point may leave allocated: cuBLAS's workspaces
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run: a model of ``memory/models.json``, completions per micro-step, tokens per completion, and three switches."""
+    """One run: a model of ``memory/models.json``, completions per micro-step, tokens per completion, and four switches.
+
+    Without ``generates`` the rollouts are random tokens, as if another GPU had sampled them: seconds instead of half a minute.
+    """
 
     model: str
     batch: int
@@ -30,6 +37,7 @@ class Point:
     checkpoints: bool
     lora: bool
     kl: bool
+    generates: bool = False
 
     @property
     def setting(self) -> Setting:
@@ -43,7 +51,7 @@ class Point:
 
 
 def measure(point: Point, weights: Path) -> dict[str, Any]:
-    """GiB reserved at most, or that memory ran out; random weights of the model's shape are made in the folder once."""
+    """GiB reserved and allocated at most, or that memory ran out; random weights of the model's shape are made once."""
     import torch
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -64,11 +72,28 @@ def measure(point: Point, weights: Path) -> dict[str, Any]:
         trainer = GRPOTrainer(
             str(weights), lambda completions, **_: [float(n % 2) for n in range(len(completions))], arguments, rows,
             processing_class=build_tokenizer(), peft_config=_lora() if point.lora else None,
+            rollout_func=None if point.generates else _random_rollouts(point),
         )  # fmt: skip
         trainer.train()
     except torch.OutOfMemoryError:
-        return {"reserved_gib": None, "ran_out": True}
-    return {"reserved_gib": torch.cuda.max_memory_reserved() / GIB, "ran_out": False}
+        return {"reserved_gib": None, "allocated_gib": None, "ran_out": True}
+    reserved, allocated = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
+    return {"reserved_gib": reserved / GIB, "allocated_gib": allocated / GIB, "ran_out": False}
+
+
+def _random_rollouts(point: Point) -> Callable[[list[Any], Any], dict[str, Any]]:
+    """Return TRL's rollout_func that gives each prompt a completion of full length."""
+    import torch
+
+    def roll(prompts: list[Any], _trainer: Any) -> dict[str, Any]:
+        texts = torch.randint(3, 12, (len(prompts), PROMPT + point.completion)).tolist()
+        return {
+            "prompt_ids": [text[:PROMPT] for text in texts],
+            "completion_ids": [text[PROMPT:] for text in texts],
+            "logprobs": None,
+        }
+
+    return roll
 
 
 def make_weights(model: str, folder: Path) -> None:
@@ -102,19 +127,33 @@ def _lora() -> Any:
     return LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
 
 
+def empty_gpu() -> bool:
+    """Free what the last point held; return whether it left nothing behind."""
+    import torch
+
+    gc.collect()
+    if not torch.cuda.is_available():
+        return True
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated() < LEFT_BEHIND
+
+
 def main() -> None:
-    """Be ready, wait for the point, measure it."""
+    """Measure each point of standard input."""
     import torch
     import transformers
     import trl  # noqa: F401  # to have it imported
 
     transformers.logging.set_verbosity_error()
-    asked = json.loads(sys.stdin.readline() or "null")
-    if asked is None:
-        return  # no point is left
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and "GRPOSWEEP_REHEARSAL" not in os.environ:
         raise SystemExit("no GPU is visible to torch")
-    print(json.dumps(measure(Point(**asked["point"]), Path(asked["weights"]))))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        found = measure(Point(**asked["point"]), Path(asked["weights"]))
+        print("\n" + json.dumps(found), flush=True)
+        if found["ran_out"] or not empty_gpu():
+            return
 
 
 if __name__ == "__main__":

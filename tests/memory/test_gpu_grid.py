@@ -103,10 +103,11 @@ def test_a_process_waits_for_its_point_and_reports_why_it_cannot_measure(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_point_is_measured_by_real_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("generates", [False, True])
+def test_a_point_is_measured_by_real_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, generates: bool) -> None:
     """The code that a GPU runs, on a CPU: a model of two layers, with KL and adapters; torch reserves no GPU memory."""
     monkeypatch.setitem(gpu_point.known_models(), "two layers", Architecture(2, 32, 64, 4, 2, 8, 64, True, "qwen2"))
     monkeypatch.setattr(gpu_point, "PROMPT", 4)
     for lora in (False, True):
-        found = gpu_point.measure(Point("two layers", 8, 4, checkpoints=True, lora=lora, kl=True), tmp_path)
-        assert found == {"reserved_gib": 0.0, "ran_out": False}
+        found = gpu_point.measure(Point("two layers", 8, 4, True, lora, True, generates), tmp_path)
+        assert found == {"reserved_gib": 0.0, "allocated_gib": 0.0, "ran_out": False}
