@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo real-model test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
+.PHONY: demo real-model gpu gpu-parts gpu-report test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
@@ -14,6 +14,17 @@ real-model: .models/smollm2_135m
 
 .models/smollm2_135m: | $(VENV)/ready
 	$(BIN)/python benchmarks/tools/real_model.py $@
+
+# Everything that needs a GPU, in at most ten minutes on one card; again continues. gpu-parts packs it for a machine without
+# network, where `sh unpack.sh` and benchmarks/gpu/run.py do the same; gpu-report puts the figures into RESULTS.
+gpu: .models/smollm2_135m
+	$(BIN)/python benchmarks/gpu/run.py $< --seconds $${SECONDS_OF_GPU:-560}
+
+gpu-parts: $(VENV)/ready
+	$(BIN)/python benchmarks/gpu/pack.py
+
+gpu-report: $(VENV)/ready
+	$(BIN)/python benchmarks/gpu/report.py
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
