@@ -82,7 +82,11 @@ class Run:
                 return process.wait(timeout=max(self.seconds, 1))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
+            try:
                 return process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
 
     def sweep(self, name: str, *words: str, trials_at_once: int = PACKED, **environment: str) -> Path:
         """Run or continue a sweep on the sums; return its folder."""
