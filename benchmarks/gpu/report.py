@@ -7,7 +7,9 @@ several cards and days stand together, and curves go to benchmarks/curves/sums.j
 """
 
 import json
+import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ SIZES = {"NVIDIA H100 80GB HBM3": 79.2, "NVIDIA H200": 139.8}  # GiB that torch 
 TITLE = """# On GPUs
 
 `make gpu` measures this and `make gpu-report` writes it; sums.py is the task, with SmolLM2-135M-Instruct. Float32 weights under
-bfloat16 autocast, 64 completions of at most 16 tokens an optimizer step. Each table names its card.
+bfloat16 autocast, optimizer steps of 64 completions of at most 16 tokens. Each table names its card.
 """
 
 
@@ -41,10 +43,11 @@ def add(source: Path, target: Path) -> list[dict[str, Any]]:
 def write_tests(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield one line for each test, with its last outcome."""
     last = {line["test"]: line for line in lines}
-    yield f"{sum(line['outcome'] == 'passed' for line in last.values())} of {len(last)} tests passed.\n"
+    counts = Counter(line["outcome"] for line in last.values())
+    yield f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} were skipped.\n"
     yield "| test | outcome | seconds |\n|---|---|---|"
     for name, line in last.items():
-        why = f": {line['why']}" if line["outcome"] != "passed" else ""
+        why = f": {' '.join(line['why'].split())}" if line["outcome"] != "passed" else ""
         yield f"| `{name}` | {line['outcome']}{why} | {line['seconds']:.0f} |"
 
 
@@ -72,10 +75,13 @@ def write_curves(lines: list[dict[str, Any]]) -> Iterator[str]:
 def write_search(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield what the default search found, and its share of full training."""
     for line in lines:
-        values = sorted(
-            (result["value"] for result in line["results"] if result.get("value") is not None), reverse=True
+        results = line["results"]
+        finished = sum(result["status"] == "finished" for result in results)
+        best = max((result["objective"] for result in results if result["objective"] is not None), default=math.nan)
+        yield (
+            f"{len(results)} trials started and {finished} finished before time was over; {line['share']:.0%} of all steps "
+            f"trained; the best value so far: {best:.3f}."
         )
-        yield f"{len(line['results'])} trials, {line['share']:.0%} of their steps trained; the best: {values[0]:.3f}."
 
 
 def write_memory(card: str, outcomes: list[Outcome]) -> Iterator[str]:

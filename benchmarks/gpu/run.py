@@ -29,7 +29,10 @@ from sums import write_prompts  # noqa: E402  # it is in this folder
 
 from grposweep.sweep.early_stopping import SIGNALS, CurveReader  # noqa: E402
 
-CARD = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else 'CPU')"
+CARD = """import torch
+print(torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU")
+print(",".join(map(str, range(torch.cuda.device_count()))))
+"""
 PACKED = 8  # trials that share the GPU
 TRIALS, STEPS, EVALUATIONS = 24, 40, 5
 PACKING_STEPS = 8
@@ -53,6 +56,8 @@ class Run:
     end: float
     rehearsal: bool
     card: str
+    devices: str
+    """All GPUs by number: named, they are shared with other processes."""
 
     @property
     def seconds(self) -> float:
@@ -122,7 +127,9 @@ def run_tests(run: Run) -> None:
         paths = [str(PROJECT / "tests" / "gpu" / file) for file in files]
         chosen = ["--rootdir", str(PROJECT), "-m", "gpu", "-n", str(workers), f"--junitxml={report}", *paths]
         skip = [word for test in done for word in ("--deselect", f"tests/gpu/{test}")]
-        run.command(["-m", "pytest", "-c", str(PROJECT / "pyproject.toml"), *chosen, *skip], "tests")
+        run.command(
+            ["-m", "pytest", "-c", str(PROJECT / "pyproject.toml"), *chosen, *skip], "tests", CUDA_VISIBLE_DEVICES="0"
+        )
         for case in ElementTree.parse(report).iter("testcase") if report.is_file() else ():
             outcomes = [child for child in case if child.tag in ("failure", "error", "skipped")]
             outcome = (
@@ -228,7 +235,8 @@ def run_search(run: Run) -> None:
     results = [json.loads(path.read_text()) for path in folder.glob("trials/*/result.json")]
     lines = [read(path) for path in folder.glob("trials/*/metrics.jsonl")]
     trained = sum(line["kind"] == "train" for found in lines for line in found)
-    run.write("search", results=results, share=round(trained / (trials * steps), 3))
+    kept = [{key: result[key] for key in ("status", "objective", "step")} for result in results]
+    run.write("search", results=kept, share=round(trained / (trials * steps), 3))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -278,13 +286,16 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.parts) - set(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}.")
-    card = subprocess.run([sys.executable, "-c", CARD], capture_output=True, text=True, check=True).stdout.strip()
+    said = subprocess.run([sys.executable, "-c", CARD], capture_output=True, text=True, check=True).stdout
+    card, devices = said.splitlines()
     if card == "CPU" and not asked.rehearsal:
         parser.error("no GPU is visible to torch. --rehearsal does all of it in small on a CPU.")
     if not (asked.model / "config.json").is_file():
         parser.error(f"{asked.model} holds no model. Run make real-model.")
     asked.to.mkdir(parents=True, exist_ok=True)
-    run = Run(asked.model.resolve(), asked.to.resolve(), time.monotonic() + asked.seconds, asked.rehearsal, card)
+    run = Run(
+        asked.model.resolve(), asked.to.resolve(), time.monotonic() + asked.seconds, asked.rehearsal, card, devices
+    )
     for name in asked.parts:
         if run.seconds < 20:
             print(f"no time is left for {name}: the same command continues", file=sys.stderr)

@@ -1,20 +1,18 @@
 """The memory estimator against a GPU: real GRPO steps of TRL over a grid of points, some of which run out of memory.
 
 ``python benchmarks/memory/gpu_grid.py`` on a machine with one GPU of at least 24 GiB; nothing is downloaded: weights are
-random, of the real shape. One process runs several points (gpu_point.py), and the line of each goes to grid.jsonl next to this
+random, of the real shape. Each point runs in a process of its own (gpu_point.py), and its line goes to grid.jsonl next to this
 file as soon as it is known: ``torch.cuda.max_memory_reserved`` next to the estimate. Points that have their line are not run
 again, so with ``--seconds 180`` the grid is done in pieces; each prints the whole comparison so far. Most points train on random
 rollouts, which takes seconds; a few generate theirs. ``--list`` shows the points with their estimates, which needs no GPU.
 """
 
 import argparse
-import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -29,6 +27,7 @@ from grporecipe.memory.catalog import GPUS  # noqa: E402
 from grporecipe.memory.estimate import CONTEXT, GIB, estimate  # noqa: E402
 
 TOLERANCE = 0.15  # of what was reserved
+AHEAD = 4  # processes that import while another one measures
 LONGEST = 200  # seconds for one point
 MEMORY = Path("/dev/shm")  # weights of 7 billion parameters are written and read in seconds there
 HEAD = (
@@ -109,44 +108,28 @@ def _edge(gpu_gib: float) -> Iterator[Point]:
 
 
 class Worker:
-    """A process that has imported everything, and measures points until one runs out of memory."""
+    """A process that has imported everything and waits for its point."""
 
     def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "gpu_point.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def run(self, point: Point, weights: Path) -> Outcome:
         """What became of the point."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        hangs = threading.Timer(LONGEST, self._process.kill)
-        hangs.start()
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"point": asdict(point), "weights": str(weights)}), file=self._process.stdin, flush=True)
-        for line in self._process.stdout:
-            if line.startswith('{"reserved_gib"'):
-                break
-        else:
-            line = ""
-            self._process.wait()
-        hangs.cancel()
-        self._log.seek(0)
-        return read_outcome(point, line, self._log.read())
-
-    def is_ready(self) -> bool:
-        """Whether it takes another point; one that ends needs a moment for it."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.3)
-        return self._process.poll() is None
+        asked = json.dumps({"point": asdict(point), "weights": str(weights)})
+        try:
+            out, log = self._process.communicate(asked + "\n", timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return Outcome(point, None, error=f"more than {LONGEST} seconds")
+        return read_outcome(point, out, log)
 
     def end(self) -> None:
-        """End it; what it waits for does not come."""
+        """It is not needed."""
         self._process.kill()
-        self._process.wait()
-        self._log.close()
+        self._process.communicate()
 
 
 def read_outcome(point: Point, out: str, log: str) -> Outcome:
@@ -162,7 +145,7 @@ def read_outcome(point: Point, out: str, log: str) -> Outcome:
 def run_points(points: list[Point], seconds: float) -> Iterator[Outcome]:
     """One after the other, as many as there is time for; one model's weights lie in memory or on the disk at a time."""
     end = time.monotonic() + seconds
-    worker, made_for = Worker(), ""
+    waiting, made_for = [Worker() for _ in range(AHEAD)], ""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         weights = Path(name)
         for point in points:
@@ -171,12 +154,11 @@ def run_points(points: list[Point], seconds: float) -> Iterator[Outcome]:
             if point.model != made_for:
                 shutil.rmtree(weights)
                 weights.mkdir()
-            if not worker.is_ready():
-                worker.end()
-                worker = Worker()
-            made_for = point.model
+            made_for, worker = point.model, waiting.pop(0)
+            waiting.append(Worker())
             yield worker.run(point, weights)
-        worker.end()
+        for worker in waiting:
+            worker.end()
 
 
 def expected_seconds(point: Point) -> float:

@@ -1,12 +1,10 @@
-"""Points of gpu_grid.py, one after another in one process: real GRPO steps of TRL, and how much GPU memory they took.
+"""One point of gpu_grid.py, in a process of its own: real GRPO steps of TRL, and how much GPU memory they took.
 
-Each point comes as a JSON line on standard input, and a line on standard output says what was seen. The process ends after a
-point that ran out of memory or left something behind, so the next point starts with an empty GPU.
+Everything is imported first; then the point comes as a JSON line on standard input, and the last line on standard output says
+what was seen. So other processes may wait, ready, while this one measures, and CUDA is not touched before.
 """
 
-import gc
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ PROMPT = 128  # tokens
 GENERATIONS = 8
 STEPS = 2  # optimizer steps: in the second one the optimizer's states are there while activations are at their largest
 ACCUMULATION = 2
-LEFT_BEHIND = 64 * 2**20  # bytes that a point may leave allocated: cuBLAS's workspaces
 
 
 @dataclass(frozen=True)
@@ -127,33 +124,19 @@ def _lora() -> Any:
     return LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
 
 
-def empty_gpu() -> bool:
-    """Free what the last point held; return whether it left nothing behind."""
-    import torch
-
-    gc.collect()
-    if not torch.cuda.is_available():
-        return True
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated() < LEFT_BEHIND
-
-
 def main() -> None:
-    """Measure each point of standard input."""
+    """Be ready, wait for the point, measure it."""
     import torch
     import transformers
     import trl  # noqa: F401  # to have it imported
 
     transformers.logging.set_verbosity_error()
-    if not torch.cuda.is_available() and "GRPOSWEEP_REHEARSAL" not in os.environ:
+    asked = json.loads(sys.stdin.readline() or "null")
+    if asked is None:
+        return  # no point is left
+    if not torch.cuda.is_available():
         raise SystemExit("no GPU is visible to torch")
-    for line in sys.stdin:
-        asked = json.loads(line)
-        found = measure(Point(**asked["point"]), Path(asked["weights"]))
-        print("\n" + json.dumps(found), flush=True)
-        if found["ran_out"] or not empty_gpu():
-            return
+    print(json.dumps(measure(Point(**asked["point"]), Path(asked["weights"]))))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,23 @@ def test_as_many_trials_share_a_gpu_as_fit_by_the_estimate(
     assert [lines(folder / "runs.jsonl")[0]["devices"] for folder in trials(sweep)] == [0.5, 0.5]
 
 
+def test_trials_that_take_turns_on_a_gpu_are_told_of_mps(
+    sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is installed and does not run, and only if trials share a GPU."""
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=1e-4,2e-4")
+    assert "Start it with nvidia-cuda-mps-control -d" in capsys.readouterr().out
+    (tmp_path / "pipe" / "control").parent.mkdir()
+    (tmp_path / "pipe" / "control").touch()
+    sweep_here(*FAKE, "cluster.trials_per_gpu=2", "lr=3e-4,4e-4", "name=t")
+    assert "mps" not in capsys.readouterr().out
+
+
 def test_a_trial_gets_the_gpu_that_the_fewest_share() -> None:
     """Not the first with a place: the others would idle."""
     gpus, taken = ["0", "1"] * 3, list[int]()

@@ -61,6 +61,7 @@ from grposweep.sweep.resume import (
 from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
     ValidatedSpace,
+    advise_mps,
     build_controller,
     newer_trl,
     prepare_sweep,
@@ -228,7 +229,10 @@ def run_sweep(
         for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
             hand_over(Path(base.outputs), digest, folder.path)
         say = partial(console.print, soft_wrap=True)
-        launcher = build_launcher(share_gpus(judged, console), folder.path, say)
+        shared = share_gpus(judged, console)
+        if advice := advise_mps(shared.cluster):
+            say(advice)
+        launcher = build_launcher(shared, folder.path, say)
         stack.callback(launcher.close)
         for experiment in judged.distinct("cluster", "generation", "trainer"):
             launcher.admit(experiment)

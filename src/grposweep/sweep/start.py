@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -31,7 +32,7 @@ from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import TASKS, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Experiment
+from grposweep.schema import AUTO, GROUPS, Cluster, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.replication import build_replication
@@ -378,6 +379,21 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
                 continue
             problems = errors(validity.validator.validate(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
+
+
+def advise_mps(cluster: Cluster) -> str:
+    """Return advice to start NVIDIA's Multi-Process Service for trials that share a GPU; empty if it runs or is not installed.
+
+    Without it processes take turns on the GPU. Eight trials of 135 million weights on an H100 took 1.52 seconds a step
+    without it, 0.89 with it (benchmarks/gpu/RESULTS.md).
+    """
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    if cluster.trials_per_gpu == 1 or (pipe / "control").exists() or shutil.which("nvidia-cuda-mps-control") is None:
+        return ""
+    return (
+        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, because NVIDIA's MPS does not run. "
+        "Start it with nvidia-cuda-mps-control -d, and eight small trials take 0.6 of the time (H100)."
+    )
 
 
 def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
