@@ -111,6 +111,9 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
     OmegaConf.register_new_resolver("command", _command, replace=True)
     store = ConfigStore.instance()
+    # Hydra copies its sources, and the store with them, for each composition, and 119 times for --help; the store copies what
+    # it gives out.
+    setattr(ConfigStore, "__deepcopy__", lambda self, _memo: self)  # noqa: B010  # mypy refuses an assignment
     store.store(name="experiment_schema", node=_schema(), provider="grposweep")
     store.store(
         group="hydra/sweeper",
