@@ -20,6 +20,8 @@ sys.path[:0] = [str(BENCHMARKS / "memory"), str(HERE.parents[1] / "src")]
 
 from gpu_grid import CONTEXT, GIB, HEAD, TOLERANCE, Outcome, read_outcomes, row  # noqa: E402  # it is in this folder
 
+RESULTS, GRID = HERE / "results.jsonl", BENCHMARKS / "memory" / "grid.jsonl"
+RUN_KEYS = ("part", "card", "trial", "mps")  # of a curve's line; the others are the curve
 SIZES = {"NVIDIA H100 80GB HBM3": 79.2, "NVIDIA H200": 139.8}  # GiB that torch can have
 TITLE = """# On GPUs
 
@@ -33,11 +35,9 @@ def read(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-def add(source: Path, target: Path) -> list[dict[str, Any]]:
-    """Add the lines of a file that another lacks; return all of them."""
-    lines = list(dict.fromkeys([*read(target), *read(source)]))
-    target.write_text("".join(f"{line}\n" for line in lines))
-    return [json.loads(line) for line in lines]
+def add(source: Path, target: Path) -> None:
+    """Add the lines of a file that another lacks."""
+    target.write_text("".join(f"{line}\n" for line in dict.fromkeys([*read(target), *read(source)])))
 
 
 def write_tests(lines: list[dict[str, Any]]) -> Iterator[str]:
@@ -100,12 +100,8 @@ def write_memory(card: str, outcomes: list[Outcome]) -> Iterator[str]:
 WRITERS = {"tests": write_tests, "packing": write_packing, "curves": write_curves, "search": write_search}
 
 
-def write(folders: list[Path]) -> None:
-    """Write RESULTS.md of this folder."""
-    results, grid = HERE / "results.jsonl", BENCHMARKS / "memory" / "grid.jsonl"
-    for folder in folders:
-        add(folder / "grid.jsonl", grid)
-        add(folder / "results.jsonl", results)
+def render(results: Path, grid: Path) -> str:
+    """Return the text of RESULTS.md for the lines of two files."""
     lines = [json.loads(line) for line in read(results)]
     text = [TITLE]
     for card in dict.fromkeys(line["card"] for line in lines):
@@ -116,14 +112,19 @@ def write(folders: list[Path]) -> None:
                 text += [f"### {part.capitalize()}\n", *writer(found), ""]
         if outcomes := read_outcomes(grid, card):
             text += ["### Memory\n", *write_memory(card, outcomes), ""]
-    (HERE / "RESULTS.md").write_text("\n".join(text))
-    kept = (
-        {key: value for key, value in line.items() if key not in ("part", "card", "trial", "mps")}
-        for line in lines
-        if line["part"] == "curves"
-    )
+    return "\n".join(text)
+
+
+def main(folders: list[Path]) -> None:
+    """Add the lines of all folders, and write RESULTS.md and the curves."""
+    for folder in folders:
+        add(folder / "grid.jsonl", GRID)
+        add(folder / "results.jsonl", RESULTS)
+    (HERE / "RESULTS.md").write_text(render(RESULTS, GRID))
+    curves = [json.loads(line) for line in read(RESULTS) if '"part": "curves"' in line]
+    kept = ({key: value for key, value in line.items() if key not in RUN_KEYS} for line in curves)
     (BENCHMARKS / "curves" / "sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
 
 
 if __name__ == "__main__":
-    write([Path(word) for word in sys.argv[1:]] or [HERE.parents[1] / "build" / "gpu"])
+    main([Path(word) for word in sys.argv[1:]] or [HERE.parents[1] / "build" / "gpu"])
