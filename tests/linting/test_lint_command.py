@@ -284,7 +284,8 @@ def test_lint_imports_nothing_heavy(recipe: Write) -> None:
         "import sys; from grposweep.cli import main; sys.argv[1:] = ['lint', sys.argv[1], '--processes', '8']\n"
         "try: main()\nexcept SystemExit as end: print(end.code, sorted(HEAVY & set(sys.modules)))"
     ).replace(
-        "HEAVY", "{'torch','transformers','trl','hydra','omegaconf','optuna','numpy','scipy','rich','pydantic','grposweep.schema'}"
+        "HEAVY",
+        "{'torch','transformers','trl','hydra','omegaconf','optuna','numpy','scipy','rich','pydantic','grposweep.schema'}",
     )
     done = subprocess.run([sys.executable, "-c", code, str(recipe())], capture_output=True, text=True, check=True,
                           env=environment(PYTHONPATH=str(PROJECT / "src")))  # fmt: skip
