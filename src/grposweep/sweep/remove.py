@@ -36,7 +36,7 @@ class Size:
 def remove(named: str, trials: Sequence[str], outputs: Path, asks: bool) -> int:
     """Remove the sweep, or what is large of its trials that are named; return the exit code.
 
-    Raises UserError if the sweep does not exist, is being run, or has no such trial, or if nobody can be asked.
+    Raises UserError if the sweep does not exist, is being run, or has no such trial, or if the question cannot be asked.
     """
     sweep = find_sweep(named, outputs)
     chosen = [_find_trial(sweep, name) for name in trials]
@@ -100,7 +100,7 @@ def _check_idle(sweep: SweepFolder, trials: Sequence[TrialFolder]) -> None:
 
 def _agrees() -> bool:
     if not sys.stdin.isatty():
-        raise UserError("nobody can be asked here, since the input is no terminal. Add --yes.")
+        raise UserError("the input is no terminal, so the question cannot be asked. Add --yes.")
     sys.stdout.write("Remove it? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
