@@ -42,6 +42,7 @@ def test_a_folder_of_another_space_is_left_alone(run: Run) -> None:
     second = run("trainer=fake", "name=s", "-m", "lr=1e-3,1e-5")
     assert second.code == 2
     assert "another space (lr: 0.001,0.0001 there, 0.001,1e-05 here)" in second.err
+    assert "with search.warm_start=" in second.err
     third = run("trainer=fake", "name=s", "seed=1", "-m", "lr=1e-3,1e-4")
     assert "the same space over another base configuration (seed=0 there, 1 here)" in third.err
     assert {path: path.read_bytes() for path in first.sweep.rglob("*") if path.is_file()} == before

@@ -100,7 +100,7 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
 def test_a_reward_that_takes_what_the_data_lack_names_their_columns(tmp_path: Path) -> None:
     """And not how many numbers it should return."""
     (tmp_path / "mine.py").write_text("def one(completions, solution, scale=1.0, **_):\n    return [scale]\n")
-    with pytest.raises(RewardError, match="takes solution, and the data have the columns answer, carry") as error:
+    with pytest.raises(RewardError, match="It gets prompts, completions, and the data's columns answer, carry") as error:
         load_reward(f"{tmp_path}/mine.py:one")(prompts=["p"], completions=["a"], carry=[1], answer=["a"])
     assert "Return one number" not in str(error.value)
 
@@ -130,7 +130,8 @@ def test_if_the_only_reward_judges_nothing_the_training_ends_with_that_message(t
     ("specs", "words"),
     [(["exakt"], "no built-in reward"), (["nowhere.py:f"], "there is no file"), (["no.such.module:f"], "ModuleNotFoundError"),
      (["grposweep.train.rewards:nothing"], "has no function nothing"), ([], "nothing would be learnt"),
-     (["hidden.py:one"], "yaml.py is not used: 'import yaml' finds the installed package"), (["mine.py:later"], "async")],
+     (["hidden.py:one"], "yaml.py is not used: 'import yaml' finds the installed package"), (["mine.py:later"], "async"),
+     (["mine.py:Judge"], "a class ... Write judge = Judge() in mine.py, and set mine.py:judge")],
 )  # fmt: skip
 def test_a_reward_that_cannot_be_loaded_is_bad_input(
     specs: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +139,7 @@ def test_a_reward_that_cannot_be_loaded_is_bad_input(
     """A misspelt one, a file that a package hides, a coroutine; or none at all, which TRL would say after loading the model."""
     (tmp_path / "yaml.py").write_text("points = 1.0\n")
     (tmp_path / "hidden.py").write_text("from yaml import points\n\n\ndef one(completions):\n    return [points]\n")
-    (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\n")
+    (tmp_path / "mine.py").write_text("async def later(completions, **_): return [0.0]\nclass Judge: pass\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=says(words)):
         load_rewards(Task(rewards=specs))

@@ -87,7 +87,8 @@ def evaluation_does_not_fail_late(s: Setting) -> dict[str, object] | None:
 
 def _positive(name: str) -> tuple[Change, ...]:
     """Return values to try: unset if TRL has a default, powers of two before other sizes."""
-    return each(name, (8, 16, 64, *range(1, 65)) if name == "per_device_eval_batch_size" else (None, 64))
+    tried = {"per_device_eval_batch_size": (8, 16, 64, *range(1, 65)), "eval_prompts": (64, 16)}
+    return each(name, tried.get(name, (None, 64)))
 
 
 def _is_too_small(s: Setting, name: str, value: int) -> bool:

@@ -213,12 +213,17 @@ def explain_error(error: OmegaConfBaseException) -> str:
         )
     for pattern, wanted in WRONG_TYPES:
         if found := re.search(pattern, first):
-            return f"{key}={found[1]} is not {wanted}. Set one ('--cfg job' shows the present value)."
+            advice = "Set one ('--cfg job' shows the present value)."
+            if "number" in wanted and (ends := RANGE.fullmatch(found[1])):
+                advice = f"To search a range, add -m and set '{key}=interval({ends[1]},{ends[2]})'."
+            return f"{key}={found[1]} is not {wanted}. {advice}"
     if first.endswith("is not Optional"):
         return f"{key}=null: this key needs a value. Set one ('--cfg job' shows the present value)."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
 
 
+# Two numbers as people write a range.
+RANGE = re.compile(r"([-+]?[\d.]*\d(?:e[-+]?\d+)?)(?:\.\.+|:| to |-)([-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
 WRONG_TYPES = (  # OmegaConf's messages, and what the key takes
     (r"^Value '(.*)' of type '\w+' could not be converted to Float", "a number"),
     (r"^Value '(.*)' of type '\w+' could not be converted to Integer", "a whole number"),
@@ -296,7 +301,12 @@ def message(error: Exception) -> str:
         key = unknown[1]
         return unknown_option(key, "", options(CONF, key)) if key in GROUPS else unknown_key(key)
     if "Ambiguous value" in text:
-        return f"{text.split(chr(39))[1]}: several values need a sweep, and this is a single run. Add -m, or give one value."
+        word = text.split("'")[1]
+        key, _, value = word.partition("=")
+        return (
+            f"{word}: several values need a sweep, and this is a single run. Add -m, or give one value. A comma that belongs to "
+            f"the value needs quotes: '{key}=\"{value}\"'."
+        )
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)
     return " ".join(text.split()) or repr(error)

@@ -132,7 +132,7 @@ def check_search(experiment: Experiment) -> Iterator[str]:
     if search.seeds == 1 or search.seeds < 0:
         yield (
             f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
-            "least), or 0 to train no leader again."
+            f"least), or 0 to train {'each point once' if experiment.trainer.fork else 'no leader again'}."
         )
     if search.last > max(evaluations, 1) and not is_external(experiment.trainer.kind):
         yield (

@@ -210,6 +210,11 @@ def _domain(override: Override) -> Choice | Interval:
         plain = tuple(_plain(value) for value in values)
         distinct = {(type(v).__name__, str(v)): v for v in plain}
         plain = tuple(distinct.values())
+        if isinstance(value, RangeSweep) and len(plain) == 1 and isinstance(plain[0], float):
+            raise UserError(
+                f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in steps of {value.step:g}. Set "
+                f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or add a step."
+            )
         return Choice(tuple(_label(value) for value in plain), plain)
     raise UserError(
         f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval()."

@@ -141,10 +141,19 @@ def _recognise(
         what = "the same space over another base configuration" if settings.get("space") == known else "another space"
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
-            "must not be mixed with others. Set another name=..., or none for a folder of its own."
+            f"must not be mixed with others. Set another name=..., or none for a folder of its own{_start_from(what, folder)}."
         )
     changed = difference(as_mapping(settings.get("provenance")), provenance)
     return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
+
+
+def _start_from(what: str, folder: SweepFolder) -> str:
+    """Return how a sweep of another space takes over the results that are there."""
+    return (
+        f"; with search.warm_start={folder.path.name} it begins with the results here"
+        if what == "another space"
+        else ""
+    )
 
 
 def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experiment) -> str:

@@ -179,8 +179,18 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     for experiment in filter(_runs_trl_here, experiments):
+        yield from _model_problems(experiment.model.path)
         yield from _data_problems(experiment)
         yield from task_code_problems(experiment)
+
+
+def _model_problems(path: str) -> Iterator[str]:
+    """Say if a path that can be no name on the hub is no folder."""
+    if path.startswith((".", "/", "~")) and not Path(path).is_dir():
+        yield (
+            f"model.path={path}: there is no such folder, and a name on the hub begins with a letter. Set the folder with the "
+            "model's config.json, or a name such as Qwen/Qwen2.5-0.5B-Instruct."
+        )
 
 
 def _runs_trl_here(experiment: Experiment) -> bool:

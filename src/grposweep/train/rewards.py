@@ -131,8 +131,8 @@ class Reward:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if missing := [p.name for p in needed if p.kind in kinds and p.name not in given]:
             raise RewardError(
-                f"{self._where()} takes {', '.join(missing)}, and the data have the columns {', '.join(sorted(columns))}. "
-                "Rename the parameter, give it a default, or add the column to the data."
+                f"{self._where()} takes {', '.join(missing)}. It gets prompts, completions, and the data's columns "
+                f"{', '.join(sorted(columns))}. Rename the parameter, give it a default, or add the column to the data."
             )
 
     def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
@@ -318,6 +318,11 @@ def code_problems(key: str, spec: str) -> Iterator[str]:
         return
     if key == REWARDS and any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
         yield f"{key} holds {spec}, an async function, which is not supported. Set a plain function."
+    if key == REWARDS and any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        yield (
+            f"{key} holds {spec}, a class, and a reward is a function or an object that can be called. Write "
+            f"{name.lower()} = {name}() in {place}, and set {place}:{name.lower()}."
+        )
     wanted = ast.ClassDef if key == ENVIRONMENT else ast.FunctionDef
     defined = {node.name: node for node in tree.body if isinstance(node, wanted)}
     names = _names_in(tree)
