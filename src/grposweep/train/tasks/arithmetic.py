@@ -9,7 +9,7 @@ import re
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
-from grposweep.train.tasks import Row
+from grposweep.train.tasks.readers import Row
 
 CHARACTERS, TOOL_CHARACTERS = "0123456789+-=", "0123456789+-*="  # of prompts that the tiny models read
 READ_BY_TINY = {"embedded": CHARACTERS, "embedded-tools": TOOL_CHARACTERS}  # by model.path
