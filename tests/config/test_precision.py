@@ -97,7 +97,9 @@ def test_a_warm_start_does_not_mix_results_of_different_precision() -> None:
     assert learnt("model.mixed_precision=bf16") == mixed
 
 
-@pytest.mark.parametrize("model", ["qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_1_7b", "smollm2_135m"])
+@pytest.mark.parametrize(
+    "model", ["qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_1_7b", "smollm2_135m"]
+)
 def test_real_models_train_float32_weights_under_autocast(model: str) -> None:
     """As TRL does by default; a small learning rate moves nothing in bfloat16."""
     session: Session

@@ -79,7 +79,7 @@ TOOL_TEMPLATE = (
 # Of the model for any text; a prompt takes ten or twenty bytes more.
 TEXT_TEMPLATE = (
     "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"
-    "{%- if add_generation_prompt -%}assistant: {%- endif -%}"
+    "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
 )
 # How transformers reads the turn that the model wrote (PreTrainedTokenizerBase.parse_response).
 TOOL_RESPONSE: dict[str, Any] = {

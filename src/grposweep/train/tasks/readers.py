@@ -57,7 +57,7 @@ def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
             rows.append({name: value or None for name, value in row.items()})
     except csv.Error as error:
         raise UserError(
-            f"{source}: line {reader.line_num} is not CSV ({error}). Correct it, or write JSON lines."
+            f"{source}: line {reader.reader.line_num} is not CSV ({error}). Correct it, or write JSON lines."
         ) from error
     return rows
 
