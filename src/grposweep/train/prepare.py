@@ -26,7 +26,7 @@ from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
-from grposweep.train.prompts import check_rendering, far_longer, longest_prompt
+from grposweep.train.prompts import beyond_positions, check_rendering, far_longer, longest_prompt
 from grposweep.train.rewards import (
     ENVIRONMENT,
     NEEDS_CHAT,
@@ -139,7 +139,7 @@ def prepare_experiment(
         loaded = loaded or find_model(experiment, progress)
         entry |= prepare_model(experiment, loaded, data)
         hashes["model"] = hash_model(experiment, Path(loaded.path))
-        notes += filter(None, [far_longer(loaded.tokenizer, data.train["prompt"])])
+        notes += filter(None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, data.train["prompt"])])
     return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
 
 

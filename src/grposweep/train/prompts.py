@@ -31,6 +31,21 @@ def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Mapping[str
     return max(len(_tokens(tokenizer, prompt, template or {})) for prompt in nlargest(MOST_COUNTED, prompts, key=_size))
 
 
+def beyond_positions(experiment: Experiment, entry: Mapping[str, Any]) -> str:
+    """Return a note if the longest prompt and a completion exceed the model's positions; empty otherwise.
+
+    Transformers samples on, with embeddings of positions that were never trained. vLLM refuses the prompt.
+    """
+    positions, longest = entry["model"]["positions"], entry["longest_prompt"]
+    completion = experiment.generation.max_completion_length
+    if not positions or longest + completion <= positions:
+        return ""
+    return (
+        f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more than the {positions:,} positions "
+        f"of model.path={experiment.model.path}. Remove long prompts, or set a model with more positions."
+    )
+
+
 def far_longer(tokenizer: Any, prompts: Sequence[Any]) -> str:
     """Return a note if the longest prompt has several times the tokens of 99 of 100 prompts; empty otherwise."""
     longest = nlargest(len(prompts) // 100 + 2, prompts, key=_size)
