@@ -3,8 +3,10 @@
 import json
 import math
 import re
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,7 +152,7 @@ def test_one_long_prompt_is_trained_on_and_named(here: Path) -> None:
     sizes = ["batch.per_device_train_batch_size=2", "schedule.max_steps=4", "task.eval_prompts=1"]
     ended = run_in(here, *SHORT, *sizes, timeout=900)
     assert ended.code == 0, ended.out + ended.err
-    assert re.search(r"the longest prompt has 8\d\d tokens\. All but 1 of 7 prompts", " ".join(ended.out.split()))
+    assert re.search(r"the longest prompt has 8\d\d tokens\. All but 1 of 8 prompts", " ".join(ended.out.split()))
 
 
 TOOL = '''
@@ -190,8 +192,10 @@ if __name__ == "__main__":
     data = load_dataset("json", data_files="texts.jsonl", split="train").map(prompts)
     GRPOTrainer({str(MODEL)!r}, spread, args, train_dataset=data).train()
 """
-LAUNCH = """python train.py --output_dir out --learning_rate 1e-5 --per_device_train_batch_size 4 --num_generations 2 \\
-    --max_completion_length 8 --max_steps 2 --logging_steps 1 --save_strategy steps --save_steps 1 --report_to none --use_cpu true
+LAUNCH = f"""
+{shlex.quote(sys.executable)} train.py --output_dir out --learning_rate 1e-5 --per_device_train_batch_size 4 \\
+    --num_generations 2 --max_completion_length 8 --max_steps 2 --logging_steps 1 --save_strategy steps --save_steps 1 \\
+    --report_to none --use_cpu true
 """
 
 

@@ -14,7 +14,7 @@ from grposweep.report.space_summary import SpaceSummary, print_space_summary
 from grposweep.report.tables import build_console
 from grposweep.schema import Task
 from grposweep.train.prepare import prepare_sweep
-from grposweep.train.prompts import far_longer
+from grposweep.train.prompts import beyond_positions, far_longer
 from grposweep.train.tasks import Data, load_data
 from refused import says
 
@@ -142,6 +142,26 @@ def test_a_prompt_far_longer_than_the_others_is_named() -> None:
     said = far_longer(letters, [*usual, "odd" * 1000])
     assert "has 3,000 tokens. All but 6 of 501 prompts have at most 294." in said
     assert "'oddodd" in said
+
+
+@pytest.mark.parametrize(("longest", "is_named"), [(192, False), (193, True)])
+def test_prompts_beyond_the_models_positions_are_named(longest: int, is_named: bool) -> None:
+    """Transformers samples on without a word, and vLLM refuses the prompt."""
+    experiment = build_experiment("generation.max_completion_length=64", "model.path=some/model")
+    said = beyond_positions(experiment, {"model": {"positions": 256}, "longest_prompt": longest})
+    assert bool(said) is is_named
+    assert (
+        not is_named or "193 tokens and completions up to 64: more than the 256 positions of model.path=some/m" in said
+    )
+
+
+def test_questions_in_words_are_held_out_by_the_pair() -> None:
+    """38 x 38 sums; some are for the evaluation alone."""
+    data = load_data(Task(kind="questions", eval_prompts=64, chat=True))
+    assert data.counts() == {"train_prompts": 38 * 38 - 64, "eval_prompts": 64}
+    row = data.train[0]
+    a, b = (int(word.strip("?")) for word in row["prompt"][0]["content"].split()[2:5:2])
+    assert row["answer"] == str(a + b)
 
 
 @pytest.mark.parametrize("chat", [True, False])

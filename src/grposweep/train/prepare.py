@@ -139,7 +139,8 @@ def prepare_experiment(
         loaded = loaded or find_model(experiment, progress)
         entry |= prepare_model(experiment, loaded, data)
         hashes["model"] = hash_model(experiment, Path(loaded.path))
-        notes += filter(None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, data.train["prompt"])])
+        prompts = [*data.train["prompt"], *data.held_out["prompt"]]
+        notes += filter(None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, prompts)])
     return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
 
 

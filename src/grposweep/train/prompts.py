@@ -18,7 +18,7 @@ from grposweep.train.rewards import text_of
 from grposweep.train.tasks import LARGEST, split_rows
 from grposweep.train.tasks.conversations import in_conversation
 
-FAR, SHORT = 4, 256  # a prompt is far longer with as many times the tokens of others; fewer tokens than this are short
+FAR, SHORT = 4, 128  # a prompt is far longer with as many times the tokens of others; fewer tokens than this are short
 MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most bytes
 
 
