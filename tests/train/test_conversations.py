@@ -42,7 +42,7 @@ def load(folder: Path, rows: list[dict[str, object]], has_template: bool = True,
 @pytest.mark.parametrize("chat", [None, False, True])
 @pytest.mark.parametrize("turns", [[PLUS], [PLUS, {"role": "assistant", "content": "What?"}, PLUS]])
 def test_a_system_prompt_is_added_to_conversations(tmp_path: Path, chat: bool | None, turns: Turns) -> None:
-    """Whatever task.chat says, which is about prompts that are text."""
+    """For each value of task.chat, which is about prompts that are text."""
     data = load(tmp_path, rows_of(*turns), system_prompt="Add.", chat=chat)
     for prompt in (*data.train["prompt"], *data.held_out["prompt"]):
         assert [turn["role"] for turn in prompt] == ["system", *(turn["role"] for turn in turns)]
@@ -86,7 +86,7 @@ REFUSED = [  # the turns of rows 5 and later, keys of the task, words of the mes
 def test_turns_that_no_template_could_show_are_refused_by_row(
     tmp_path: Path, turns: Turns, keys: dict[str, Any], words: str
 ) -> None:
-    """Before a model is loaded; a template would leave them out without a word."""
+    """Before a model is loaded; a template would leave them out silently."""
     good = [{"prompt": [{"role": "user", "content": f"{n}*2="}], "answer": "1"} for n in range(4)]
     with pytest.raises(UserError, match=says(words)):
         load(tmp_path, [*good, *rows_of(*turns)], **keys)
@@ -132,7 +132,7 @@ def test_a_prompt_with_two_answers_is_named_before_the_first_trial(
 
 
 def test_a_prompt_far_longer_than_the_others_is_named() -> None:
-    """Memory and vLLM's sequences are planned for it. Short prompts differ by as much without a word."""
+    """Memory and vLLM's sequences are planned for it. Short prompts may differ by as much."""
 
     def letters(text: str) -> dict[str, list[int]]:
         return {"input_ids": [0] * len(text)}
@@ -146,7 +146,7 @@ def test_a_prompt_far_longer_than_the_others_is_named() -> None:
 
 @pytest.mark.parametrize(("longest", "is_named"), [(192, False), (193, True)])
 def test_prompts_beyond_the_models_positions_are_named(longest: int, is_named: bool) -> None:
-    """Transformers samples on without a word, and vLLM refuses the prompt."""
+    """Transformers samples on silently, and vLLM refuses the prompt."""
     experiment = build_experiment("generation.max_completion_length=64", "model.path=some/model")
     said = beyond_positions(experiment, {"model": {"positions": 256}, "longest_prompt": longest})
     assert bool(said) is is_named
