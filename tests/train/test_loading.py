@@ -11,7 +11,7 @@ from grposweep.schema import Lora, Model, trl_arguments
 from grposweep.train import models
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
-from grposweep.train.prepare import longest_prompt
+from grposweep.train.prompts import longest_prompt
 from grposweep.train.trl_config import grpo_arguments
 
 from .conftest import MakeTrial

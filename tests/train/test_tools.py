@@ -13,7 +13,8 @@ from grporecipe.files import append_line
 from grposweep.storage.completions import read_completions
 from grposweep.train import tiny
 from grposweep.train.models import load_model
-from grposweep.train.prepare import check_tools, longest_prompt, prepare_experiment
+from grposweep.train.prepare import check_tools, prepare_experiment
+from grposweep.train.prompts import longest_prompt
 from grposweep.train.run import run_attempt
 from grposweep.train.tasks import load_data
 from grposweep.train.tasks.arithmetic import calculator

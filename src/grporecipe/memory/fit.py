@@ -7,10 +7,12 @@ from typing import Any
 
 from grporecipe.memory.catalog import GPUS
 from grporecipe.memory.estimate import GIB, Memory, estimate, find_engine
+from grporecipe.memory.parts import find_prompt
 from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.setting import Setting
 
 MOST_COMPLETIONS, MOST_TOKENS, MOST_GENERATIONS = 4096, 1 << 18, 4096  # larger sizes are unrealistic
+PROMPTS = (64, 1024)  # tokens of the longest prompt between which its length is assumed if it is not known
 SMALLEST_SAVING = 0.05  # GiB
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 
@@ -19,9 +21,9 @@ VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
 class Fit:
     """The fit of one GPU: its memory and the setting's peak in GiB, and the largest value of each size with the others fixed.
 
-    ``low`` and ``high`` are the interval of the peak in GiB, ``phase`` is its phase. ``batch`` are completions per
-    micro-step at the same effective batch, ``completion`` tokens; None if even the smallest does not fit.
-    ``engine_share`` is vLLM's share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
+    ``low`` and ``high`` are the interval of the peak in GiB, over `PROMPTS` if their length is unknown. ``phase`` is its phase.
+    ``batch`` are completions per micro-step at the same effective batch, ``completion`` tokens; None if even the smallest does
+    not fit. ``engine_share`` is vLLM's share in GiB, ``engine_needs`` what it must hold for vLLM to start; None without vLLM.
     """
 
     gib: float
@@ -70,13 +72,16 @@ def fit(s: Setting, gib: float) -> Fit:
     def fits(change: dict[str, Any]) -> bool:
         return _memory(s.replace(change)).peak <= gib * GIB
 
+    shortest, longest = (
+        (memory, memory) if find_prompt(s) else (_memory(s.replace({"prompt_tokens": n})) for n in PROMPTS)
+    )
     engine = find_engine(s)
     group = max(s.num_generations // gcd(s.num_generations, max(s.processes or 1, 1)), 1)
     return Fit(
         gib=gib,
         peak=memory.peak / GIB,
-        low=memory.low / GIB,
-        high=memory.high / GIB,
+        low=shortest.low / GIB,
+        high=longest.high / GIB,
         phase=memory.peak_phase,
         batch=_largest(lambda n: fits(with_batch(s, n)), MOST_COMPLETIONS),
         completion=_largest(lambda n: fits({"max_completion_length": n}), MOST_TOKENS),

@@ -246,10 +246,15 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points  # Hydra: not for recipes
     from grposweep.config.to_setting import read_setting
+    from grposweep.registries import runs_trl
+    from grposweep.train.prompts import count_local
 
     with open_session(config_dir) as session:
+        base = Points(session.compose, list(overrides)).base
         counted = {} if options.train_prompts is None else {"train_prompts": options.train_prompts}
-        setting = read_setting(Points(session.compose, list(overrides)).base, counted)
+        if runs_trl(base.trainer.kind) and (longest := count_local(base)) is not None:
+            counted["longest_prompt"] = longest
+        setting = read_setting(base, counted)
     return setting if options.processes is None else replace(setting, processes=options.processes)
 
 

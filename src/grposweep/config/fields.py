@@ -31,6 +31,7 @@ KEYS = dict(_keys())
 
 # Fields that follow from several keys (or sections), and from what preparation counted.
 DERIVED: dict[str, tuple[str, ...]] = {
+    "chat": ("model", "task"),  # as configured, or as prepared
     "auto": tuple(f"batch.{name}" for name in AUTO_SIZES),
     "evaluates": ("schedule.evaluations", "schedule.eval_at_start"),
     "eval_strategy": ("schedule.evaluations",),

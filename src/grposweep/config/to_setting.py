@@ -74,6 +74,7 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
         # A filter leaves fewer prompts, and only preparation counts them.
         "train_prompts": counted.get("train_prompts", None if task.keep_between else task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
+        "chat": counted.get("chat", task.chat),
         "has_chat_template": counted.get("has_chat_template"),
         "loads_on_every_rank": _loads_on_every_rank(experiment.trainer),
         "rewards": len(task.rewards),

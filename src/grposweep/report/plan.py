@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from grporecipe.memory.estimate import GIB, Memory
-from grporecipe.memory.fit import Fit, Saving
+from grporecipe.memory.estimate import GIB, Memory, estimate
+from grporecipe.memory.fit import PROMPTS, Fit, Saving
 from grporecipe.memory.host import HostMemory
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
@@ -210,8 +210,11 @@ def memory_assumptions(s: Setting) -> list[str]:
     if s.processes is None:
         lines.append("Assumed: 1 training process. Their number is not stated; set --processes.")
     if find_prompt(s) is None:
+        sizes = [found.peak / GIB for tokens in PROMPTS if (found := estimate(s.replace({"prompt_tokens": tokens})))]
+        few, many = PROMPTS
+        ends = f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB." if sizes else ""
         lines.append(
-            f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted."
+            f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted.{ends}"
         )
     if s.asynchronous and s.architecture is not None:
         weight_bytes = 4 if s.weights_dtype == "float32" and s.autocast_dtype is None else 2

@@ -95,6 +95,8 @@ def print_space_summary(
         console.print(f"each trial: {length}")
     if fewer := _held_out(base, prepared):
         console.print(fewer, soft_wrap=True)
+    for note in dict.fromkeys(note for entry in prepared.values() for note in entry.get("notes", ())):
+        console.print(note, style="yellow", soft_wrap=True, markup=False)
     if summary.budget:
         console.print(summary.budget)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}

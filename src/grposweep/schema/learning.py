@@ -124,9 +124,9 @@ class Task:
     answer_column: str = "answer"
     """Column with the answer that rewards compare with."""
     system_prompt: str | None = None
-    """Text before each prompt (null: none)."""
-    chat: bool = key(False, setting="chat")
-    """Put prompts into the tokenizer's chat template."""
+    """Text of a system turn before each prompt (null: none)."""
+    chat: bool | None = key(False, setting="chat")
+    """Put prompts that are plain text into the tokenizer's chat template (null: if it has one). Conversations always are."""
     rewards: list[str] = key(["exact"])
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")

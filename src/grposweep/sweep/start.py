@@ -53,7 +53,7 @@ from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 from grposweep.train.rewards import NEEDS_CHAT, task_code_problems
-from grposweep.train.tasks import split_rows
+from grposweep.train.tasks import LARGEST, split_rows
 from grposweep.train.tasks.arithmetic import READ_BY_TINY
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,6 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
 
 KEPT_INVALID = 10_000
-LARGEST = 32 << 20  # bytes of a data file that are read in about a second
 
 
 def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
@@ -219,11 +218,11 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
     if is_hub or any(file.stat().st_size > LARGEST for file in files):
         return
     try:
-        train, held_out = split_rows(task)
+        train, held_out, _ = split_rows(task)
     except UserError as error:
         yield from error.problems or [str(error)]
         return
-    if (task.tools or task.environment_factory) and not task.chat and isinstance(train[0]["prompt"], str):
+    if (task.tools or task.environment_factory) and task.chat is False and isinstance(train[0]["prompt"], str):
         yield f"{'task.tools' if task.tools else 'task.environment_factory'} {NEEDS_CHAT}"
     known = READ_BY_TINY.get(experiment.model.path)
     prompts = (str(row["prompt"]) for row in (*train, *held_out))

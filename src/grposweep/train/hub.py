@@ -47,9 +47,14 @@ def download_model(model: Model, progress: Progress) -> Path:
     except Exception as error:  # network errors are those of the client's HTTP library, which has changed twice
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if (known := find_snapshot(model, _cached_commit(model))) is not None:
+        if (known := local_snapshot(model)) is not None:
             return known
         raise UserError(explain_absence(model, error)) from error
+
+
+def local_snapshot(model: Model) -> Path | None:
+    """Return the complete snapshot in the hub's cache that the revision meant when it was last downloaded, or None."""
+    return find_snapshot(model, _cached_commit(model))
 
 
 def find_snapshot(model: Model, commit: str | None) -> Path | None:

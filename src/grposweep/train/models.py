@@ -42,6 +42,11 @@ class Loaded:
     init_kwargs: dict[str, Any] = field(default_factory=dict)
     peft_config: LoraConfig | None = None
 
+    @property
+    def has_template(self) -> bool:
+        """Return whether the tokenizer has a chat template."""
+        return self.tokenizer.chat_template is not None
+
 
 def find_model_folder(model: Model, prepared: str | None = None, progress: Progress = silent) -> Path:
     """Return the local folder of a model: the tiny one's, the user's own, or the snapshot of a hub model.

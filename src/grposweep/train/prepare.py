@@ -7,12 +7,11 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from heapq import nlargest
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from filelock import FileLock
@@ -27,6 +26,7 @@ from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
+from grposweep.train.prompts import beyond_positions, check_rendering, far_longer, longest_prompt
 from grposweep.train.rewards import (
     ENVIRONMENT,
     NEEDS_CHAT,
@@ -41,7 +41,14 @@ from grposweep.train.rewards import (
 )
 from grposweep.train.tasks import Data, hash_rows, load_data
 
+if TYPE_CHECKING:
+    from grposweep.train.models import Loaded
+
 EDGE = 1 << 20  # bytes of a large weight file that are hashed at either end
+FAR, SHORT = (
+    4,
+    256,
+)  # a prompt is far longer than others with as many times their tokens; all below so many tokens are short
 MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most bytes
 
 
@@ -61,6 +68,8 @@ def prepare_sweep(folder: Path) -> int:
                     sys.path[:] = inputs.search_path(sys.path, experiment.task)
                     experiment.task = inputs.task(experiment.task)
                     done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
+                    if "notes" in done[key]:
+                        done[key]["notes"] = [inputs.with_originals(note) for note in done[key]["notes"]]
                     write_json(folder / paths.PREPARED, {"entries": done})
     except UserError as error:
         message = inputs.with_originals(str(error))
@@ -109,7 +118,10 @@ def prepare_experiment(
 ) -> dict[str, Any]:
     """Return the entry of one model and task of a sweep's folder."""
     check_packages(experiment)
-    data = load_data(experiment.task, sweep)
+    is_trained = runs_trl(experiment.trainer.kind)  # the fake trains no model: a minute saved for tests of the rest
+    # A model may take hours to download, so wrong data or rewards are found before, unless its tokenizer decides how they look.
+    loaded = find_model(experiment, progress) if is_trained and experiment.task.chat is None else None
+    data = load_data(experiment.task, sweep, loaded is not None and loaded.has_template)
     rewards = load_rewards(experiment.task)
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):
@@ -122,64 +134,56 @@ def prepare_experiment(
             try_reward(reward, data.train)
     entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
-    if not runs_trl(experiment.trainer.kind):
-        return {**entry, "hashes": hashes}  # the fake trains no model: a minute saved for tests of the rest
-    model, weights_hash = prepare_model(experiment, data, progress)
-    return {**entry, **model, "hashes": {**hashes, "model": weights_hash}}
+    notes = list(data.notes)
+    if is_trained:
+        loaded = loaded or find_model(experiment, progress)
+        entry |= prepare_model(experiment, loaded, data)
+        hashes["model"] = hash_model(experiment, Path(loaded.path))
+        prompts = [*data.train["prompt"], *data.held_out["prompt"]]
+        notes += filter(None, [beyond_positions(experiment, entry), far_longer(loaded.tokenizer, prompts)])
+    return {**entry, "hashes": hashes} | ({"notes": notes} if notes else {})
 
 
-def prepare_model(
-    experiment: Experiment, data: Data, progress: Callable[[str, int, int], None] = no_progress
-) -> tuple[dict[str, Any], str]:
-    """Download the model if it is on the hub. Return its shape and a hash of its weights.
-
-    Raises UserError if its tokenizer cannot read the prompts.
-    """
-    from grposweep.train.models import find_model_folder, load_model, read_shape
+def find_model(experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress) -> "Loaded":
+    """Download the model if it is on the hub. Return its tokenizer and configuration."""
+    from grposweep.train.models import find_model_folder, load_model
     from grposweep.train.trl import calm  # torch and TRL: only for a real model
 
     calm()
-    folder = find_model_folder(experiment.model, progress=progress)
-    loaded = load_model(experiment.model, folder)
+    return load_model(experiment.model, find_model_folder(experiment.model, progress=progress))
+
+
+def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> dict[str, Any]:
+    """Return the model's shape, and what its tokenizer makes of the prompts. Raises UserError if it cannot read them."""
+    from grposweep.train.models import read_shape
+
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])
     template = dict(experiment.model.chat_template_kwargs)
     if tools := check_tools(experiment, loaded.tokenizer, data.train):
         template["tools"] = tools
         prompts = chain(prompts, observed_prompts(experiment, data.train))
-    found = {
+    return {
         "model": read_shape(loaded.config),
         "longest_prompt": longest_prompt(loaded.tokenizer, prompts, template),
-        "has_chat_template": loaded.tokenizer.chat_template is not None,
+        "has_chat_template": loaded.has_template,
+        "chat": not isinstance(data.train[0]["prompt"], str),
     }
-    return found, hash_model(experiment, folder)
-
-
-def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None) -> int:
-    """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest sequence depend on it.
-
-    ``template`` holds variables of the chat template, and the tools whose schemas it shows. Of many prompts the 1,000 with the
-    most bytes are measured: a character of Chinese is about a token, of English a quarter.
-    """
-    longest = nlargest(MOST_COUNTED, prompts, key=lambda prompt: len(str(prompt).encode(errors="replace")))
-    return max(len(_tokens(tokenizer, prompt, template or {})) for prompt in longest)
-
-
-def _tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any]) -> Any:
-    if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
-    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **template)["input_ids"]
 
 
 def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> None:
     """Raise UserError for a chat without a template, or for the tiny model if prompts are not sums."""
-    prompt = train[0]["prompt"]
+    prompt, path = train[0]["prompt"], experiment.model.path
     if not isinstance(prompt, str):
         if tokenizer.chat_template is None:
+            what, cure = "prompts are conversations", "or write the prompts as text"
+            if experiment.task.chat:
+                what, cure = "task.chat=true", "or task.chat=false and task.system_prompt=null if prompts are text"
             raise UserError(
-                f"task.chat=true, but the tokenizer of model.path={experiment.model.path} has no chat template. "
-                "Set task.chat=false and task.system_prompt=null, or an instruction-tuned model."
+                f"{what}, but the tokenizer of model.path={path} has no chat template. "
+                f"Set an instruction-tuned model (model=tiny_text for a first try), {cure}."
             )
+        check_rendering(experiment, tokenizer, train["prompt"])
         return
     ids = tokenizer(prompt)["input_ids"]
     if not ids or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids):

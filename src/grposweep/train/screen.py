@@ -74,8 +74,8 @@ def screen_prompts(attempt: Attempt) -> Outcome:
     assert request is not None  # run_attempt has seen it
     check_packages(experiment)
     folder = locate_model(attempt)
-    rows = load_data(experiment.task).train
     model, rewards = load_model(experiment.model, folder), load_rewards(experiment.task)
+    rows = load_data(experiment.task, has_template=model.has_template).train
     check_prompts(experiment, model.tokenizer, rows)
     check_tools(experiment, model.tokenizer, rows)
     for reward in rewards:

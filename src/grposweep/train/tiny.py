@@ -5,7 +5,8 @@ answers with a superfluous ``=``: it earns about 0.3 at temperature 1, and GRPO'
 language models, to unlearn a habit without losing what is known. A low learning rate does not get there, a high one
 forgets how to add. (Slips in the digits as noise, tried first, left nothing that 100 steps could unlearn.)
 
-Another one reads any text, byte by byte. It is not trained: it is for a first try of one's own data and rewards.
+Another one reads any text, byte by byte, and conversations by a chat template. It is not trained: it is for a first try of
+one's own data and rewards.
 
 A third one calls a calculator. It is taught two ways to answer ``12*34=``: at once, which it gets wrong because it is too
 small to multiply, and by a call of the tool whose result it repeats. It begins with a call in a third of its answers, and
@@ -75,6 +76,11 @@ TOOL_TEMPLATE = (
     "{%- endfor -%}){%- endfor -%}{{ turn.content or '' }}<end>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<assistant>{%- endif -%}"
 )
+# Of the model for any text; a prompt takes ten or twenty bytes more.
+TEXT_TEMPLATE = (
+    "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
+)
 # How transformers reads the turn that the model wrote (PreTrainedTokenizerBase.parse_response).
 TOOL_RESPONSE: dict[str, Any] = {
     "defaults": {"role": "assistant"},
@@ -110,10 +116,12 @@ def tiny_folder(path: str = EMBEDDED, progress: Progress = silent) -> Path:
 def recipe_hash(path: str = EMBEDDED) -> str:
     """Twelve digits that change with anything that could change the weights."""
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    vocabulary = {EMBEDDED: VOCABULARY, EMBEDDED_TOOLS: (*TOOL_VOCABULARY, TOOL_TEMPLATE, TOOL_RESPONSE)}.get(
-        path, path
-    )
-    content = json.dumps({**RECIPE, **versions, "vocabulary": vocabulary}, sort_keys=True)
+    vocabulary = {
+        EMBEDDED: VOCABULARY,
+        EMBEDDED_TEXT: (EMBEDDED_TEXT, TEXT_TEMPLATE),
+        EMBEDDED_TOOLS: (*TOOL_VOCABULARY, TOOL_TEMPLATE, TOOL_RESPONSE),
+    }
+    content = json.dumps({**RECIPE, **versions, "vocabulary": vocabulary[path]}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -123,12 +131,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_text_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per byte."""
+    """Build a tokenizer with one token per byte, and a chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = tokenizers.Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
-    return _padded_left(inner, eos_token="<eos>")
+    return _padded_left(inner, eos_token="<eos>", chat_template=TEXT_TEMPLATE)
 
 
 def build_tool_tokenizer() -> PreTrainedTokenizerFast:

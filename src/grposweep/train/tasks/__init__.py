@@ -2,31 +2,30 @@
 
 A task is a function from the configuration to training and held-out rows: dictionaries with ``prompt``, ``answer`` and
 all else that a reward reads. What tasks share happens here: limits, chat turns and prompt_id. An option in ``conf/task``
-gives a task its name on the command line. Readers of files are here too, with errors that name the file and the line.
+gives a task its name on the command line. A task may return notes as a third value: what the user should know of the data.
 """
 
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
 from grporecipe.terminal import count as count_text
 from grposweep.config.validate import refuse_mistakes
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts
+from grposweep.train.tasks.conversations import as_turns, check_system_prompt, in_conversation, wrong_conversations
+from grposweep.train.tasks.readers import MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Row = dict[str, Any]
-
-SUFFIXES = (".jsonl", ".json", ".parquet")
-MOST_NAMED = 5  # wrong rows of a file
+LARGEST = 32 << 20  # bytes of a data file that are read in about a second
 ONE_TYPE = "Write all values of a column as numbers, or all as text."
 
 
@@ -36,6 +35,7 @@ class Data:
 
     train: "Dataset"
     held_out: "Dataset"
+    notes: tuple[str, ...] = ()  # what the user should know, a sentence each
 
     def counts(self) -> dict[str, int]:
         """Return the number of prompts, as a setting needs it."""
@@ -46,29 +46,26 @@ class Data:
         return len({prompt_key({"prompt": prompt}) for prompt in self.train["prompt"]})
 
 
-def load_data(task: Task, sweep: Path | None = None) -> Data:
+def load_data(task: Task, sweep: Path | None = None, has_template: bool = False) -> Data:
     """Return the task's data, the same on every machine and for every seed of an experiment.
 
-    ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts.
+    ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts. ``has_template``: the
+    tokenizer has a chat template, which decides how prompts reach the model if ``task.chat`` is null.
     """
-    train, held_out = split_rows(task)
-    data = Data(_build(task, train), _build(task, held_out))
+    train, held_out, notes = split_rows(task)
+    check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)], has_template)
+    data = Data(_build(task, train, has_template), _build(task, held_out, has_template), notes)
     if task.keep_between is None:
         return data
     kept = kept_prompts(sweep or Path(), task.screen, task.keep_between, hash_rows(data.train))
-    return Data(data.train.select(kept), data.held_out)
+    return replace(data, train=data.train.select(kept))
 
 
-def split_rows(task: Task) -> tuple[list[Row], list[Row]]:
-    """Return training and held-out rows. Raises UserError for what cannot be trained on."""
+def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
+    """Return training rows, held-out rows and notes. Raises UserError for what cannot be trained on."""
     if task.kind not in TASKS:
         raise UserError(f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}.")
-    if task.system_prompt and not task.chat:
-        raise UserError(
-            "task.system_prompt is set, but task.chat=false: a plain prompt has no system turn to put it in. "
-            "Set task.chat=true, or task.system_prompt=null."
-        )
-    train, held_out = TASKS[task.kind](task)
+    train, held_out, *notes = TASKS[task.kind](task)
     known = {prompt_key(row) for row in train}
     if repeated := sum(prompt_key(row) in known for row in held_out):
         raise UserError(
@@ -82,7 +79,8 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row]]:
             f"task.kind={task.kind} leaves no training prompts (task.train_prompts={task.train_prompts}, "
             f"task.eval_prompts={task.eval_prompts}). Give it more rows, or set a smaller task.eval_prompts."
         )
-    return train, held_out
+    check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)])
+    return train, held_out, tuple(chain.from_iterable(notes))
 
 
 def hash_rows(rows: "Dataset") -> str:
@@ -93,10 +91,13 @@ def hash_rows(rows: "Dataset") -> str:
     return digest.hexdigest()[:16]
 
 
-def _build(task: Task, rows: list[Row]) -> "Dataset":
+def _build(task: Task, rows: list[Row], has_template: bool) -> "Dataset":
     from datasets import Dataset  # half a second that a look at the rows does not need
 
-    built = [{**row, **_prompt(task, row), "prompt_id": number} for number, row in enumerate(rows)]
+    built = [
+        {**row, "prompt": in_conversation(task, row["prompt"], has_template), "prompt_id": number}
+        for number, row in enumerate(rows)
+    ]
     try:
         return Dataset.from_list(built)
     except (ValueError, TypeError) as error:  # arrow's own errors are these
@@ -105,69 +106,10 @@ def _build(task: Task, rows: list[Row]) -> "Dataset":
         ) from error
 
 
-def _prompt(task: Task, row: Row) -> dict[str, Any]:
-    """Return the prompt as TRL takes it: text, or the turns of a conversation."""
-    if not task.chat or not isinstance(row["prompt"], str):
-        return {"prompt": row["prompt"]}
-    system = [{"role": "system", "content": task.system_prompt}] if task.system_prompt else []
-    return {"prompt": [*system, {"role": "user", "content": row["prompt"]}]}
-
-
-def load_rows(path: Path, key: str = "task.path") -> list[Row]:
-    """Return the rows of a JSON-lines or parquet file; ``key`` is the key that the user edits."""
-    if not path.is_file():
-        raise UserError(
-            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."
-        )
-    if path.suffix == ".parquet":
-        return _load_parquet(path, key)
-    return _load_json_lines(path, key)
-
-
-def _load_json_lines(path: Path, key: str) -> list[Row]:
-    rows, wrong = [], dict[int, str]()
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        place = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{key}={path}: line {place} is not UTF-8 (byte {error.start}). Convert the file: "
-            f"iconv -f LATIN1 -t UTF-8 {path} > utf8.jsonl."
-        ) from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            wrong[number] = f"is not JSON ({error})"
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            wrong[number] = "is not a JSON object"
-    if wrong:
-        mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
-        mistakes += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
-        raise UserError(f"{key}={path}: {'; '.join(mistakes)}. Write one JSON object per line.")
-    return rows
-
-
 def _numbered(what: str, numbers: Sequence[int]) -> str:
     """Return the first of these lines or rows by number, and how many more there are."""
     shown, more = ", ".join(map(str, numbers[:MOST_NAMED])), len(numbers) - MOST_NAMED
     return f"{what}{'s' * (len(numbers) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
-
-
-def _load_parquet(path: Path, key: str) -> list[Row]:
-    import pyarrow.parquet  # type: ignore[import-untyped]  # no stubs; at its only use: JSON lines need no arrow
-
-    try:
-        return list(pyarrow.parquet.read_table(path).to_pylist())
-    except (OSError, ValueError) as error:  # arrow's own errors are ValueErrors
-        raise UserError(
-            f"{key}={path}: not a readable parquet file ({error}). Set {key} to a file of prompts."
-        ) from error
 
 
 def take_column(rows: list[Row], column: str, source: str, key: str) -> list[Any]:
@@ -195,7 +137,7 @@ def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: 
     Raises UserError with all that is wrong with the rows.
     """
     refuse_mistakes(_wrong_rows(rows, prompt_column, answer_column, source))
-    return [{**row, "prompt": row[prompt_column], "answer": str(row[answer_column])} for row in rows]
+    return [{**row, "prompt": as_turns(row[prompt_column]), "answer": str(row[answer_column])} for row in rows]
 
 
 def _wrong_rows(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> Iterator[str]:
@@ -209,6 +151,8 @@ def _wrong_rows(rows: list[Row], prompt_column: str, answer_column: str, source:
             f"task.prompt_column={prompt_column}: {len(blank)} of {len(rows)} rows of {source} have an empty prompt, first row "
             f"{blank[0]}. Remove {_numbered('row', blank)}."
         )
+    for wrong, problem in wrong_conversations(prompts):
+        yield f"task.prompt_column={prompt_column}: {_numbered('row', wrong)} of {source}: {problem}"
     answers = [(number, row[answer_column]) for number, row in numbered if row.get(answer_column) is not None]
     # NaN is what pandas writes for a missing value, and the only value that differs from itself.
     if empty := [number for number, answer in answers if answer != answer or not str(answer).strip()]:
@@ -232,6 +176,19 @@ def mixed_columns(rows: Iterable[Row]) -> str:
         for name, found in kinds.items()
         if len(found) > 1 and found != {"int", "float"}
     )
+
+
+def conflicting_answers(rows: list[Row], source: str) -> Iterator[str]:
+    """Yield a note if prompts occur with several answers, of which a reward accepts one in each row."""
+    answers: dict[str, dict[str, int]] = {}  # of each prompt, with the first row of each
+    for number, row in enumerate(rows, start=1):
+        answers.setdefault(prompt_key(row), {}).setdefault(row["answer"], number)
+    if several := [found for found in answers.values() if len(found) > 1]:
+        answer, other = list(several[0].items())[:2]
+        yield (
+            f"{source}: {count_text(len(several), 'prompt')} with several answers, such as rows {answer[1]} and {other[1]} "
+            f"({answer[0][:30]!r} and {other[0][:30]!r}). A row's reward accepts its own answer only."
+        )
 
 
 def shuffled(rows: list[Row]) -> list[Row]:

@@ -1,6 +1,7 @@
 """Two-digit addition: ``12+34=`` earns for ``46``. All 10,000 pairs, some held out.
 
-And two-digit multiplication with a tool: ``12*34=`` earns for ``408``, which the tool `calculator` computes.
+Sums asked in words, for a language model. And two-digit multiplication with a tool: ``12*34=`` earns for ``408``, which the
+tool `calculator` computes.
 """
 
 import operator
@@ -9,7 +10,8 @@ import re
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
-from grposweep.train.tasks import Row
+from grposweep.train.tasks import hold_out, shuffled
+from grposweep.train.tasks.readers import Row
 
 CHARACTERS, TOOL_CHARACTERS = "0123456789+-=", "0123456789+-*="  # of prompts that the tiny models read
 READ_BY_TINY = {"embedded": CHARACTERS, "embedded-tools": TOOL_CHARACTERS}  # by model.path
@@ -35,6 +37,13 @@ def load_pairs(task: Task) -> tuple[list[Row], list[Row]]:
 def load_products(task: Task) -> tuple[list[Row], list[Row]]:
     """Return the same pairs to be multiplied, which the tiny model cannot do without a calculator."""
     return _split(task, [{"prompt": f"{a:02d}*{b:02d}=", "answer": str(a * b)} for a, b in pairs()])
+
+
+def load_questions(task: Task) -> tuple[list[Row], list[Row]]:
+    """Return sums of numbers from 2 to 39 as questions in words, for a language model."""
+    asked = "What is {} + {}? Reply with the number only."
+    rows = shuffled([{"prompt": asked.format(a, b), "answer": str(a + b)} for a in range(2, 40) for b in range(2, 40)])
+    return hold_out(rows, task.eval_prompts, "task=questions")
 
 
 def _split(task: Task, rows: list[Row]) -> tuple[list[Row], list[Row]]:

@@ -12,13 +12,17 @@ from grporecipe.errors import UserError
 from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
-from grposweep.train.tasks import SUFFIXES, Row, as_prompts, hold_out, load_rows, prompt_key, shuffled, take_column
+from grposweep.train.tasks import as_prompts, conflicting_answers, hold_out, prompt_key, shuffled, take_column
+from grposweep.train.tasks.readers import SUFFIXES, Row, load_rows
 
 HUB = "openai/gsm8k"
 
 
-def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
-    """Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the one file."""
+def load_jsonl(task: Task) -> tuple[list[Row], list[Row], list[str]]:
+    """Return training rows, held-out rows and notes.
+
+    Held-out rows come from the file ``task.eval_split``, or are the end of a fixed shuffle of the one file.
+    """
     if not task.path:
         raise UserError(
             "task.path is not set, and task=jsonl reads its prompts from there. Set task.path=prompts.jsonl."
@@ -31,9 +35,10 @@ def load_jsonl(task: Task) -> tuple[list[Row], list[Row]]:
         except UserError as error:
             problems += error.problems or [str(error)]
     refuse_mistakes(problems)
+    notes = [note for path, rows in zip(files.values(), read, strict=True) for note in conflicting_answers(rows, path)]
     if task.eval_split is None:
-        return hold_out(read[0], task.eval_prompts, task.path)
-    return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts]
+        return *hold_out(read[0], task.eval_prompts, task.path), notes
+    return shuffled(read[0]), shuffled(read[1])[: task.eval_prompts], notes
 
 
 def _read(task: Task, path: Path, key: str) -> list[Row]:

@@ -1,0 +1,94 @@
+"""Read rows from files of JSON lines, CSV and parquet, with errors that name the file and the line."""
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from grporecipe.errors import UserError
+from grporecipe.files import parse_json
+
+Row = dict[str, Any]
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (".jsonl", ".json", ".parquet", *DELIMITERS)
+MOST_NAMED = 5  # wrong rows of a file
+
+
+def load_rows(path: Path, key: str = "task.path") -> list[Row]:
+    """Return the rows of a file of JSON lines, CSV or parquet, by its suffix; ``key`` is the key that the user edits."""
+    if not path.is_file():
+        raise UserError(
+            f"{key}={path}: there is no such file (seen from {Path.cwd()}). Set {key} to a file of prompts."
+        )
+    if path.suffix == ".parquet":
+        return _load_parquet(path, key)
+    text = _read_text(path, key)
+    if path.suffix in DELIMITERS:
+        return _parse_table(text, DELIMITERS[path.suffix], f"{key}={path}")
+    return _parse_json_lines(text, f"{key}={path}")
+
+
+def _read_text(path: Path, key: str) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # newlines inside of a CSV value stay as they are
+    except UnicodeDecodeError as error:
+        place = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{key}={path}: line {place} is not UTF-8 (byte {error.start}). Convert the file: "
+            f"iconv -f LATIN1 -t UTF-8 {path} > utf8{path.suffix}."
+        ) from error
+
+
+def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
+    """Return the rows of a table whose first line names the columns; all values are text, None where there is none."""
+    csv.field_size_limit(sys.maxsize)  # a prompt may be longer than csv's default of 131,072 characters
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = list[Row]()
+    try:
+        for row in reader:
+            if None in row:
+                names = ", ".join(reader.fieldnames or ())
+                raise UserError(
+                    f"{source}: line {reader.line_num} has more values than there are columns ({names}). Put quotes around a "
+                    "value that holds the delimiter."
+                )
+            rows.append({name: value or None for name, value in row.items()})
+    except csv.Error as error:
+        raise UserError(
+            f"{source}: line {reader.reader.line_num} is not CSV ({error}). Correct it, or write JSON lines."
+        ) from error
+    return rows
+
+
+def _parse_json_lines(text: str, source: str) -> list[Row]:
+    rows, wrong = [], dict[int, str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            wrong[number] = f"is not JSON ({error})"
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            wrong[number] = "is not a JSON object"
+    if wrong:
+        mistakes = [f"line {number} {why}" for number, why in list(wrong.items())[:MOST_NAMED]]
+        mistakes += [f"and {len(wrong) - MOST_NAMED} more lines"] if len(wrong) > MOST_NAMED else []
+        raise UserError(f"{source}: {'; '.join(mistakes)}. Write one JSON object per line.")
+    return rows
+
+
+def _load_parquet(path: Path, key: str) -> list[Row]:
+    import pyarrow.parquet  # type: ignore[import-untyped]  # no stubs; at its only use: JSON lines need no arrow
+
+    try:
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    except (OSError, ValueError) as error:  # arrow's own errors are ValueErrors
+        raise UserError(
+            f"{key}={path}: not a readable parquet file ({error}). Set {key} to a file of prompts."
+        ) from error
