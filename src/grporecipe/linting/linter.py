@@ -121,7 +121,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics += _not_judged(recipe, reading, selection)
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
-        if selection.has(rule.code):
+        if selection.has(rule.code) and rule.code not in recipe.unchecked:
             broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:

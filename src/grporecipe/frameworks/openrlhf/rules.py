@@ -24,6 +24,7 @@ GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
+ENGINES_ALONE: Version = (0, 8, 0)
 LAUNCHERS = frozenset({"deepspeed", "torchrun", "accelerate"})
 CORRECTION = "algo.advantage.is_correction"  # of the difference between the log-probabilities of vLLM and the trainer
 # Until 0.11.1 is_correction_type named what level and mode say since.
@@ -190,6 +191,24 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
         if found != wanted and not {key, own} & option.bad:
             yield Violation(f"{key}={found}", f"colocated with the actor, it must be {own}={wanted}", f"Set {key}={wanted}.",
                             (key, own), ({key: wanted},))  # fmt: skip
+
+
+@recipe_rule("GT603", "error", of=OPENRLHF)
+def vllm_generates(recipe: Recipe) -> Iterator[Violation]:
+    """Since OpenRLHF 0.8.0 completions come from vLLM engines alone: without one the first rollout stops.
+
+    experience_maker.py takes ``len(self.vllm_engines)`` of None, and samples_generator.py the first of no engines. The option's
+    help still says "set to 0 to disable vLLM", and nothing is checked at start.
+    """
+    option, key = Options.of(values_of(recipe)), at("vllm.num_engines", recipe.version)
+    is_part = (recipe.launch is None and key not in recipe.config) or option.flag(
+        "ds.packing_samples"
+    )  # then it is GV603
+    if recipe.version < ENGINES_ALONE or is_part or key in option.bad or option.whole("vllm.num_engines", 0) > 0:
+        return
+    what = f"{key}=0" if key in recipe.config else f"{key} is not set"
+    yield Violation(what, "OpenRLHF generates by vLLM engines alone, and the first rollout stops", f"Set {key}=1 or more.",
+                    (key,), ({key: 1},))  # fmt: skip
 
 
 @recipe_rule("GK601", "warning", of=OPENRLHF)

@@ -166,6 +166,7 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
 CHECKS = {
     "GB401": r"\breal_train_batch_size\s*%",
     "GB402": r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size",
+    "GB413": r"\bassert\s+max_token_len\s*>=\s*max_seq_len",
 }
 _ALONE = re.compile(r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b")
 CHECKED_IN = (
@@ -173,6 +174,7 @@ CHECKED_IN = (
     "verl/trainer/ppo/*.py",
     "verl/trainer/ppo/v1/*.py",
     "verl/utils/config.py",
+    "verl/utils/seqlen_balancing.py",
     "verl/workers/config/*.py",
 )
 _REPEATED = re.compile(r"\brepeat_times\s*=\s*self\.config\.([\w.]+)")
