@@ -17,8 +17,8 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from grposweep.search.replication import estimate
 from grporecipe.model.rates import FULL
+from grposweep.search.replication import estimate
 from grposweep.search.sampler import ValidPoints, prior_points
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space
 from grposweep.search.study import SweepStudy

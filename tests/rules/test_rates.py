@@ -60,7 +60,8 @@ def test_the_type_of_the_weights_decides_without_a_gpu(rate: float, dtype: str, 
 
 
 @pytest.mark.parametrize(("framework", "config"), [
-    ("ms-swift", {"rlhf_type": "grpo", "torch_dtype": "bfloat16", "tuner_type": "full", "model": "Qwen/Qwen2.5-1.5B", "learning_rate": 1e-6}),
+    ("ms-swift", {"rlhf_type": "grpo", "torch_dtype": "bfloat16", "tuner_type": "full", "model": "Qwen/Qwen2.5-1.5B",
+                  "learning_rate": 1e-6}),
     ("verl", {"actor_rollout_ref.actor.fsdp_config.model_dtype": "bf16", "actor_rollout_ref.actor.optim.lr": 1e-6}),
 ])  # fmt: skip
 def test_other_frameworks_round_updates_away_too(framework: str, config: dict[str, Any]) -> None:

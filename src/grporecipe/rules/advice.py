@@ -199,16 +199,20 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
 MANY_PASSES = 8
 
 
-@rule("GA210", "warning", ("num_iterations", "given"), of=EVERY, blames=("num_iterations",),
-      why="runs with {s.num_iterations} passes over each rollout are reported to collapse", instead="Set 1 or 2.",
-      to=({"num_iterations": 1}, {"num_iterations": 2}))  # fmt: skip
-def a_rollout_is_used_a_few_times(s: Setting) -> bool:
+@recipe_rule("GA210", "warning", of=EVERY)
+def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
     """Eight passes or more over each rollout: the samples of the last passes are far from the policy that made them.
 
     A public sweep (Qwen2.5-Math-1.5B on MATH, 32 prompts x 8) ends at an accuracy of 0.82 with 2 passes and at 0 with 8 and with
-    16 (ShibukiZero/assignment5-alignment). Published runs take 1 to 4.
+    16 (ShibukiZero/assignment5-alignment). Published runs take 1 to 4. Not judged for a trainer of the repository, which may
+    train on other parts of the samples in each pass (d1 draws another mask).
     """
-    return bool(s.given) and s.num_iterations >= MANY_PASSES
+    s = read_recipe(recipe).setting
+    is_known = "num_iterations" in s.given and s.key("num_iterations") not in recipe.unresolved
+    if is_known and s.num_iterations >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
+        key = s.key("num_iterations")
+        why = f"runs with {s.num_iterations} passes over each rollout are reported to collapse"
+        yield Violation(f"{key}={s.num_iterations}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
 
 
 ATTENTION = frozenset(
