@@ -131,7 +131,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         processes=made.processes,
         file=str(path),
         lines=made.lines,
-        unresolved=made.unresolved,
+        unresolved={key: text for key, text in made.unresolved.items() if key in known or key not in made.elsewhere},
         code=code,
         cells=made.cells,
     )
