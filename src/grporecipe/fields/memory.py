@@ -42,8 +42,12 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
 
 
 def describe_types(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the type of the weights, who steps them, and the model's shape if it is known."""
-    read = FRAMEWORKS[s.framework.name].memory
+    """Return the setting with the type of the weights, who steps them, and the model's shape if it is known.
+
+    Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
+    """
+    is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
+    read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
     fields = (read(values_of(recipe), s) if read is not None else None) or {}
     kept = {name: fields[name] for name in ("weights_dtype", "sharding", "runtime", "keys") if name in fields}
     return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or ""))})

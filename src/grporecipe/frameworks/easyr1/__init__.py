@@ -196,6 +196,8 @@ def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
         "warmup_steps": float(steps) if steps is not None else found.number(f"{ACTOR}.optim.lr_warmup_ratio"),
         "epochs": None if is_overridden else fields["epochs"],
         "parameters": model_size(fields["model_name_or_path"] or ""),
+        # A fork whose workers ask a server has no engine of its own, whose limit would count.
+        **({"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in found.given) else {}),
     }
 
 

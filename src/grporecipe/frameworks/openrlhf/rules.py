@@ -6,10 +6,11 @@ openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grporecipe.fields.reading import values_of
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, choices, span
+from grporecipe.frameworks.openrlhf import DOTTED, FLAT, OWN_PROGRAM, RENAMED, Options, at, choices, span
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import closest_keys, text
@@ -201,6 +202,8 @@ def vllm_generates(recipe: Recipe) -> Iterator[Violation]:
     help still says "set to 0 to disable vLLM", and nothing is checked at start.
     """
     option, key = Options.of(values_of(recipe)), at("vllm.num_engines", recipe.version)
+    if recipe.launch is not None and not OWN_PROGRAM.search(recipe.launch.program):
+        return  # a program of the repository may generate in its own way
     is_part = (recipe.launch is None and key not in recipe.config) or option.flag(
         "ds.packing_samples"
     )  # then it is GV603
@@ -275,9 +278,11 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at an option that the release does not take: "unrecognized arguments".
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``. 0.11.2
-    replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``.
+    replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``. It reads
+    no files, so what passes a file's keys on may keep some of them: a warning.
     """
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
+    is_file = recipe.launch is None and recipe.file is not None
     for key in recipe.config:
         if key in takes or key in declared or (recipe.code and recipe.code.declares_more):
             continue
@@ -291,7 +296,8 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
             yield _replaced(recipe, key, f"{when}and argparse stops")
             continue
         why = f"{when}and argparse stops" if lived else f"OpenRLHF has no option {cut(key)}, and argparse stops"
-        yield unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
+        found = unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
+        yield replace(found, severity="warning") if is_file else found
 
 
 def _replaced(recipe: Recipe, key: str, why: str) -> Violation:

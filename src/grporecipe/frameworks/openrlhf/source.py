@@ -11,10 +11,16 @@ from grporecipe.reading.python.source import last_name, read_file
 from grporecipe.reading.python.vendored import nearest_release, stated_version, with_types
 
 
-def read_source(folder: Path, _: Recipe) -> Vendored:
-    """Return the options of OpenRLHF's command in this source, and its version."""
+def read_source(folder: Path, recipe: Recipe) -> Vendored:
+    """Return the options of OpenRLHF's command in this source, and its version.
+
+    A recipe that no launch names may be of another command, so it may set the options of all of them that train with Ray.
+    """
     names = read_file(folder / "openrlhf/cli/train_ppo_ray.py")
     own = read_options(names)[0] if names is not None else {}
+    for path in sorted(folder.glob("openrlhf/cli/train_*_ray.py")) if recipe.launch is None and own else ():
+        other = read_file(path)
+        own = {**(read_options(other)[0] if other is not None else {}), **own}
     version = stated_version(folder, ("version.txt",))
     if version is None or version < openrlhf.releases()[0]:
         version = nearest_release(own, openrlhf.known, openrlhf.releases())

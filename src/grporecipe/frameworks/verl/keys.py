@@ -102,6 +102,8 @@ FIELDS = (  # in the order of a written recipe
     Field("vllm_max_model_length", f"{ROLLOUT}.max_model_len", "int?"),
 )  # fmt: skip
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
+# verl's check that a rollout holds a step (GB402), as it is written in any release.
+HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"
 REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward if it is not in the loss
 AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.verl.keys import OWN_PROGRAMS, engine_of, nearest_release, spec_of
+from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, nearest_release, spec_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
@@ -165,7 +165,7 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
 # The code on which a rule rests: the files that may hold it in some release, and what it looks like there.
 CHECKS = {
     "GB401": r"\breal_train_batch_size\s*%",
-    "GB402": r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size",
+    "GB402": HOLDS_A_STEP,
     "GB413": r"\bassert\s+max_token_len\s*>=\s*max_seq_len",
 }
 _ALONE = re.compile(r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b")

@@ -28,7 +28,9 @@ def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> Ke
 
 
 def _is_other(own: str, known: str) -> bool:
-    """Return whether a source's type holds texts or lists where the release's holds numbers."""
+    """Return whether a source's type holds texts or lists where the release's holds numbers, or more than a text."""
+    if known.rstrip("?") == "str":
+        return own.rstrip("?") in ("list", "any")
     return own.rstrip("?") in ("str", "list") and known.rstrip("?") in ("int", "float", "bool")
 
 
