@@ -42,7 +42,7 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
 
 
 def describe_types(recipe: Recipe, s: Setting) -> Setting:
-    """Return the setting with the type of the weights, who steps them, and the model's shape if it is known.
+    """Return the setting with the type of the weights, who steps them, and with adapters the model's shape if it is known.
 
     Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
     """
@@ -50,7 +50,7 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
     read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
     fields = (read(values_of(recipe), s) if read is not None else None) or {}
     kept = {name: fields[name] for name in ("weights_dtype", "sharding", "runtime", "keys") if name in fields}
-    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or ""))})
+    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None})
 
 
 def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:

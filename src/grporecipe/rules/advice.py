@@ -8,8 +8,9 @@ precision and sharding cost was measured, or read in torch and TRL 1.16.
 from collections.abc import Iterator
 from math import log
 
-from grporecipe.fields.recipes import read_recipe
+from grporecipe.fields.reading import values_of
 from grporecipe.model import planning
+from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.rates import FULL, rates_for, rounds_updates
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
@@ -185,15 +186,21 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
     2510.00977) defends groups of two if there are more prompts per step. Judged if the names of all rewards show that they
     are 0 or 1.
     """
-    rewards, s = recipe.config.get("reward_funcs"), read_recipe(recipe).setting
+    rewards = recipe.config.get("reward_funcs")
     names = [rewards] if isinstance(rewards, str) else rewards
-    key = s.key("num_generations")
-    is_known = not {key, "reward_funcs"} & recipe.unresolved.keys() and "num_generations" in s.given
-    is_binary = isinstance(names, list) and bool(names) and BINARY.issuperset(map(str, names))
-    if is_known and is_binary and SMALLEST_GROUP <= s.num_generations <= SMALL_GROUP:
-        least = 100 * 2 * 0.5**s.num_generations
+    if not isinstance(names, list) or not names or not BINARY.issuperset(map(str, names)):
+        return
+    key, count = _stated_count(recipe, "num_generations")
+    if "reward_funcs" not in recipe.unresolved and SMALLEST_GROUP <= count <= SMALL_GROUP:
+        least = 100 * 2 * 0.5**count
         why = f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or all wrong, and teach nothing"
-        yield Violation(f"{key}={s.num_generations}", why, f"Set {key}=8, or take more prompts per step.", (key,))
+        yield Violation(f"{key}={count}", why, f"Set {key}=8, or take more prompts per step.", (key,))
+
+
+def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
+    """Return the key of a count and its value; 0 if the recipe does not state it."""
+    key, found = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""), values_of(recipe)
+    return key, found.whole(key) if key in found.given and key not in found.bad else 0
 
 
 MANY_PASSES = 8
@@ -207,12 +214,10 @@ def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
     16 (ShibukiZero/assignment5-alignment). Published runs take 1 to 4. Not judged for a trainer of the repository, which may
     train on other parts of the samples in each pass (d1 draws another mask).
     """
-    s = read_recipe(recipe).setting
-    is_known = "num_iterations" in s.given and s.key("num_iterations") not in recipe.unresolved
-    if is_known and s.num_iterations >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
-        key = s.key("num_iterations")
-        why = f"runs with {s.num_iterations} passes over each rollout are reported to collapse"
-        yield Violation(f"{key}={s.num_iterations}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
+    key, count = _stated_count(recipe, "num_iterations")
+    if count >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
+        why = f"runs with {count} passes over each rollout are reported to collapse"
+        yield Violation(f"{key}={count}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
 
 
 ATTENTION = frozenset(

@@ -279,7 +279,7 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``. 0.11.2
     replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``. It reads
-    no files, so what passes a file's keys on may keep some of them: a warning.
+    no files, so a program that passes a file on may keep some of its keys: a warning.
     """
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
     is_file = recipe.launch is None and recipe.file is not None
