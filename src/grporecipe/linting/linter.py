@@ -123,7 +123,9 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics += _not_judged(recipe, reading, selection)
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
-        if selection.has(rule.code) and rule.code not in recipe.unchecked:
+        if rule.code in recipe.unchecked:
+            diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
+        elif selection.has(rule.code):
             broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
@@ -169,8 +171,11 @@ def _not_judged(recipe: Recipe, reading: ParsedRecipe, selection: RuleSelection)
         if codes:
             need = "needs" if len(codes) == 1 else "need"
             yield Diagnostic("GV106", "note", f"not judged: {', '.join(codes)} {need} {key}, but {place}.", (key,))
-    for code in (each.code for each in errors if each.code in recipe.unchecked):
-        yield Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
+    yield from (_unchecked(recipe, each.code) for each in errors if each.code in recipe.unchecked)
+
+
+def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
+    return Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
 
 
 def _is_overridden(found: Diagnostic, recipe: Recipe) -> bool:
