@@ -17,6 +17,7 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from grporecipe.model.rates import FULL
 from grposweep.search.replication import estimate
 from grposweep.search.sampler import ValidPoints, prior_points
 from grposweep.search.space import Choice, Interval, Parameter, Point, Space
@@ -54,7 +55,7 @@ def regrets(folder: Path, seed: int, best: float, first: list[Point]) -> list[fl
 
 def compare(best: float, seed: int) -> tuple[list[float], list[float]]:
     """The same without and with the prior."""
-    first = prior_points(SPACE, FINITE, lambda _: False, seed)
+    first = prior_points(SPACE, FINITE, lambda _: FULL.usual, seed)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         return regrets(Path(one), seed, best, []), regrets(Path(other), seed, best, first)
 

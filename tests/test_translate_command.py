@@ -12,7 +12,7 @@ import yaml
 
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.model.setting import Setting
-from grporecipe.reading.load import Options, parse_recipe
+from grporecipe.reading.load import Options, load_recipe, parse_recipe
 from grporecipe.translate import translate as translate_setting
 from grposweep.config import from_setting
 from grposweep.config.from_setting import translate_own, write_own
@@ -227,3 +227,41 @@ def test_rewards_that_trl_s_script_does_not_know_are_named(here: Path) -> None:
         "reward_funcs=accuracy, format, tag_count: names of another script, and trl.scripts.grpo stops at them"
         in ended.out
     )
+
+
+@pytest.mark.parametrize(("script", "target", "written"), [
+    ("verl.trainer.main data.rollout_batch_size=64 worker.rollout.n=8 trainer.total_episodes=15", "verl", {"total_epochs": 15}),
+    ("verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8", "easyr1", {}),
+])  # fmt: skip
+def test_names_and_lengths_of_easyr1_and_verl_are_kept(
+    here: Path, script: str, target: str, written: dict[str, object]
+) -> None:
+    """EasyR1 is a fork of verl, so these keys mean the same in both."""
+    names = {"project_name": "p", "experiment_name": "e", "val_before_train": False}
+    options = " ".join(f"trainer.{name}={value}" for name, value in names.items())
+    (here / "run.sh").write_text(f"python3 -m {script} {options}\n")
+    recipe = load_recipe(here / "run.sh", Options())
+    made = translate_setting(read_recipe(recipe).setting, target, recipe)
+    trainer = yaml.safe_load(next(iter(made.files.values())))["trainer"]
+    assert {key: trainer.get(key) for key in names | written} == names | written
+
+
+def test_a_share_of_an_unknown_number_of_steps_is_no_frequency(here: Path) -> None:
+    """A checkpoint every rollout would fill the disk: it is left out and listed."""
+    setting = Setting(given=frozenset({"save_steps"}), processes=8, save_steps=0.05, keys={"save_steps": "save_steps"})
+    made = translate_setting(setting, "verl")
+    assert yaml.safe_load(made.files["recipe.yaml"])["trainer"]["save_freq"] == -1
+    assert any("save_steps=0.05" in loss for loss in made.losses)
+
+
+def test_the_type_that_a_script_loads_its_model_with_is_written(here: Path) -> None:
+    """ms-swift's default is the type of the model's files, so it needs no key there."""
+    (here / "train.py").write_text(
+        "import torch\nfrom transformers import AutoModelForCausalLM\nfrom trl import GRPOConfig, GRPOTrainer\n"
+        'more = {"torch_dtype": torch.bfloat16}\nmodel = AutoModelForCausalLM.from_pretrained("m", **more)\n'
+        'GRPOTrainer(model=model, args=GRPOConfig(output_dir="o", num_generations=8), reward_funcs=[len])\n'
+    )
+    recipe = load_recipe(here / "train.py", Options())
+    written = [yaml.safe_load(translate_setting(read_recipe(recipe).setting, target, recipe).files["recipe.yaml"])
+               for target in ("trl", "ms-swift")]  # fmt: skip
+    assert [made.get("dtype", made.get("torch_dtype")) for made in written] == ["bfloat16", None]

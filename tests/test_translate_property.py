@@ -1,19 +1,23 @@
 """What is valid in one framework's words is the same training in another's, up to what the translation says is lost."""
 
+import shutil
 from math import gcd
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from grporecipe.fields.recipes import write_recipe
+from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
+from grporecipe.reading.load import Options, load_recipe
 from grporecipe.rules.check import check, errors
-from grporecipe.translate import differences, read_back
+from grporecipe.translate import differences, read_back, translate
 from grposweep.config.from_setting import translate_own
-from support import examples
+from support import PROJECT, examples
 
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 WRITERS = sorted(FRAMEWORKS)
@@ -119,6 +123,34 @@ def test_sizes_that_prompts_can_say_are_kept_exactly(target: str, s: Setting) ->
     assert (after.num_generations, after.num_iterations) == (s.num_generations, s.num_iterations)
     assert (after.learning_rate, after.beta, after.temperature) == (s.learning_rate, s.beta, s.temperature)
     assert (after.epsilon, after.max_completion_length) == (s.epsilon, s.max_completion_length)
+
+
+KEYS = ("lr_scheduler_type", "learning_rate", "beta", "loss_type", "num_generations", "save_steps", "temperature")
+
+
+@pytest.mark.parametrize("target", WRITERS)
+@settings(max_examples=examples(30), deadline=None)
+@given(hidden=st.sets(st.sampled_from(KEYS), min_size=1))
+def test_a_value_that_only_the_script_knows_is_listed_and_never_written(target: str, hidden: set[str]) -> None:
+    """Its word stands in comments alone, and what is written is the default of the framework that was read."""
+    config = {"num_generations": 8, "per_device_train_batch_size": 8, "learning_rate": 2e-6, "warmup_steps": 10}
+    words = {key: f"word_{key}" for key in hidden}
+    lines = dict.fromkeys(words, 1)
+    recipe = Recipe("trl", (1, 16, 0), {**config, **words}, 8, file="t.py", lines=lines, unresolved=words)
+    made = translate(read_recipe(recipe).setting, target, recipe)
+    assert not any(word in text for text in made.files.values() for word in words.values())
+    assert all(any(word in loss for loss in made.losses) for word in words.values())
+
+
+@pytest.mark.parametrize("target", WRITERS)
+def test_the_group_of_a_fork_is_no_guess_in_silence(target: str, tmp_path: Path) -> None:
+    """Its trainer sizes groups by a key of its own: the translation fails and names the key, and its other keys are listed."""
+    folder = shutil.copytree(PROJECT / "tests" / "repositories" / "verl_groups_by_another_key", tmp_path / "fork")
+    (folder / ".git").mkdir()
+    recipe = load_recipe(folder / "run.sh", Options())
+    made = translate(read_recipe(recipe).setting, target, recipe)
+    assert any("env.rollout.n" in said and "set what trains" in said for said in made.changed)
+    assert any("env.rollout.n=8" in loss for loss in made.losses) or target == "verl"
 
 
 @settings(max_examples=examples(30), deadline=None)

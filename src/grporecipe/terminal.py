@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from io import TextIOWrapper
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:  # half of what lint takes to start
@@ -139,3 +141,30 @@ def label_text(label: Any) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 trial, 2 trials, 2 processes."""
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+class Progress:
+    """A line on a terminal that says how far a long run is. It is on stderr, and cleared before anything else is written."""
+
+    AFTER, EVERY = 2.0, 0.5  # seconds
+
+    def __init__(self, err: TextIO) -> None:
+        self._err, self._files, self._is_shown = err, 0, False
+        self._next = monotonic() + self.AFTER if err.isatty() else inf
+
+    def step(self, path: object) -> None:
+        """Count a file."""
+        self._files += 1
+        if monotonic() >= self._next:
+            self._next, self._is_shown = monotonic() + self.EVERY, True
+            self._err.write(
+                f"\r\x1b[K{self._files} files: {one_line(str(path)).encode('ascii', 'replace').decode()[:60]}"
+            )
+            self._err.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_shown:
+            self._err.write("\r\x1b[K")
+            self._err.flush()
+            self._is_shown = False

@@ -165,6 +165,8 @@ TRANSFORMERS = frozenset(
     ["bf16", "fp16", "tf32", "logging_steps", "output_dir", "report_to", "run_name",
      "save_total_limit", "lr_scheduler_kwargs", "deepspeed", "torch_dtype"]
 )  # fmt: skip
+OF_VERL = frozenset({"easyr1", "verl"})  # EasyR1 is a fork of verl: these keys mean the same in both
+SHARED = ("trainer.project_name", "trainer.experiment_name", "trainer.val_before_train")
 SPLIT_IN_NAME = "easyr1"  # verl/utils/dataset.py of EasyR1: "name@split"
 SAMPLED = "ms-swift"  # docs/source_en/Instruction/Command-line-parameters.md of ms-swift: "[hf::]name[:subset][#rows]"
 SPLITS = {"dataset_name": "dataset_train_split", "eval_dataset_name": "dataset_test_split"}  # by the data, TRL's keys
@@ -264,16 +266,27 @@ def translate(
     if recipe is not None:
         written = _with_asynchrony(written, setting, recipe, target)
     after = read_back(written, target, setting)
-    changed = (*differences(setting, after), *_newly_broken(setting, after))
+    changed = (*_assumed(setting, recipe), *differences(setting, after), *_newly_broken(setting, after))
     is_same = setting.framework.name == target and written.file_name.endswith(".yaml")
+    unresolved = recipe.unresolved if recipe is not None else {}
     kept = {} if is_same else _kept_as_they_are(left, setting, target, written.recipe)
+    kept = {key: value for key, value in kept.items() if key not in unresolved}
+    shared = {key: left[key] for key in SHARED if key in left and {setting.framework.name, target} == OF_VERL}
+    written = replace(written, recipe=_with_rest(written.recipe, shared, target)) if shared else written
     takes = FRAMEWORKS[target].takes(FRAMEWORKS[target].version)
     # A recipe keeps the keys of its own program; of ours only those that the target takes are written.
-    own = left if recipe is not None else {key: value for key, value in left.items() if key in takes}
+    own = {key: value for key, value in left.items() if recipe is None or key not in unresolved}
+    own = own if recipe is not None else {key: value for key, value in left.items() if key in takes}
     text = _with_rest(written.recipe, own, target) if is_same else written.recipe
     if kept:
         text += f"# Copied from the recipe.\n{yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)}"
-    stated = flatten(parse_yaml(text)) if is_same else {**parse_yaml(written.recipe), **kept} if shares_names else kept
+    stated = (
+        flatten(parse_yaml(text))
+        if is_same
+        else {**parse_yaml(written.recipe), **kept}
+        if shares_names
+        else {**kept, **shared}
+    )
     stated |= {"torch_dtype": stated["dtype"]} if "dtype" in stated else {}  # one key: its name before transformers 5
     rewards = () if target != "trl" else list_unknown_rewards(parse_yaml(text))
     losses = (*list_unknown(setting, recipe), *written.losses, *list_left_out(left, stated), *rewards)
@@ -375,6 +388,7 @@ def _with_rest(text: str, left: Mapping[str, Any], target: str) -> str:
 def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     """Return the keys of a recipe that its setting does not hold and that are not at their default."""
     framework, takes = FRAMEWORKS[recipe.framework], known_keys(recipe)
+    stock = framework.takes(recipe.version)
     held: dict[str, list[Any]] = {}
     for name, key in setting.keys.items():
         if name not in COUNTED:
@@ -385,7 +399,8 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
         is_held = is_held or _is_read(framework, key, value, setting)
         is_default = key in takes and takes[key].default == convert(value, takes[key].type).value
-        is_default = is_default and key != "reward_funcs"  # other scripts have other rewards
+        # Other scripts have other rewards, and a fork's own key means something even at the fork's default.
+        is_default = is_default and key != "reward_funcs" and (recipe.vendored is None or key in stock)
         if not (is_held or is_default or written in NO_KEYS):
             found.append(written)
     left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
@@ -533,13 +548,20 @@ def list_left_out(left: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[
         yield f"not translated, so set it yourself if you need it: {', '.join(rest)}"
 
 
+def _assumed(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
+    """Name the keys whose meaning the trainer's own source changes, so that what is written may not be what trains."""
+    for key, place in recipe.assumed.items() if recipe is not None else ():
+        name = next((name for name, native in setting.keys.items() if native == key), key)
+        yield f"{name} ({key}): {place}, so {getattr(setting, name, None)} is a guess: set what trains"
+
+
 def list_unknown(setting: Setting, recipe: Recipe | None) -> Iterator[str]:
     """Name the values that only a running shell knows. Paths are written as they are, defaults of the framework for others."""
     paths = {setting.keys.get(name): getattr(setting, name) for name in PATHS}
     for key, value in recipe.unresolved.items() if recipe is not None else ():
         if paths.get(key.lstrip("+"), "") == value:
             yield f"{key}={value}: written as it is, and nothing replaces the variable in a file: write the path out"
-        elif key.lstrip("+") in setting.keys.values():
+        elif key.lstrip("+") in (*setting.keys.values(), "dtype", "torch_dtype"):
             yield f"{key}={value}: only the running script knows it, so {setting.trainer}'s default is taken: set it"
 
 

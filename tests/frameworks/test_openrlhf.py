@@ -108,6 +108,13 @@ def test_a_stop_at_start_is_an_error(old: str, new: str, code: str, tmp_path: Pa
     assert errors(linted(tmp_path, dotted(FLAT.replace(old, new)))) == {code}
 
 
+@pytest.mark.parametrize(("release", "is_refused"), [("0.7.5", False), ("0.8.0", True), ("0.9.1", True)])
+def test_a_rollout_needs_engines_since_0_8(release: str, is_refused: bool, tmp_path: Path) -> None:
+    """Before, the actor itself generates without vLLM (OpenRLHF#1082)."""
+    script = FLAT.replace("--vllm_num_engines 4", "--vllm_num_engines 0").replace("--packing_samples", "")
+    assert errors(linted(tmp_path, script, own_version=release)) == ({"GT603"} if is_refused else set())
+
+
 def test_a_prefix_of_one_option_is_that_option(tmp_path: Path) -> None:
     """argparse accepts it, in either spelling of the releases."""
     for text in (FLAT, dotted(FLAT)):
@@ -222,13 +229,13 @@ VERDICTS = [json.loads(line) for line in Path(__file__).with_name("openrlhf_verd
 
 
 def test_verdicts_are_those_of_openrlhf_s_own_parser_and_assertions(tmp_path: Path) -> None:
-    """DeepSpeed's own check (GB601) comes later than what was run (benchmarks/tools/openrlhf_verdicts.py)."""
+    """DeepSpeed's own check (GB601) and the first rollout (GT603) come later than what was run (tools/openrlhf_verdicts.py)."""
     wrong, path = [], tmp_path / "run.sh"
     for row in VERDICTS:
         script = "python3 -m openrlhf.cli.train_ppo_ray " + " ".join(row["arguments"]) + "\n"
         path.write_text(script)
         found = lint_recipe(load_recipe(path, Options(own_version=row["release"])), with_fixes=False)
-        codes = errors(found) - {"GB601"}
+        codes = errors(found) - {"GB601", "GT603"}
         if bool(codes) != bool(row["refused"]):
             wrong.append((row, codes))
     assert wrong == []

@@ -11,6 +11,7 @@ import pytest
 from grporecipe.linting.command import LintOptions, find_targets, lint_files
 from grporecipe.linting.linter import select_rules
 from grporecipe.reading.load import Options
+from grporecipe.terminal import Progress
 
 Write = Callable[..., Path]
 BAD = "num_generations: 7\nper_device_train_batch_size: 8\n"
@@ -157,3 +158,37 @@ def test_a_repository_is_asked_once_which_default_it_means(put: Write, here: Pat
     out = io.StringIO()
     lint_files([here], LintOptions(Options(), select_rules(["GK203"]), format="json"), out)
     assert out.getvalue().count('"GK203"') == 1
+
+
+SCRIPT = "accelerate launch -m trl.scripts.grpo --config recipe.yaml --num_generations 8 --run_name {name}\n"
+
+
+def test_a_recipe_that_several_launches_name_is_told_once(tmp_path: Path) -> None:
+    """Its warnings stand at the first file that has them; errors stand at every launch, because none of them trains."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "recipe.yaml").write_text("max_steps: -1\nreward_funcs: [accuracy]\nmax_steps: 5\n")
+    for name in "abc":
+        (tmp_path / f"{name}.sh").write_text(SCRIPT.format(name=name))
+    out = io.StringIO()
+    lint_files([tmp_path], LintOptions(Options(), select_rules(["GV105"])), out)
+    assert out.getvalue().count("GV105 warning") == 1
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Return true."""
+        return True
+
+
+def test_a_long_run_says_how_far_it_is_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two seconds on, on stderr, and the line is gone at the end."""
+    (tmp_path / "a.yaml").write_text("num_generations: 8\n")
+    monkeypatch.setattr(Progress, "AFTER", 0.0)
+    shown, piped = Terminal(), io.StringIO()
+    for err in (shown, piped):
+        lint_files([tmp_path], LintOptions(Options(), select_rules()), io.StringIO(), err)
+    assert "1 files:" in shown.getvalue()
+    assert shown.getvalue().endswith("\x1b[K")
+    assert piped.getvalue() == ""

@@ -111,3 +111,25 @@ def test_real_recipes_agree_with_the_real_class() -> None:
     assert code == 1
     assert len(answers) == 1688
     assert [answer["id"] for answer, (_, ok) in zip(answers, asked, strict=True) if answer["ok"] != ok] == []
+
+
+def test_an_error_says_where_its_values_come_from() -> None:
+    """Stated in the recipe, or a documented default; a warning rests on the same, and needs no proof."""
+    line = b'{"config": {"num_generations": 8, "per_device_train_batch_size": 3}, "framework": "trl", "processes": 1}'
+    out = io.StringIO()
+    lint_lines([line], out, Options(), select_rules())
+    (found,) = [each for each in json.loads(out.getvalue())["problems"] if each["code"] == "GB101"]
+    assert found["sources"]["num_generations"] == "stated"
+    assert found["sources"]["gradient_accumulation_steps"] in ("read", "documented")
+
+
+def test_no_advice_is_given_on_a_batch_that_is_refused() -> None:
+    """The prompts of a step mean nothing until its size is corrected."""
+    config = {"num_generations": 8, "per_device_train_batch_size": 1, "model_name_or_path": "Qwen/Qwen2.5-7B"}
+    out = io.StringIO()
+    lint_lines(
+        [json.dumps({"config": config, "framework": "trl", "processes": 1}).encode()], out, Options(), select_rules()
+    )
+    codes = {each["code"] for each in json.loads(out.getvalue())["problems"]}
+    assert "GB101" in codes
+    assert not codes & {"GA201", "GA203"}

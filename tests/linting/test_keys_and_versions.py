@@ -266,6 +266,33 @@ def test_what_transformers_refuses_at_start_is_an_error(config: dict[str, Any]) 
     assert [found.code for found in findings(config)] == ["GV114"]
 
 
+DENSE = {"model_name_or_path": "Qwen/Qwen2.5-1.5B"}
+LIGER = {"fused_linear_cross_entropy": True}
+
+
+@pytest.mark.parametrize(("config", "key"), [
+    ({"use_peft": True, "lora_target_modules": ["q_proj", "lm_head"]}, "use_peft"),
+    ({**DENSE, "router_aux_loss_coef": 0.001}, "router_aux_loss_coef"),
+    ({"use_liger_kernel": True, "liger_kernel_config": LIGER}, "use_liger_kernel"),
+    ({"dataset_streaming": True, "accelerator_config": {"dispatch_batches": True}}, "dataset_streaming"),
+])  # fmt: skip
+def test_what_trl_refuses_at_start_is_an_error(config: dict[str, Any], key: str) -> None:
+    """Each was tried with TRL 1.16 and a tiny model. Without one of the keys it trains, and so do older releases."""
+    assert [found.code for found in findings(config)] == ["GV118"]
+    assert findings({name: value for name, value in config.items() if name != key}) == []
+    assert "GV118" not in {found.code for found in findings(config, "1.8")}
+
+
+@pytest.mark.parametrize(("group", "rewards", "is_told"), [
+    (2, ["accuracy", "format"], True), (3, ["accuracy"], True), (8, ["accuracy"], False), (2, ["accuracy", "length"], False),
+])  # fmt: skip
+def test_groups_of_two_with_rewards_of_0_or_1_are_reported(group: int, rewards: list[str], is_told: bool) -> None:
+    """Half of them or more teach nothing."""
+    config = {"num_generations": group, "per_device_train_batch_size": 24, "reward_funcs": rewards}
+    found = lint_recipe(Recipe("trl", parse_version("1.16"), config)).diagnostics
+    assert ("GA209" in {each.code for each in found}) == is_told
+
+
 @pytest.mark.parametrize("config", [
     {"epsilon_high": None}, {"max_grad_norm": 1}, {"use_vllm": 1}, {"report_to": "wandb"}, {"run_name": 7},
     {"reward_funcs": ["a"]}, {"scale_rewards": False}, {"scale_rewards": "batch"}, {"eval_strategy": "no"},

@@ -87,7 +87,7 @@ def test_json_has_exactly_the_promised_fields(lint: Lint, recipe: Write) -> None
     assert (answer["file"], answer["framework"], answer["processes"], answer["ok"]) == ("recipe.yaml", "trl", 7, False)
     assert list(answer["plan"]) == PLAN
     problem = next(item for item in answer["problems"] if item["code"] == "GB101")
-    assert list(problem) == ["code", "severity", "message", "keys", "line", "fixes", "safe"]
+    assert list(problem) == ["code", "severity", "message", "keys", "line", "fixes", "safe", "sources"]
     assert problem["safe"] == [False, False, False]
     assert problem["fixes"] == [{"gradient_accumulation_steps": 8}, {"num_generations": 7}, {"processes": 8}]
     assert problem["line"] == 1

@@ -1,14 +1,17 @@
 """A value that only a running program knows: no error rests on it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grporecipe.linting.linter import lint_recipe
 from grporecipe.model.recipe import Recipe
-from grporecipe.reading.load import Options, build_recipe
+from grporecipe.reading.load import Options, build_recipe, load_recipe
+from support import PROJECT
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 TRL: dict[str, tuple[Any, ...]] = {
@@ -44,6 +47,7 @@ def errors(recipe: Recipe) -> set[str]:
     return {each.code for each in lint_recipe(recipe, with_fixes=False).diagnostics if each.severity == "error"}
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_an_error_is_true_for_every_value_of_a_key_that_is_unknown(data: st.DataObject) -> None:
     """The environment of a run cannot hold a value that avoids it."""
@@ -61,3 +65,47 @@ def test_an_error_is_true_for_every_value_of_a_key_that_is_unknown(data: st.Data
         true = errors(build_recipe(config | {key: value}, options))
         # If no number of processes would do, the rule that is named may be another one for each number.
         assert bool(true) >= bool(found) if key in PROCESSES else found <= true, (key, value)
+
+
+OF_EASYR1 = PROJECT / "tests" / "repositories" / "easyr1_optional_section"
+FORKS: dict[str, tuple[str, dict[str, str], str]] = {  # by rule: a launch that breaks it, the fork's files, the check
+    "GB101": (
+        "accelerate launch --num_processes 1 -m trl.scripts.grpo --num_generations 8 --per_device_train_batch_size 3",
+        {"VERSION": "1.9.0", "trl/trainer/grpo_config.py": "class GRPOConfig:\n    num_generations: int = 8\n",
+         "trl/trainer/grpo_trainer.py": ""},
+        "if batch % num_generations: raise ValueError",
+    ),
+    "GT601": (
+        "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --prompt_data d --colocate_all_models --vllm_num_engines 3 "
+        "--n_samples_per_prompt 8 --micro_rollout_batch_size 4 --micro_train_batch_size 4 --advantage_estimator rloo",
+        {"version.txt": "0.8.5", "openrlhf/cli/train_ppo_ray.py": "".join(
+            f"parser.add_argument('--{name}')\n" for name in (
+                "pretrain", "prompt_data", "colocate_all_models", "vllm_num_engines", "n_samples_per_prompt",
+                "micro_rollout_batch_size", "micro_train_batch_size", "advantage_estimator"))},
+        "assert gpus == args.vllm_num_engines * args.vllm_tensor_parallel_size",
+    ),
+    "GB303": (
+        "python3 -m verl.trainer.main data.rollout_batch_size=500 worker.rollout.n=8 worker.actor.global_batch_size=128",
+        {**{name: (OF_EASYR1 / name).read_text() for name in ("verl/trainer/config.py", "verl/workers/config.py")},
+         "verl/trainer/ray_trainer.py": ""},
+        "if config.data.rollout_batch_size % config.worker.actor.global_batch_size: raise ValueError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", FORKS)
+def test_a_check_that_a_fork_does_not_have_is_not_judged(code: str, tmp_path: Path) -> None:
+    """A note says so; with the check in the fork's trainer it is an error."""
+    launch, files, check = FORKS[code]
+    *_, trainer = files
+    found = {}
+    for is_checked in (False, True):
+        folder = tmp_path / str(is_checked)
+        (folder / ".git").mkdir(parents=True)
+        for name, text in {**files, "run.sh": launch + "\n"}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text + (check + "\n") * (is_checked and name == trainer))
+        found[is_checked] = lint_recipe(load_recipe(folder / "run.sh", Options()), with_fixes=False).diagnostics
+    assert code in {each.code for each in found[True] if each.severity == "error"}
+    assert code not in {each.code for each in found[False]}
+    assert any(each.code == "GV106" and code in each.message for each in found[False])

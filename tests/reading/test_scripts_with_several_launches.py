@@ -112,3 +112,23 @@ def test_a_deepspeed_key_of_a_recipe_is_read(tmp_path: Path) -> None:
     (tmp_path / "grpo.yaml").write_text("num_generations: 8\nreward_funcs: [a]\ndeepspeed: three.json\n")
     (recipe,) = load_recipes(tmp_path / "grpo.yaml", Options())
     assert read_recipe(recipe).setting.sharding == "zero3"
+
+
+OVERRIDES = "python3 -m verl.trainer.main_ppo data.train_batch_size=64 actor_rollout_ref.rollout.n=8"
+
+
+@pytest.mark.parametrize("script", [
+    f'cmd="{OVERRIDES}"\nray job submit --no-wait -- "$cmd"\n',  # a variable that holds the whole launch
+    f'RUN=${{RUN:-0}}\nif [[ "$RUN" == "1" ]]; then\n  {OVERRIDES}\nfi\n',  # switched off by a default
+])  # fmt: skip
+def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(script: str, tmp_path: Path) -> None:
+    """A user switches it on, and then it is what trains."""
+    (recipe,) = load(tmp_path, script)
+    assert (recipe.framework, recipe.config["data.train_batch_size"]) == ("verl", 64)
+
+
+def test_a_launch_that_is_switched_off_is_not_read_beside_another(tmp_path: Path) -> None:
+    """The one that runs by default is meant."""
+    script = f'if [[ "${{OLD:-0}}" == "1" ]]; then\n  {OVERRIDES}\nfi\n{OVERRIDES} trainer.nnodes=2\n'
+    (recipe,) = load(tmp_path, script)
+    assert recipe.config["trainer.nnodes"] == 2

@@ -101,6 +101,15 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("verl", "GB411", {f"{ROLLOUT}.log_prob_use_dynamic_bsz": True}, {f"{ROLLOUT}.log_prob_use_dynamic_bsz": True, **DYNAMIC}),
     ("verl", "GB412", {"trainer.v1.trainer_mode": "separate_async"},
      {"trainer.v1.trainer_mode": "separate_async", "data.train_batch_size": 256}),
+    ("verl", "GB413", {**DYNAMIC, "data.max_response_length": 32768},
+     {**DYNAMIC, "data.max_response_length": 32768, f"{ACTOR}.ppo_max_token_len_per_gpu": 33280}),
+    ("verl", "GB413", {**DYNAMIC, f"{REF}.log_prob_max_token_len_per_gpu": 512},
+     {**DYNAMIC, f"{REF}.log_prob_max_token_len_per_gpu": 512, f"{ACTOR}.use_kl_loss": False}),
+    ("verl", "GT402", {f"{ROLLOUT}.pipeline_model_parallel_size": 2}, {f"{ROLLOUT}.pipeline_model_parallel_size": 1}),
+    ("verl", "GT402", {f"{ROLLOUT}.expert_parallel_size": 4}, {f"{ROLLOUT}.expert_parallel_size": 2}),
+    ("verl", "GT402", {f"{ROLLOUT}.name": "trtllm", f"{ROLLOUT}.disaggregation.enabled": True},
+     {f"{ROLLOUT}.disaggregation.enabled": True}),
+    ("verl", "GT402", {"actor_rollout_ref.model.lora_rank": 1024}, {"actor_rollout_ref.model.lora_rank": 64}),
     ("easyr1", "GK301", {"algorithm.use_kl_loss": False}, {"algorithm.use_kl_loss": False, "algorithm.adv_estimator": "rloo"}),
     ("verl", "GK301", REWARD_KL, {**REWARD_KL, "algorithm.norm_adv_by_std_in_grpo": False}),
     ("easyr1", "GK302", {"algorithm.kl_penalty": "kl"}, {"algorithm.kl_penalty": "mse"}),
@@ -145,6 +154,9 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("verl", "GV303", {"trainer.nnodes": 1.5}, {"trainer.nnodes": 2}),
     ("easyr1", "GV305", {"worker.actor.loss_type": "gsop"}, {"worker.actor.loss_type": "gspo"}),
     ("verl", "GV305", {f"{ACTOR}.loss_agg_mode": "token"}, {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"}),
+    ("verl", "GV305", {f"{ACTOR}.strategy": "fsdp3"}, {f"{ACTOR}.strategy": "fsdp2"}),
+    ("verl", "GV305", {"algorithm.rollout_correction.rollout_is": "tokens"},
+     {"algorithm.rollout_correction.rollout_is": "token"}),
     ("verl", "GV401", {f"{ACTOR}.use_kl_los": True}, {f"+{ACTOR}.mine": True}),
     ("verl", "GV401", {f"+{ACTOR}.use_kl_los": True}, {"+actor_rollout_ref.model.override_config.x": 1}),
     ("verl", "GV402", {"+trainer.val_before_train": False}, {"++trainer.val_before_train": False}),
@@ -170,6 +182,17 @@ def verdict(framework: str, changes: dict[str, Any]) -> LintResult:
 def codes(found: LintResult, severity: str = "") -> set[str]:
     """The codes of all findings."""
     return {finding.code for finding in found.diagnostics if finding.severity.startswith(severity)}
+
+
+@pytest.mark.parametrize(("code", "key", "bad", "good"), [
+    ("GL213", f"{ROLLOUT}.max_model_len", 512, 1024),
+    ("GA210", f"{ACTOR}.ppo_epochs", 8, 2),
+    ("GS107", f"{ACTOR}.optim.lr", 1e5, 1e-5),
+])  # fmt: skip
+def test_a_rule_of_every_framework_reads_the_keys_of_verl(code: str, key: str, bad: float, good: float) -> None:
+    """Its other cases are those of TRL."""
+    assert code in codes(verdict("verl", {key: bad}))
+    assert code not in codes(verdict("verl", {key: good}))
 
 
 @pytest.mark.parametrize("framework", IN_PROMPTS)

@@ -199,11 +199,12 @@ def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
 
 
 def every(s: Setting, steps: float | None) -> int:
-    """Return a frequency in rollouts, -1 for never. A share of all steps is converted if their number is known."""
-    if steps is None:
+    """Return a frequency in rollouts, -1 for never, which a share of an unknown number of steps becomes."""
+    total = planning.total_steps(s)
+    if steps is None or (steps < 1 and total is None):
         return -1
     if steps < 1:
-        steps = steps * (planning.total_steps(s) or 0)
+        steps = steps * (total or 0)
     return max(round(steps / rollout_steps(s)), 1)
 
 

@@ -14,12 +14,15 @@ from grporecipe.memory.catalog import find_bits, find_model
 from grporecipe.model.framework import FRAMEWORKS, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Runtime, Setting
+from grporecipe.model.values import read_mapping
 
 HALF = frozenset({"bfloat16", "float16", "bf16", "fp16", "auto", "torch.bfloat16", "torch.float16"})
 TILES = (1, 15, 0)  # TRL's first release that does not hold all logits
 VERL_LORA = (0, 4, 0)  # verl's first release with lora_rank; entropy is no longer computed if its coefficient is 0
 STAGES = ("zero3", "zero2", "zero1")
 PIXELS = 28 * 28  # of one image token of Qwen2-VL and Qwen2.5-VL
+
+DTYPES = ("dtype", "torch_dtype")  # the key of TRL and ms-swift for the type of the weights, in some release
 
 Fields = dict[str, Any]
 
@@ -38,13 +41,26 @@ def describe(recipe: Recipe, s: Setting) -> Setting:
     return s.replace({"architecture": model, "lora_targets": s.lora_targets or PEFT_TARGETS, **fields})
 
 
+def describe_types(recipe: Recipe, s: Setting) -> Setting:
+    """Return the setting with the type of the weights, who steps them, and with adapters the model's shape if it is known.
+
+    Megatron steps float32 copies (its distributed optimizer), also that of ms-swift.
+    """
+    is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
+    read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
+    fields = (read(values_of(recipe), s) if read is not None else None) or {}
+    kept = {name: fields[name] for name in ("weights_dtype", "sharding", "runtime", "keys") if name in fields}
+    return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None})
+
+
 def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     """Read TRL, Open-R1 and Unsloth: weights are float32 unless the recipe sets another type.
 
     Gradient checkpointing is on by default since 0.22, and ``bf16`` since 0.19.
     """
     config = found.recipe.config
-    is_half = str(config.get("dtype") or config.get("torch_dtype") or "float32") in HALF
+    stated = {**read_mapping(config.get("model_init_kwargs")), **config}
+    is_half = str(next((stated[key] for key in DTYPES if stated.get(key)), "float32")) in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
     head: Literal["tiles", "whole"] = "tiles" if s.version >= TILES or s.use_liger_kernel or is_unsloth else "whole"
     checkpoints = config.get("gradient_checkpointing", s.version >= (0, 22, 0))
@@ -69,6 +85,7 @@ def read_ms_swift(found: Values, s: Setting) -> Fields:
         "weights_dtype": "float32" if found.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
         "autocast_dtype": "bfloat16" if found.word("torch_dtype") in ("float32", "fp32") else None,
         "gradient_checkpointing": found.flag("gradient_checkpointing", True),
+        "keys": {**s.keys, "weights_dtype": "torch_dtype"},
         "sharding": _sharding(stage, s),
         "runtime": Runtime(
             head="tiles" if found.flag("use_liger_kernel") else "whole", flash="flash" in found.word("attn_impl"),
@@ -87,6 +104,7 @@ def read_verl(found: Values, s: Setting) -> Fields | None:
     is_fused = found.flag(f"{model}.use_fused_kernels")
     return {
         **_fsdp(s, found.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
+        "keys": {**s.keys, "weights_dtype": f"{actor}.fsdp_config.model_dtype"},
         "gradient_checkpointing": found.flag(f"{model}.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": found.flag("actor_rollout_ref.rollout.free_cache_engine", True),
         "runtime": Runtime(

@@ -75,6 +75,7 @@ def collect_converted(
     ``convert`` converts a value to a key's type, and ``spell`` returns the key for a spelling. A null keeps its older name.
     """
     stated: dict[str, Any] = {}
+    unresolved = {renamed.get(key, key) for key in map(spell, map(str, recipe.unresolved))}
     bad = {spell(str(key)) for key in recipe.unresolved}
     for written, value in recipe.config.items():
         key = spell(str(written))
@@ -88,7 +89,10 @@ def collect_converted(
         else:
             stated[name] = found.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
-    return Values(recipe, ChainMap(stated, takes.defaults), stated, frozenset(stated), frozenset(bad), lines)
+    given = frozenset(stated)
+    for name in unresolved:  # a word of the script's own is no value
+        stated.pop(name, None)
+    return Values(recipe, ChainMap(stated, takes.defaults), stated, given, frozenset(bad), lines)
 
 
 CASTS = {"float": float, "str": str}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from grporecipe.fields.memory import describe
+from grporecipe.fields.memory import DTYPES, describe, describe_types
 from grporecipe.fields.reading import read_table
 from grporecipe.fields.writing import to_native, write_table
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe, TranslatedRecipe, find_framework
@@ -12,10 +12,12 @@ from grporecipe.model.setting import Setting
 
 
 def read_recipe(recipe: Recipe) -> ParsedRecipe:
-    """Return a recipe's setting and its unreadable fields. If a GPU is named, the setting includes the model's shape."""
+    """Return a recipe's setting and its unreadable fields. With a GPU it has all fields of the memory estimate."""
     parsed = read_table(FRAMEWORKS[recipe.framework], recipe)
     if recipe.gpu_gib is None:
-        return parsed
+        is_unknown = not recipe.unresolved.keys().isdisjoint(DTYPES)
+        unknown = parsed.unknown | ({"weights_dtype"} if is_unknown else set())
+        return parsed._replace(setting=describe_types(recipe, parsed.setting), unknown=unknown)
 
     setting = describe(recipe, parsed.setting).replace({"gpu_memory_gib": recipe.gpu_gib, "gpu": recipe.gpu})
     autocast = recipe.launch_fields.get("autocast_dtype")

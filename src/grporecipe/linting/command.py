@@ -15,7 +15,7 @@ from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
 from grporecipe.files import as_number, parse_json
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
-from grporecipe.linting.linter import Diagnostic, RuleSelection, judge_text, lint_recipe
+from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, judge_text, lint_recipe
 from grporecipe.memory.catalog import memory_of
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
@@ -23,7 +23,7 @@ from grporecipe.project.repository import find_root
 from grporecipe.reading.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
 from grporecipe.reading.load import SHELLS
 from grporecipe.reading.signs import GROUPS
-from grporecipe.terminal import one_line
+from grporecipe.terminal import Progress, one_line
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -216,11 +216,14 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
     err = err or sys.stderr
     report, total = open_report(lint_options, out), output.Total(off={*lint_options.selection.ignore})
     refused, said = set[str](), defaultdict[Path | None, set[str]](set)
+    told, progress = set[tuple[Path | None, str, str, str]](), Progress(err)
     for path, found in find_targets(paths):
         total.in_folders |= found
+        progress.step(path)
         try:
             fixed = _judge(path, lint_options)
         except UserError as error:
+            progress.clear()
             if found and not isinstance(error, BadSettings):
                 _leave_out(total, path, error)
                 continue
@@ -237,8 +240,11 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             root = find_root(path)
             fixed = _only(fixed, lambda problem, seen=frozenset(said[root]): problem.code not in seen)  # type: ignore[misc]
             said[root] |= {problem.code for result in fixed.judged.results for problem in result.diagnostics} & ONCE
+            fixed = _told_once(fixed, root, told)
+        progress.clear()
         _add(total, path, fixed, err)
         report.add(path, fixed)
+    progress.clear()
     report.close(total)
     out.flush()
     if total.unusable:
@@ -251,6 +257,29 @@ def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
     """Return a judged file with some of its problems."""
     results = tuple(
         replace(result, diagnostics=tuple(found for found in result.diagnostics if keeps(found)))
+        for result in fixed.judged.results
+    )
+    return replace(fixed, judged=replace(fixed.judged, results=results))
+
+
+SET_IN = " (It is set in "
+
+
+def _told_once(fixed: FixedFile, root: Path | None, told: set[tuple[Path | None, str, str, str]]) -> FixedFile:
+    """Return a judged file without warnings on a recipe that it only names, if they were told before, at another launch."""
+
+    def is_new(result: LintResult, problem: Diagnostic) -> bool:
+        message, _, place = problem.message.partition(SET_IN)
+        named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file or "")
+        if problem.severity == "error" or not named:
+            return True
+        known = (root, Path(named).name, problem.code, message)
+        is_known = known in told
+        told.add(known)
+        return not is_known
+
+    results = tuple(
+        replace(result, diagnostics=tuple(problem for problem in result.diagnostics if is_new(result, problem)))
         for result in fixed.judged.results
     )
     return replace(fixed, judged=replace(fixed.judged, results=results))

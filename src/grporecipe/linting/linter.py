@@ -14,6 +14,7 @@ from typing import Any
 from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.reading import fields_behind, values_of
 from grporecipe.fields.recipes import read_recipe, spell_keys
+from grporecipe.linting.sources import sources_of, sources_of_keys
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe
@@ -55,6 +56,7 @@ class Diagnostic:
     keys: tuple[str, ...] = ()
     line: int | None = None
     fixes: tuple[Fix, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)  # of an error, by native key
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics += _not_judged(recipe, reading, selection)
     diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
     for rule in recipe_rules(recipe):
-        if selection.has(rule.code):
+        if rule.code in recipe.unchecked:
+            diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
+        elif selection.has(rule.code):
             broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
@@ -131,9 +135,21 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
         diagnostics = [found for found in diagnostics if found.severity == "error" or found.code.startswith("GV")]
     if _holds_defaults(recipe):
         diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
+    diagnostics = _without_idle_advice(diagnostics, setting)
     diagnostics = [replace(found, message=recipe.without_secrets(found.message)) for found in diagnostics]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
+
+
+def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:
+    """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until that is corrected."""
+    wrong = {key for found in diagnostics if found.severity == "error" for key in found.keys}
+
+    def rests_on(found: Diagnostic) -> set[str]:
+        rule = REGISTRY.get(found.code)
+        return {*found.keys, *(setting.key(name) for name in (rule.reads if rule is not None else ()))}
+
+    return [found for found in diagnostics if not found.code.startswith("GA") or wrong.isdisjoint(rests_on(found))]
 
 
 def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
@@ -155,8 +171,11 @@ def _not_judged(recipe: Recipe, reading: ParsedRecipe, selection: RuleSelection)
         if codes:
             need = "needs" if len(codes) == 1 else "need"
             yield Diagnostic("GV106", "note", f"not judged: {', '.join(codes)} {need} {key}, but {place}.", (key,))
-    for code in (each.code for each in errors if each.code in recipe.unchecked):
-        yield Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
+    yield from (_unchecked(recipe, each.code) for each in errors if each.code in recipe.unchecked)
+
+
+def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
+    return Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
 
 
 def _is_overridden(found: Diagnostic, recipe: Recipe) -> bool:
@@ -193,7 +212,9 @@ def _of_setting(
     others = accepting_releases(recipe, problem.rule) if problem.severity != "note" else []
     if not others:
         is_guess = problem.code in OF_DEFAULTS and not recipe.version_source.known
-        return Diagnostic(problem.code, "note" if is_guess else problem.severity, message, keys, line, tuple(fixes))
+        sources = sources_of(recipe, setting, problem.rule.reads) if problem.severity == "error" else {}
+        shown: Severity = "note" if is_guess else problem.severity
+        return Diagnostic(problem.code, shown, message, keys, line, tuple(fixes), sources)
     severity: Severity = "warning" if problem.severity == "error" else "note"
     unsafe = tuple(replace(fix, safe=False) for fix in fixes)
     return Diagnostic(problem.code, severity, message + _guess(recipe, others), keys, line, unsafe)
@@ -214,7 +235,8 @@ def _of_recipe(
     other = release_without(recipe, rule, broken) if severity == "error" else None
     if other is not None:
         severity, message = "warning", message + _guess(recipe, [other])
-    return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]))
+    sources = sources_of_keys(recipe, broken.fields) if severity == "error" else {}
+    return Diagnostic(rule.code, severity, message, broken.fields, line, tuple(fixes[:3]), sources)
 
 
 def _guess(recipe: Recipe, others: Sequence[Version]) -> str:

@@ -116,7 +116,8 @@ class LaunchParser:
         Raises UserError if there is none.
         """
         commands = parse_script(text, slurm_variables(text), path, read)
-        starts = self._starts(commands)
+        # A launch may be switched off by a default: RUN=${RUN:-0}.
+        starts = self._starts(commands) or self._starts(parse_script(text, slurm_variables(text), path, read, True))
         starts = [start for start in starts if not start.aside] or starts
         if not starts:
             own = ", ".join(f"{name} {command.word}" for name, command in self.commands.items())

@@ -49,7 +49,10 @@ SIGNATURES = (
     Signature(
         "slime",
         (),
-        _launch(r"--(?:num-rollout|rollout-num-gpus(?:-per-engine)?|sglang-mem-fraction-static|rollout-function-path)\b"),
+        _launch(
+            r"--(?:num-rollout|rollout-num-gpus(?:-per-engine)?|sglang-mem-fraction-static|rollout-function-path"
+            r"|advantage-estimator|n-samples-per-prompt|rollout-batch-size)\b"
+        ),
     ),
     Signature(
         "ROLL",

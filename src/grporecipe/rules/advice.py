@@ -5,19 +5,21 @@ DeepSeekMath and DAPO for settings that were published with results; "LoRA Witho
 precision and sharding cost was measured, or read in torch and TRL 1.16.
 """
 
+from collections.abc import Iterator
 from math import log
 
+from grporecipe.fields.reading import values_of
 from grporecipe.model import planning
-from grporecipe.model.setting import EVERY, TRL_FAMILY, Setting
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.rates import FULL, rates_for, rounds_updates
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import EVERY, TRL_FAMILY, TRL_LIKE, Setting
 from grporecipe.rules.batch import LARGE_MODEL, SIZES, judgeable
-from grporecipe.rules.registry import Violation, rule
+from grporecipe.rules.registry import Violation, recipe_rule, rule
 
 VERY_FEW_PROMPTS, FEW_PROMPTS = 2, 8  # per step; 8 is the batch of the stalled run
-USUAL, TIMID, TIMID_LORA = 1e-6, 2e-7, 2e-6  # the usual rate, a fifth of it, and ten times that for LoRA
-HOT, HOT_LORA = 2e-5, 2e-4  # twice the highest rate that the report advises; ten times that for LoRA
-ALPHA = 32.0  # LoRA's, in the published runs with these rates
+TIMID, TIMID_LORA = 2e-7, 2e-6  # a fifth of the usual rate, and ten times that for LoRA
 SMALLEST_REPORTED, LARGEST_REPORTED = 3.5e9, 15e9  # parameters: half and twice those of the report's model
-STEEP = 5e-6  # the rate from which the report advises warmup
 STEP = (*SIZES, "unsolved", "num_generations")
 Facts = dict[str, object]
 
@@ -64,58 +66,63 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     )
 
 
-@rule("GA202", "warning", ("learning_rate", "parameters", "lora", "lora_alpha"), of=EVERY,
-      blames=("learning_rate", "lora_alpha"),
-      why="{scaled}high for {model}: stable GRPO runs are reported up to {most:g}",
+RATED = ("learning_rate", "parameters", "lora", "lora_alpha", "weights_dtype", "sharding", "architecture", "given", "processes",
+         "framework", "runtime")  # fmt: skip
+
+
+@rule("GA202", "warning", RATED, of=EVERY, blames=("learning_rate", "lora_alpha"),
+      why="high for {model}: stable GRPO runs are reported up to {most:g}",
       instead="Try {rate:g}, with warmup.")  # fmt: skip
 def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
-    """Full fine-tuning above 2e-5 (LoRA: 2e-4) is beyond what stable GRPO runs report.
+    """Full fine-tuning above 2e-5 (bfloat16 weights: 6e-5; LoRA: 5e-4) is beyond what stable GRPO runs report.
 
-    The EasyR1 report advises 5e-6 to 1e-5 for 7 B, half of that limit; published runs take 1e-6 (DeepSeekMath, DAPO). LoRA
-    takes about ten times the rate of full fine-tuning ("LoRA Without Regret"): published runs take 1e-5 to 1e-4 with an alpha
-    of 32 (TRL's reproduction, verl, Tinker). Updates are scaled by alpha / rank, and the best rate hardly depends on the rank,
-    so another alpha multiplies the rate by alpha / 32. Judged only if the model's size is known.
+    The EasyR1 report advises 5e-6 to 1e-5 for 7 B; published runs take 1e-6 (DeepSeekMath, DAPO). float32 weights of 1.5 B
+    diverge at 1.7e-5 (AReaL PR #1634), bfloat16 weights are best at 3e-5 and 4e-5 in two public sweeps, because most of an
+    update rounds to nothing (GA206). LoRA takes about ten times the rate of full fine-tuning ("LoRA Without Regret"), less for
+    wide models (tinker-cookbook). Updates are scaled by alpha / rank, and the best rate hardly depends on the rank, so another
+    alpha than 32 divides these limits. Judged only if the model's size is known. One function has all rates: model/rates.py.
     """
-    most, scale = (HOT_LORA, s.lora_alpha / ALPHA) if s.lora else (HOT, 1.0)
-    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate * scale <= most:
+    rates = rates_for(s)
+    if s.parameters is None or s.parameters < LARGE_MODEL or s.learning_rate <= rates.most:
         return None
-    alpha = f"{s.key('lora_alpha')}={s.lora_alpha:g}"
-    scaled = "" if scale == 1 else f"with {alpha} it acts as {s.learning_rate * scale:g} with {ALPHA:g}, "
-    return {"model": _model(s), "most": most, "rate": 1e-4 / scale if s.lora else 5e-6, "scaled": scaled}
+    return {"model": _model(s), "most": rates.most, "rate": rates.advised}
 
 
-@rule("GA203", "warning", (*STEP, "learning_rate", "parameters", "lora", "warmup_steps"), of=EVERY, blames=("learning_rate",),
+@rule("GA203", "warning", (*STEP, *RATED, "warmup_steps"), of=EVERY, blames=("learning_rate",),
       why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts per step.")  # fmt: skip
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
 
     The EasyR1 report (7 B, 1e-6, 8 prompts per step) stalled, and advises 5e-6 to 1e-5 with warmup, so for models of half to
     twice that size 1e-6 is reported too. It is the usual rate of published full fine-tuning (DeepSeekMath, DAPO, nearly every
-    recipe of verl), over at least 16 prompts per step. Judged up to twice the size of the report's model.
+    recipe of verl), over at least 16 prompts per step. Judged up to twice the size of the report's model. GA206 speaks of
+    weights in half precision.
     """
-    if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED:
+    if s.parameters is None or not LARGE_MODEL <= s.parameters <= LARGEST_REPORTED or rounds_updates(s):
         return None
-    if not 0 < s.learning_rate <= TIMID_LORA:
+    rates = rates_for(s)
+    most = TIMID_LORA if s.lora else rates.usual if _is_as_reported(s) else TIMID
+    if not 0 < s.learning_rate <= min(most, rates.advised):
         return None
     prompts = _prompts_per_step(s)
-    most = USUAL if _is_as_reported(s) else TIMID
-    if not s.lora and (s.learning_rate > most or prompts is None or prompts > FEW_PROMPTS):
+    if not s.lora and (prompts is None or prompts > FEW_PROMPTS):
         return None
     step = "" if prompts is None else f" and {prompts:g} prompt{'' if prompts == 1 else 's'} per step"
     warmup = "" if s.warmup_steps else " with warmup"
-    return {"model": _model(s), "step": step, "rate": 1e-5 if s.lora else 5e-6, "warmup": warmup}
+    return {"model": _model(s), "step": step, "rate": rates.advised, "warmup": warmup}
 
 
-@rule("GA204", "warning", ("learning_rate", "parameters", "lora", "warmup_steps", "lr_scheduler_type", "version"), of=EVERY,
+@rule("GA204", "warning", (*RATED, "warmup_steps", "lr_scheduler_type", "version"), of=EVERY,
       blames=("warmup_steps", "learning_rate"), what="{warmup_steps}=0",
       why="{learning_rate=} applies in full from the first step",
       instead="Warm up over a twentieth of all steps{how}.")  # fmt: skip
 def a_steep_start_has_warmup(s: Setting) -> Facts | None:
-    """A learning rate of 5e-6 and above (LoRA: ten times that) from the first step on, before Adam's moments have settled.
+    """A learning rate of 5e-6 and above (bfloat16 weights three times, LoRA ten times that) from the first step on.
 
-    The EasyR1 report advises these rates together with warmup. Judged only if the model's size is known.
+    Adam's moments have not settled then. The EasyR1 report advises these rates together with warmup. Judged only if the model's
+    size is known.
     """
-    is_steep = s.learning_rate >= STEEP * (10 if s.lora else 1)
+    is_steep = s.learning_rate >= rates_for(s).advised
     if s.parameters is None or s.parameters < LARGE_MODEL or not is_steep or s.warmup_steps != 0:
         return None
     if not s.framework.follows_trl:
@@ -141,12 +148,11 @@ def generation_has_whole_weights(s: Setting) -> bool:
 MOVED = {1e-6: 0.016, 5e-6: 0.10, 1e-5: 0.19, 1e-4: 0.98}
 
 
-@rule("GA206", "warning", ("weights_dtype", "sharding", "lora", "learning_rate", "parameters", "given", "processes"),
-      blames=("weights_dtype", "learning_rate"),
+@rule("GA206", "warning", RATED, of=EVERY, blames=("weights_dtype", "learning_rate"),
       why="{learning_rate=} is too small for weights of 8 significant bits: most of its updates round to nothing (at {rate:g} "
           "AdamW makes {moved:.1%} of the intended movement)",
       instead="Set {weights_dtype}=float32 under bfloat16 autocast, shard (ZeRO and FSDP step float32 copies), use LoRA, or take "
-              "a larger learning rate.")  # fmt: skip
+              "a rate of {advised:g} or more.")  # fmt: skip
 def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     """AdamW on weights in half precision loses small updates: an update below 1/256 of a weight rounds to nothing.
 
@@ -156,14 +162,62 @@ def small_updates_are_not_rounded_away(s: Setting) -> Facts | None:
     default is float32 weights under autocast, so none of these is affected. Adapters of quantized weights (QLoRA) are bfloat16
     (trl 1.16 grpo_trainer.py). The measurement does not apply to them, so they are not judged: half of them start at zero,
     near which bfloat16 holds small numbers. A recipe of several processes may be sharded by a file that is not read, so it is
-    not judged.
+    not judged. verl's FSDP steps shards of ``model_dtype``. Above the rate that is advised for float32 weights it is silent: two
+    public sweeps with bfloat16 weights end at 0.47 with 5e-6, 0.58 to 0.67 with 1e-5, and are best at 3e-5 and 4e-5.
     """
-    is_toy = s.parameters is not None and s.parameters < LARGE_MODEL
-    is_maybe_sharded = s.sharding != "none" or (bool(s.given) and s.processes != 1)
-    if s.weights_dtype == "float32" or is_maybe_sharded or s.lora or is_toy or not 0 < s.learning_rate < max(MOVED):
+    advised, is_toy = rates_for(s).advised, s.parameters is not None and s.parameters < LARGE_MODEL
+    if not rounds_updates(s) or is_toy or not 0 < s.learning_rate <= FULL.advised:
         return None
     rate = min(MOVED, key=lambda known: abs(log(known / s.learning_rate)))
-    return {"rate": rate, "moved": MOVED[rate]}
+    return {"rate": rate, "moved": MOVED[rate], "advised": advised}
+
+
+# Rewards of 0 or 1 by their names in Open-R1, ms-swift and trl.rewards.
+BINARY = frozenset(["accuracy", "format", "accuracy_reward", "think_format_reward"])
+SMALLEST_GROUP, SMALL_GROUP = 2, 3
+
+
+@recipe_rule("GA209", "warning", of=TRL_LIKE)
+def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
+    """Groups of two or three completions with rewards of 0 or 1: most groups are all right or all wrong and teach nothing.
+
+    A group of G has no signal with probability p^G + (1 - p)^G, p being the share of right answers: for G = 2 half of all groups
+    at best (p = 0.5), 70 % at p = 0.18 (77 % measured in jsboige/CoursIA#10603), for G = 8 20 %. "It Takes Two" (arXiv
+    2510.00977) defends groups of two if there are more prompts per step. Judged if the names of all rewards show that they
+    are 0 or 1.
+    """
+    rewards = recipe.config.get("reward_funcs")
+    names = [rewards] if isinstance(rewards, str) else rewards
+    if not isinstance(names, list) or not names or not BINARY.issuperset(map(str, names)):
+        return
+    key, count = _stated_count(recipe, "num_generations")
+    if "reward_funcs" not in recipe.unresolved and SMALLEST_GROUP <= count <= SMALL_GROUP:
+        least = 100 * 2 * 0.5**count
+        why = f"with rewards of 0 or 1 at least {least:.0f} % of such groups are all right or all wrong, and teach nothing"
+        yield Violation(f"{key}={count}", why, f"Set {key}=8, or take more prompts per step.", (key,))
+
+
+def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
+    """Return the key of a count and its value; 0 if the recipe does not state it."""
+    key, found = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""), values_of(recipe)
+    return key, found.whole(key) if key in found.given and key not in found.bad else 0
+
+
+MANY_PASSES = 8
+
+
+@recipe_rule("GA210", "warning", of=EVERY)
+def a_rollout_is_used_a_few_times(recipe: Recipe) -> Iterator[Violation]:
+    """Eight passes or more over each rollout: the samples of the last passes are far from the policy that made them.
+
+    A public sweep (Qwen2.5-Math-1.5B on MATH, 32 prompts x 8) ends at an accuracy of 0.82 with 2 passes and at 0 with 8 and with
+    16 (ShibukiZero/assignment5-alignment). Published runs take 1 to 4. Not judged for a trainer of the repository, which may
+    train on other parts of the samples in each pass (d1 draws another mask).
+    """
+    key, count = _stated_count(recipe, "num_iterations")
+    if count >= MANY_PASSES and not (recipe.code is not None and recipe.code.own_trainer):
+        why = f"runs with {count} passes over each rollout are reported to collapse"
+        yield Violation(f"{key}={count}", why, "Set 1 or 2.", (key,), ({key: 1}, {key: 2}))
 
 
 ATTENTION = frozenset(

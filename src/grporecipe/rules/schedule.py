@@ -52,6 +52,22 @@ def one_length(s: Setting) -> Violation | None:
     )
 
 
+LARGEST_RATE = 0.01  # a step of AdamW is about the rate, and weights have a deviation of about 0.02
+
+
+@rule("GS107", "error", ("learning_rate", "optim"), of=EVERY, blames=("learning_rate",),
+      why="each step of AdamW would move a weight by about as much, and weights are about 0.02 large",
+      instead="Write 1e-5 and not 1e5, or choose a rate below {largest}.")  # fmt: skip
+def the_learning_rate_keeps_the_model(s: Setting) -> dict[str, object] | None:
+    """A learning rate above 0.01, which destroys the model in its first steps; often 1e5 for 1e-5.
+
+    An update of Adam is at most about the rate (Kingma and Ba, 2015, section 2.1). Published GRPO runs take 1e-7 to 1e-3,
+    adapters included. Judged for AdamW, which every framework takes unless another optimizer is set.
+    """
+    is_adam = s.optim is None or "adamw" in s.optim
+    return {"largest": LARGEST_RATE} if is_adam and s.learning_rate > LARGEST_RATE else None
+
+
 @rule("GS102", "error", (*LENGTHS, "given", "framework"), of=EVERY)
 def the_length_is_positive(s: Setting) -> Violation | None:
     """Budget, steps and epochs are above 0. TRL takes max_steps=0 as one optimizer step at learning rate 0.

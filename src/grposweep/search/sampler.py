@@ -159,10 +159,6 @@ def continuous(space: Space) -> list[str]:
 # results as from any others, so a wrong prior costs a few trials and no more.
 RATE = "lr"
 POINTS = 4  # of the ten that TPE draws at random before it models anything
-# Medians by model.lora.enabled. Full fine-tuning, 23 recipes, of which 19 use 1e-6 (the others 3e-7 to 1e-5): EasyR1's baselines,
-# verl's DAPO, DeepScaleR, Logic-RL, Search-R1, Open-R1, ms-swift's countdown, GPG, prime-rl. LoRA, 12 recipes from 1e-5 to 1e-4:
-# verl's GSM8K logs, tinker-cookbook, TRL's "LoRA Without Regret".
-PUBLISHED = {False: 1e-6, True: 3e-5}
 DECADES = 0.5  # standard deviation of log10(rate): twice that of the recipes (0.26 and 0.27), which resemble each other
 
 
@@ -176,10 +172,11 @@ def check_prior(prior: str, sampler: str, space: Space) -> None:
     )
 
 
-def prior_points(space: Space, finite: Sequence[Point], uses_lora: Callable[[Point], bool], seed: int) -> list[Point]:
+def prior_points(space: Space, finite: Sequence[Point], published: Callable[[Point], float], seed: int) -> list[Point]:
     """Return points without their other continuous parameters: a random valid combination and a rate from its prior.
 
-    They are the same for the same space, ``finite`` points and seed.
+    ``published`` is the usual rate of published runs for a point. They are the same for the same space, ``finite`` points and
+    seed.
     """
     parameter = _rates(space)
     points: list[Point] = []
@@ -187,7 +184,7 @@ def prior_points(space: Space, finite: Sequence[Point], uses_lora: Callable[[Poi
         random = Random(f"{seed}:prior:{index}")
         point = dict(random.choice(finite)) if finite else {}
         if parameter is not None and parameter.is_active(point):
-            points.append(point | {RATE: _draw_rate(parameter.domain, PUBLISHED[uses_lora(point)], random)})  # type: ignore[arg-type]  # an interval
+            points.append(point | {RATE: _draw_rate(parameter.domain, published(point), random)})  # type: ignore[arg-type]  # an interval
     return points
 
 

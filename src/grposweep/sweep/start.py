@@ -19,6 +19,7 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.frameworks.trl.keys import installed
 from grporecipe.memory.estimate import GIB, estimate
+from grporecipe.model.rates import rates_for
 from grporecipe.model.setting import TRL
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
@@ -317,7 +318,9 @@ def build_controller(
     finite = tuple(study.space.finite_part(point) for point in valid)
     first = [*judged.enqueued, *warm.first]
     if base.search.prior != "none":
-        first += prior_points(study.space, finite, lambda p: validator.fields.setting(p).lora, base.search.seed)
+        first += prior_points(
+            study.space, finite, lambda p: rates_for(validator.fields.setting(p)).usual, base.search.seed
+        )
     queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
     queue.known_oom = partial(known_oom, folder)
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)

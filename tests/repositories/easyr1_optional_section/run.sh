@@ -1,1 +1,1 @@
-python3 -m verl.trainer.main data.train_files=a data.rollout_batch_size=512 worker.actor.model.model_path=m worker.actor.global_batch_size=128 worker.rollout.n=5 worker.reward.reward_type=batch worker.val_reward.reward_type=batch trainer.n_gpus_per_node=8
+python3 -m verl.trainer.main data.train_files="[a,b]" worker.rollout.server_url=http://h:8000 data.rollout_batch_size=512 worker.actor.model.model_path=m worker.actor.global_batch_size=128 worker.rollout.n=5 worker.reward.reward_type=batch worker.val_reward.reward_type=batch trainer.n_gpus_per_node=8

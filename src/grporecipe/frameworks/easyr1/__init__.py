@@ -39,7 +39,8 @@ FIELDS = (  # in the order of a written recipe
     Field("per_device_train_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_update", "int", 1),
     Field("experience_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_experience", "int", 1),
     Field("dynamic_batching", f"{ACTOR}.dynamic_batching", "bool", False),
-    Field("sequence_parallel_size", f"{ACTOR}.ulysses_size", "int", 1),
+    Field("sequence_parallel_size", f"{ACTOR}.ulysses_size", "int", 1,
+          before={(0, 3, 1): f"{ACTOR}.ulysses_sequence_parallel_size"}),
     Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
     Field("offloads_parameters", f"{ACTOR}.fsdp.enable_cpu_offload", "bool", False),
     Field("", "trainer.nnodes"),
@@ -65,7 +66,7 @@ FIELDS = (  # in the order of a written recipe
     dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
     Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),
     Field("max_steps", "trainer.max_steps", "int?", rollouts=True),
-    Field("epochs", "trainer.total_epochs", "int?"),
+    Field("epochs", "trainer.total_epochs", "int?", before={(0, 3, 1): "trainer.total_episodes"}),
     dotted.frequency("save_steps", "trainer.save_freq"),
     dotted.frequency("eval_steps", "trainer.val_freq"),
     Field("learning_rate", f"{ACTOR}.optim.lr", "float", 0.0),
@@ -188,11 +189,15 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
 def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if steps are set."""
     steps = found.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
-    is_overridden = fields["max_steps"] is not None and "trainer.total_epochs" not in found.given
+    is_overridden = (
+        fields["max_steps"] is not None and not {"trainer.total_epochs", "trainer.total_episodes"} & found.given
+    )
     return {
         "warmup_steps": float(steps) if steps is not None else found.number(f"{ACTOR}.optim.lr_warmup_ratio"),
         "epochs": None if is_overridden else fields["epochs"],
         "parameters": model_size(fields["model_name_or_path"] or ""),
+        # A fork whose workers ask a server has no engine of its own, whose limit would count.
+        **({"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in found.given) else {}),
     }
 
 

@@ -128,6 +128,8 @@ REFUSED = (
          "the Liger loss has no place for the SDAR term", {"use_liger_kernel": False}),
     Conflict(("advantage_reweight", "reward_funcs"), lambda v: v["advantage_reweight"] == "rlsd" and not v["reward_funcs"],
          "RLSD weighs by the sign of an advantage, which needs rewards", instead="Name reward_funcs."),
+    Conflict(("rlsd_lambda",), lambda v: v["advantage_reweight"] == "rlsd" and not 0 <= (v["rlsd_lambda"] or 0) <= 1,
+         "the share of the teacher is from 0 to 1, and ms-swift stops", {"rlsd_lambda": 1.0}),
 )  # fmt: skip
 OVERRULED = (
     Conflict(("max_completion_length", "max_new_tokens", "response_length"),

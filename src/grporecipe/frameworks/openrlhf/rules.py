@@ -6,10 +6,11 @@ openrlhf/cli/train_ppo_ray.py, openrlhf/utils/deepspeed/deepspeed.py; DeepSpeed 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grporecipe.fields.reading import values_of
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, RENAMED, Options, at, choices, span
+from grporecipe.frameworks.openrlhf import DOTTED, FLAT, OWN_PROGRAM, RENAMED, Options, at, choices, span
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import closest_keys, text
@@ -24,6 +25,7 @@ GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
+ENGINES_ALONE: Version = (0, 8, 0)
 LAUNCHERS = frozenset({"deepspeed", "torchrun", "accelerate"})
 CORRECTION = "algo.advantage.is_correction"  # of the difference between the log-probabilities of vLLM and the trainer
 # Until 0.11.1 is_correction_type named what level and mode say since.
@@ -192,6 +194,26 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
                             (key, own), ({key: wanted},))  # fmt: skip
 
 
+@recipe_rule("GT603", "error", of=OPENRLHF)
+def vllm_generates(recipe: Recipe) -> Iterator[Violation]:
+    """Since OpenRLHF 0.8.0 completions come from vLLM engines alone: without one the first rollout stops.
+
+    experience_maker.py takes ``len(self.vllm_engines)`` of None, and samples_generator.py the first of no engines. The option's
+    help still says "set to 0 to disable vLLM", and nothing is checked at start.
+    """
+    option, key = Options.of(values_of(recipe)), at("vllm.num_engines", recipe.version)
+    if recipe.launch is not None and not OWN_PROGRAM.search(recipe.launch.program):
+        return  # a program of the repository may generate in its own way
+    is_part = (recipe.launch is None and key not in recipe.config) or option.flag(
+        "ds.packing_samples"
+    )  # then it is GV603
+    if recipe.version < ENGINES_ALONE or is_part or key in option.bad or option.whole("vllm.num_engines", 0) > 0:
+        return
+    what = f"{key}=0" if key in recipe.config else f"{key} is not set"
+    yield Violation(what, "OpenRLHF generates by vLLM engines alone, and the first rollout stops", f"Set {key}=1 or more.",
+                    (key,), ({key: 1},))  # fmt: skip
+
+
 @recipe_rule("GK601", "warning", of=OPENRLHF)
 def the_estimator_fits_its_place(recipe: Recipe) -> Iterator[Violation]:
     """KL in the loss needs k2 or k3, and KL in the reward k1. OpenRLHF only prints a recommendation.
@@ -256,9 +278,11 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
     """argparse stops at an option that the release does not take: "unrecognized arguments".
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``. 0.11.2
-    replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``.
+    replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``. It reads
+    no files, so a program that passes a file on may keep some of its keys: a warning.
     """
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
+    is_file = recipe.launch is None and recipe.file is not None
     for key in recipe.config:
         if key in takes or key in declared or (recipe.code and recipe.code.declares_more):
             continue
@@ -272,7 +296,8 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
             yield _replaced(recipe, key, f"{when}and argparse stops")
             continue
         why = f"{when}and argparse stops" if lived else f"OpenRLHF has no option {cut(key)}, and argparse stops"
-        yield unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
+        found = unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
+        yield replace(found, severity="warning") if is_file else found
 
 
 def _replaced(recipe: Recipe, key: str, why: str) -> Violation:

@@ -15,11 +15,12 @@ from grporecipe.frameworks import open_r1
 from grporecipe.frameworks.trl import keys
 from grporecipe.frameworks.trl.keys import HABITS, PASSED_ON, instead
 from grporecipe.frameworks.trl.recipes import has_own_batches
+from grporecipe.memory.catalog import find_model
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import closest_keys, text
-from grporecipe.model.setting import TRL_FAMILY
-from grporecipe.model.values import convert
+from grporecipe.model.setting import TRL_FAMILY, Version
+from grporecipe.model.values import convert, read_mapping
 from grporecipe.project.repository import find_repository
 from grporecipe.rules.helpers import cut, one_of, set_to, show
 from grporecipe.rules.keys import ambiguous
@@ -242,6 +243,49 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     )
     if strange:
         yield _refused("accelerator_config", inside, f"it has no key {', '.join(strange)}", ())
+
+
+NO_ADAPTED_HEAD: Version = (1, 15, 0)  # before, log-probabilities came from the model's own logits
+CHECKS_AUX_LOSS: Version = (1, 14, 0)
+STREAMS: Version = (1, 9, 0)
+
+
+@recipe_rule("GV118", "error")
+def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
+    """Values that TRL's GRPOTrainer refuses at start.
+
+    LoRA on the LM head ("Applying a PEFT adapter to `lm_head` is not supported"), ``router_aux_loss_coef`` of a dense model ("is
+    not a Mixture-of-Experts model"), Liger's fused cross-entropy, and batches that one process dispatches with streamed data.
+    Source: trl 1.9 (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
+    """
+    values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
+    if recipe.code is not None and recipe.code.own_trainer:
+        return
+    is_fused = recipe.version >= NO_ADAPTED_HEAD
+    targets = values.get("lora_target_modules")
+    if (
+        is_fused
+        and values.get("use_peft") is True
+        and "lm_head" in (targets if isinstance(targets, list) else [targets])
+    ):
+        why = "TRL computes log-probabilities from the weights of lm_head, so an adapter on it is refused"
+        yield Violation("lora_target_modules has lm_head", why, "Leave lm_head out.", ("lora_target_modules",))
+    coefficient, model = values.get("router_aux_loss_coef"), find_model(str(values.get("model_name_or_path")))
+    if recipe.version >= CHECKS_AUX_LOSS and coefficient and model is not None and not model.experts:
+        why = f"{cut(str(values['model_name_or_path']))} is dense, so it has no auxiliary loss to weigh"
+        yield _stopped("router_aux_loss_coef", coefficient, why, {"router_aux_loss_coef": None})
+    kernel = read_mapping(values.get("liger_kernel_config"))
+    if is_fused and values.get("use_liger_kernel") is True and kernel.get("fused_linear_cross_entropy"):
+        why = "Liger's fused cross-entropy replaces the forward pass that TRL itself patches"
+        yield _stopped("liger_kernel_config", "fused_linear_cross_entropy", why, {"liger_kernel_config": None})
+    accelerator = read_mapping(values.get("accelerator_config"))
+    if recipe.version >= STREAMS and values.get("dataset_streaming") is True and accelerator.get("dispatch_batches"):
+        why = "streamed data need dispatch_batches=false"
+        yield _stopped("accelerator_config", "dispatch_batches", why, {"accelerator_config": None})
+
+
+def _stopped(key: str, value: Any, why: str, change: dict[str, Any]) -> Violation:
+    return Violation(f"{key}={show(value)}", f"TRL stops at start: {why}", "Remove it.", (key,), (change,))
 
 
 def _refused(key: str, value: Any, why: str, changes: tuple[dict[str, Any], ...]) -> Violation:

@@ -145,13 +145,15 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     if not verl.is_own_trainer(recipe):
         return
     dead, is_file = unread(verl.known_keys(recipe)), recipe.launch is None and recipe.file is not None
+    found = values_of(recipe)
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key in dead and value is not None:
             advice = f"Set {dead[key]}."
             if key.endswith(".clip_ratio"):
-                # A file may be the whole configuration, without the two that win.
-                if {f"{key}_low", f"{key}_high"} <= recipe.config.keys() or is_file:
+                # A file may be the whole configuration, without the two that win. If these are the same, nothing is lost.
+                used = {found.number(f"{key}_low"), found.number(f"{key}_high")}
+                if {f"{key}_low", f"{key}_high"} <= recipe.config.keys() or is_file or used == {value}:
                     continue
                 advice = f"Set {key}_low and {key}_high."
             yield Violation(f"{key}={show(value)}", "verl accepts it and never reads it", advice, (written,))

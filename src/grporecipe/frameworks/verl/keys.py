@@ -99,8 +99,11 @@ FIELDS = (  # in the order of a written recipe
     Field("gradient_checkpointing", f"{MODEL}.enable_gradient_checkpointing", "bool", True),
     Field("removes_padding", f"{MODEL}.use_remove_padding", "bool", False),
     Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
+    Field("vllm_max_model_length", f"{ROLLOUT}.max_model_len", "int?"),
 )  # fmt: skip
 OWN_PROGRAMS = ("verl.trainer.main_ppo", "verl/trainer/main_ppo.py")
+# verl's check that a rollout holds a step (GB402), as it is written in any release.
+HOLDS_A_STEP = r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size"
 REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in the reward if it is not in the loss
 AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
 
@@ -225,6 +228,11 @@ SINCE: dict[str, dict[str, Version]] = {
     f"{OPTIM}.warmup_style": {"constant": ALWAYS, "cosine": ALWAYS},
     f"{ROLLOUT}.name": {"vllm": ALWAYS, "sglang": ALWAYS, "trtllm": (0, 7, 0)},
     f"{ROLLOUT}.mode": {"async": ALWAYS},
+    f"{ACTOR}.strategy": {
+        "fsdp": ALWAYS, "fsdp2": ALWAYS, "megatron": ALWAYS, **dict.fromkeys(("veomni", "torchtitan"), (0, 7, 0)),
+        **dict.fromkeys(("automodel", "fsdp_turbo"), (0, 9, 0)),
+    },
+    "algorithm.rollout_correction.rollout_is": {"token": ALWAYS, "sequence": ALWAYS},
 }  # fmt: skip
 # Choices that later releases refuse, each with the release that removed it.
 UNTIL: dict[str, dict[str, Version]] = {
@@ -233,7 +241,13 @@ UNTIL: dict[str, dict[str, Version]] = {
     f"{ACTOR}.policy_loss.loss_mode": {"rollout_correction": (0, 7, 0)},
 }
 REGISTRIES = frozenset(
-    {"algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode", f"{ROLLOUT}.name", f"{ROLLOUT}.mode"}
+    {
+        "algorithm.adv_estimator",
+        f"{ACTOR}.policy_loss.loss_mode",
+        f"{ROLLOUT}.name",
+        f"{ROLLOUT}.mode",
+        f"{ACTOR}.strategy",
+    }
 )
 # A choice that is used only if a switch is on.
 SWITCHES = {f"{ACTOR}.kl_loss_type": f"{ACTOR}.use_kl_loss"}

@@ -5,6 +5,7 @@ workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.
 ``--config-dir`` adds a folder in which Hydra finds the defaults of a configuration.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from math import ceil, prod
 from pathlib import Path
@@ -17,6 +18,7 @@ from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
     CONTROL,
+    HOLDS_A_STEP,
     MEGATRON,
     MODEL,
     OPTIM,
@@ -104,13 +106,16 @@ def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
-    """Return whether a program of the repository starts a trainer of its own without verl's validate_config.
+    """Return whether a program of the repository starts a trainer of its own without verl's validation.
 
-    Before 0.6 the trainer itself validates, also one that is derived from verl's.
+    Before 0.6 the trainer itself validates, also one that is derived from verl's; a copy next to the program may not.
     """
-    if is_own_trainer(recipe) or recipe.launch is None or recipe.file is None or recipe.version < PROGRAM_VALIDATES:
+    if is_own_trainer(recipe) or recipe.launch is None or recipe.file is None:
         return False
     path = find_program(recipe.launch.program, Path(recipe.file))
+    if path is not None and recipe.version < PROGRAM_VALIDATES:
+        trainer = path.with_name("ray_trainer.py")
+        return trainer.is_file() and not re.search(HOLDS_A_STEP, trainer.read_text(encoding="utf-8", errors="replace"))
     text = head_of(path) if path is not None else ""
     validates = ("validate_config", "main_ppo import", "run_ppo(")
     return "RayPPOTrainer" in text and not any(word in text for word in validates)

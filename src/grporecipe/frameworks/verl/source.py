@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.verl.keys import OWN_PROGRAMS, engine_of, nearest_release, spec_of
+from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, nearest_release, spec_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten, nest
+from grporecipe.reading.python.vendored import code_of, missing_checks
 from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
@@ -165,7 +166,8 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
 # The code on which a rule rests: the files that may hold it in some release, and what it looks like there.
 CHECKS = {
     "GB401": r"\breal_train_batch_size\s*%",
-    "GB402": r"\btrain_batch_size\s*(?:>=|<)\s*[\w.]*ppo_mini_batch_size",
+    "GB402": HOLDS_A_STEP,
+    "GB413": r"\bassert\s+max_token_len\s*>=\s*max_seq_len",
 }
 _ALONE = re.compile(r"\bassert\s+[\w.]*\bactor_rollout_ref\.rollout\.n\s*==\s*1\b")
 CHECKED_IN = (
@@ -173,6 +175,7 @@ CHECKED_IN = (
     "verl/trainer/ppo/*.py",
     "verl/trainer/ppo/v1/*.py",
     "verl/utils/config.py",
+    "verl/utils/seqlen_balancing.py",
     "verl/workers/config/*.py",
 )
 _REPEATED = re.compile(r"\brepeat_times\s*=\s*self\.config\.([\w.]+)")
@@ -182,19 +185,13 @@ OF_VALIDATION = "actor_rollout_ref.rollout.val_kwargs.n"
 
 def _evidence(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Return where this source does other things than verl: the key that sizes groups, and checks that it does not have."""
-    texts = {
-        path.relative_to(folder).as_posix(): re.sub(r"^\s*#.*$", "", _text(path), flags=re.MULTILINE)
-        for pattern in CHECKED_IN
-        for path in sorted(folder.glob(pattern))
-    }
+    texts = code_of(folder, CHECKED_IN)
     repeats = ((name, match[1]) for name, text in texts.items() for match in _REPEATED.finditer(text))
     other = next(((name, key) for name, key in repeats if key not in (GROUP, OF_VALIDATION)), None)
     alone = next((name for name, text in texts.items() if _ALONE.search(text)), None)
     place = f"{other[0]} sizes groups by {other[1]}" if other else f"{alone} wants it to be 1" if alone else ""
     assumed = {GROUP: place} if place else {}
-    trainer = next((name for name in texts if name.endswith("ray_trainer.py")), "")
-    missing = {code for code, check in CHECKS.items() if not any(re.search(check, text) for text in texts.values())}
-    return assumed, dict.fromkeys(sorted(missing), f"{trainer} does not check it") if trainer else {}
+    return assumed, missing_checks(texts, CHECKS, "ray_trainer.py")
 
 
 def _keys(folder: Path, main: Main | None, choices: Mapping[str, str]) -> KeyTable | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import NotARecipe, UserError
+from grporecipe.fields.memory import DTYPES
 from grporecipe.model.framework import FRAMEWORKS, version_of
 from grporecipe.model.recipe import KeySpec, LaunchedCode, Recipe, VersionSource
 from grporecipe.project.versions import Judged
@@ -119,9 +120,10 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         patched = framework != "unsloth"  # judged as a TRL recipe, although Unsloth replaces class and configuration
         declares = {**dict.fromkeys(UNSLOTH_KEYS, KeySpec("any", None)), **code.declares} if patched else code.declares
         code = replace(code, declares=declares, trainer="UnslothGRPOTrainer", own_trainer=patched)
-    judged = _installed(made, framework, options) or options.find_version(
-        framework, {**made.config, **{key: [] for key in made.unresolved}}, path, code=code
-    )
+    stated = {**made.config, **{key: [] for key in made.unresolved}}
+    for key in made.elsewhere.intersection(DTYPES):  # transformers takes both spellings
+        stated.pop(key)
+    judged = _installed(made, framework, options) or options.find_version(framework, stated, path, code=code)
     known = FRAMEWORKS[framework].takes(judged.version)
     recipe = build_recipe(
         {key: value for key, value in made.config.items() if key in known or key not in made.elsewhere},
@@ -129,7 +131,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
         processes=made.processes,
         file=str(path),
         lines=made.lines,
-        unresolved=made.unresolved,
+        unresolved={key: text for key, text in made.unresolved.items() if key in known or key not in made.elsewhere},
         code=code,
         cells=made.cells,
     )
@@ -261,10 +263,27 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
             slots |= _read_lora(lora[0], _arguments(names, lora[0], trainers[0][1])[0])
     if "model" in given and isinstance(given["model"].value, str):
         slots["model_name_or_path"] = given["model"]
+    elif "model" in given:
+        slots |= _read_type(names, given["model"], trainers[0][1])
     rewards = given.get("reward_funcs")
     if rewards is not None and isinstance(rewards.node, ast.List):
         slots["reward_funcs"] = rewards._replace(value=[text_of(one) for one in rewards.node.elts])
     return slots
+
+
+def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
+    """Return the type of the weights that a trainer's model is loaded with, under both names of its key.
+
+    It is unknown if something else than ``from_pretrained`` makes the model. Without a type, transformers chooses one: 4 takes
+    float32, 5 that of the model's files.
+    """
+    made = scope.bindings(model.node)
+    loads = len(made) == 1 and isinstance(made[0], ast.Call) and last_name(made[0].func) == "from_pretrained"
+    given = _arguments(names, made[0], scope)[0] if loads and isinstance(made[0], ast.Call) else {}
+    found = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
+    if isinstance(found.node, ast.Attribute) and name_of(found.node).startswith("torch."):
+        found = found._replace(value=last_name(found.node))
+    return dict.fromkeys(DTYPES, found)
 
 
 def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:

@@ -12,6 +12,7 @@ from grporecipe.reading.python.launched import MOST_BASES, fields_of
 from grporecipe.reading.python.source import Names, name_of, read_file
 
 _VERSION = re.compile(r"""(?:\A|(?:__version__|version) {0,9}= {0,9}["'])(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?""")
+COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 LARGEST = 2**20  # characters
 Known = Callable[[Version], Mapping[str, KeySpec]]
 
@@ -28,8 +29,27 @@ def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> Ke
 
 
 def _is_other(own: str, known: str) -> bool:
-    """Return whether a source's type holds texts or lists where the release's holds numbers."""
+    """Return whether a source's type holds texts or lists where the release's holds numbers, or more than a text."""
+    if known.rstrip("?") == "str":
+        return own.rstrip("?") in ("list", "any")
     return own.rstrip("?") in ("str", "list") and known.rstrip("?") in ("int", "float", "bool")
+
+
+def code_of(folder: Path, files: Sequence[str]) -> dict[str, str]:
+    """Return the code of a source's files by relative path, without whole lines of comments. ``files`` are patterns."""
+    paths = dict.fromkeys(path for pattern in files for path in sorted(folder.glob(pattern)))
+    return {path.relative_to(folder).as_posix(): COMMENT.sub("", _text(path)) for path in paths}
+
+
+def missing_checks(code: Mapping[str, str], checks: Mapping[str, str], anchor: str) -> dict[str, str]:
+    """Return the codes of rules on checks that a source does not have, each with the file that should have it.
+
+    ``checks`` has what the check of a rule looks like in every release that has it. Without the file that ends with ``anchor``
+    the source is not whole, so nothing is missing.
+    """
+    place = next((name for name in code if name.endswith(anchor)), "")
+    missing = [name for name, check in checks.items() if not any(re.search(check, text) for text in code.values())]
+    return dict.fromkeys(sorted(missing), f"{place} does not check it") if place else {}
 
 
 def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:

@@ -56,7 +56,11 @@ Reader = Callable[[str, str], str | None]  # reads a sourced file, by its name a
 
 
 def parse_script(
-    text: str, values: Values | None = None, path: str | None = None, read: Reader | None = None
+    text: str,
+    values: Values | None = None,
+    path: str | None = None,
+    read: Reader | None = None,
+    opens: bool = False,
 ) -> list[Command]:
     """Return the simple commands of a script in order, with the variables that it assigns expanded.
 
@@ -65,6 +69,7 @@ def parse_script(
         values: variables that are set before the script; its own variables are added.
         path: its own path, as ``$0``.
         read: returns the text of a file that it sources, or None.
+        opens: read also what a condition switches off, as a user may switch it on by a variable.
 
     Raises UserError if it is too long or nested too deeply for a launch script.
 
@@ -74,6 +79,7 @@ def parse_script(
     clean = text.replace("\r\n", "\n").replace(OPEN, "").replace(CLOSE, "")
     try:
         shell = _Shell(Scope(values if values is not None else {}, path=path), read)
+        shell.opens = opens
         return shell.script(clean)
     except RecursionError:
         raise UserError("its brackets are nested too deep, so it is no launch script.") from None
@@ -81,6 +87,8 @@ def parse_script(
 
 class _Shell(Builtins):
     """The state of a script as it is read: variables, functions, and the commands found so far."""
+
+    opens = False  # whether conditions that are false are read as well
 
     def __init__(self, scope: Scope, read: Reader | None) -> None:
         super().__init__(scope)
@@ -172,6 +180,7 @@ class _Shell(Builtins):
             status = self.run(condition)
             if self.ended:
                 return None
+            status = None if self.opens and status is False else status
             if status is True:
                 last = body
                 break

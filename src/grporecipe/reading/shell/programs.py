@@ -34,9 +34,17 @@ def handed_on(words: list[Word]) -> list[Word] | None:
                 return [Word(word.text[7:], word.line, word.unknown, word.marked.partition("=")[2], word.span)]
             if word.text == "--wrap" and n + 1 < len(words):
                 return [words[n + 1]]
+    if name == "ray" and words[1:2] and words[1].text == "job" and _is_script(words[-1]):
+        return words[-1:]
     if name in ("ssh", "su") and len(words) > 2 and " " in words[-1].text.strip():
         return words[-1:]
     return None
+
+
+def _is_script(word: Word) -> bool:
+    """Return whether a word that a job consists of is a whole command line, as of a quoted variable."""
+    first, _, rest = word.text.strip().partition(" ")
+    return bool(rest) and "=" not in first and not first.startswith(("-", "{"))
 
 
 def _typed(words: list[Word]) -> list[Word] | None:

@@ -1,8 +1,9 @@
 from dataclasses import dataclass, field
+from typing import List
 from ..workers.config import WorkerConfig
 @dataclass
 class DataConfig:
-    train_files: str = ""
+    train_files: List[str] = field(default_factory=list)
     rollout_batch_size: int = 512
     max_prompt_length: int = 512
     max_response_length: int = 512

@@ -8,6 +8,8 @@ class RewardConfig:
 class RolloutConfig:
     n: int = 1
     temperature: float = 1.0
+    max_num_batched_tokens: int = 512
+    server_url: Optional[str] = None
 @dataclass
 class ModelConfig:
     model_path: Optional[str] = None

@@ -1,0 +1,113 @@
+"""GB and GT, verl: token limits of micro-batches that a sequence must fit, and sizes that the rollout engine refuses.
+
+Sources: verl utils/seqlen_balancing.py (rearrange_micro_batches, the same assertion from 0.2 to 0.9.1), workers/actor/dp_actor.py
+0.2 to 0.7 and workers/engine/utils.py since 0.8, which multiply a limit by the ranks that share a sequence;
+workers/config/rollout.py (__post_init__), workers/rollout/vllm_rollout/utils.py (get_vllm_max_lora_rank).
+"""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any, NamedTuple
+
+from grporecipe.fields.reading import values_of
+from grporecipe.frameworks.verl import keys as verl
+from grporecipe.frameworks.verl.recipes import TOKENS, derive_topology, kl_places
+from grporecipe.frameworks.verl.rules import DYNAMIC, ONE_ENGINE, VERL
+from grporecipe.model.framework import Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.setting import Version
+from grporecipe.rules.registry import Change, Violation, recipe_rule
+
+LENGTHS = ("data.max_prompt_length", "data.max_response_length")
+DEFAULT_TOKENS = 16384  # of each limit
+LARGEST_RANK = 512  # of vLLM's MaxLoRARanks
+
+
+def _limits(found: Values) -> Iterator[tuple[str, str]]:
+    """Yield the limits that apply, each with its switch: of updates, and of log-probabilities of policy and reference."""
+    yield DYNAMIC, TOKENS
+    for place in (verl.ROLLOUT, verl.REF) if any(kl_places(found)) else (verl.ROLLOUT,):
+        yield f"{place}.log_prob_use_dynamic_bsz", f"{place}.log_prob_max_token_len_per_gpu"
+
+
+@recipe_rule("GB413", "error", of=VERL)
+def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
+    """With dynamic micro-batches each token limit, times the ranks that share a sequence, holds prompt plus response.
+
+    verl: "max_token_len must be greater than the sequence length. Got max_token_len=16384 and max_seq_len=40960". Before 0.8
+    all samples are padded to full length, so the first step stops. Since 0.8 the first sample above the limit stops the run, so
+    it is a warning.
+    """
+    found = values_of(recipe)
+    if found.bad & {*LENGTHS, DYNAMIC} or not verl.is_own_trainer(recipe) or not found.flag(DYNAMIC):
+        return
+    size = sum(found.whole(key, 512) for key in LENGTHS)
+    sizes = derive_topology(found, {})
+    shared = max(sizes["sequence_parallel_size"], sizes.get("context_parallel_size", 1), 1)
+    enough, seen = ceil(size / shared), set[int]()
+    for switch, key in _limits(found):
+        limit = found.whole(key, DEFAULT_TOKENS)
+        is_followed = (
+            key not in found.given and limit in seen
+        )  # the limits for log-probabilities follow that of updates
+        if key in found.bad or not found.flag(switch, True) or limit * shared >= size or limit < 1 or is_followed:
+            continue
+        seen.add(limit)
+        by = f" x {shared} ranks that share a sequence" if shared > 1 else ""
+        stop = "the first step stops" if recipe.version < ONE_ENGINE else "the first longer sample stops the run"
+        yield Violation(
+            f"{key}={limit}", f"{limit}{by} tokens do not hold a prompt and a response ({size}), and {stop}",
+            f"Set {key}={enough} or more.", (key, *LENGTHS), ({key: enough},),
+            severity=None if recipe.version < ONE_ENGINE else "warning",
+        )  # fmt: skip
+
+
+class Refused(NamedTuple):
+    """A size that the rollout engine refuses: the first release that checks it, key, value, reason, advice, change."""
+
+    since: Version
+    key: str
+    value: Any
+    why: str
+    instead: str
+    change: Change | None = None
+
+
+@recipe_rule("GT402", "error", of=VERL)
+def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
+    """Sizes of the rollout engine that verl refuses at start.
+
+    Pipeline parallelism ("not implemented pipeline_model_parallel_size > 1 yet"), an expert parallel size that is not tensor x
+    data parallel size, disaggregation with an engine that has none, and a LoRA rank above 512 with vLLM.
+    """
+    found = values_of(recipe)
+    for row in _refused(found):
+        if recipe.version >= row.since and row.key in found.given and row.key not in found.bad:
+            changes = (row.change,) if row.change else ()
+            yield Violation(f"{row.key}={row.value}", row.why, row.instead, (row.key,), changes)
+
+
+def _refused(found: Values) -> Iterator[Refused]:
+    name = found.word(f"{verl.ROLLOUT}.name")
+    names = ("pipeline_model_parallel_size", "expert_parallel_size", "tensor_model_parallel_size", "data_parallel_size")
+    stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
+    if found.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
+        why = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
+        yield Refused((0, 6, 0), stages, found.whole(stages), why, f"Set {stages}=1.", {stages: 1})
+    whole = found.whole(tensor, 1) * found.whole(data, 1)
+    if (
+        found.whole(experts, 1) > 1
+        and found.whole(experts) != whole
+        and name != "trtllm"
+        and not found.bad & {tensor, data}
+    ):
+        why = f"verl asserts that it is {tensor} x {data}, {whole}"
+        yield Refused((0, 6, 0), experts, found.whole(experts), why, f"Set {experts}={whole}.", {experts: whole})
+    apart = f"{verl.ROLLOUT}.disaggregation.enabled"
+    if found.flag(apart) and name not in ("", "vllm", "sglang"):
+        why = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
+        yield Refused((0, 9, 0), apart, "true", why, f"Set {apart}=false.", {apart: False})
+    rank = f"{verl.MODEL}.lora_rank"
+    if found.whole(rank) > LARGEST_RANK and name == "vllm":
+        why = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
+        yield Refused((0, 6, 1), rank, found.whole(rank), why, f"Choose at most {LARGEST_RANK}.", {rank: LARGEST_RANK})

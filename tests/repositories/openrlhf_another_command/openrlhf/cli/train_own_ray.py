@@ -1,0 +1,15 @@
+import argparse
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pretrain", type=str, default=None)
+    parser.add_argument("--prompt_data", type=str, default=None)
+    parser.add_argument("--vllm_num_engines", type=int, default=None)
+    parser.add_argument("--train_batch_size", type=int, default=128)
+    parser.add_argument("--rollout_batch_size", type=int, default=1024)
+    parser.add_argument("--micro_train_batch_size", type=int, default=4)
+    parser.add_argument("--micro_rollout_batch_size", type=int, default=8)
+    parser.add_argument("--n_samples_per_prompt", type=int, default=1)
+    parser.add_argument("--advantage_estimator", type=str, choices=["gae", "reinforce", "group_norm"], default="gae")
+    parser.add_argument("--actor_num_nodes", type=int, default=1)
+    parser.add_argument("--actor_num_gpus_per_node", type=int, default=8)
+    args = parser.parse_args()

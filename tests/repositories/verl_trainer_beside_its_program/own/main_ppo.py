@@ -1,0 +1,1 @@
+from .ray_trainer import RayPPOTrainer
