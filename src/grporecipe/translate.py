@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import ceil, isclose
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from grporecipe.fields.reading import release_defaults, values_of
 from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.files import parse_yaml, write_text
 from grporecipe.frameworks.trl.keys import known
-from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
+from grporecipe.frameworks.trl.recipes import CORRECTED_KL
 from grporecipe.frameworks.verl.recipes import WRITTEN
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, Framework, TranslatedRecipe, Values, known_keys
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL, FrameworkTraits, Setting
+from grporecipe.model.setting import ROWS, TRL, FrameworkTraits, Setting, has_effect
 from grporecipe.model.values import convert, flatten, read_mapping
 from grporecipe.project.versions import describe_version
 from grporecipe.reading.launcher_files import WORDS
@@ -61,66 +61,22 @@ def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
         yield f"{name}: {float(before):g} becomes {float(after):g}"
 
 
-# Fields that the plan's numbers compare, that follow from others, or that describe the launch and the data.
-NOT_COMPARED = NEVER_NATIVE - {"eval_dataset_name", "gradient_checkpointing", "sharding", "weights_dtype"} | frozenset(
-    ["data_processes", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "prompts_per_rollout",
-     "max_steps", "ends_with_epochs", "engine", "gpu_trials", "loads_reference", "parameters",
-     "signal_shares", "truncated_share", "rewards", "reward_weights", "evaluates", "use_bias_correction_kl"]
-)  # fmt: skip
-COMPARED = tuple(each.name for each in fields(Setting) if each.name not in NOT_COMPARED)
-# The effect of an unset field.
-NEUTRAL: Mapping[str, Any] = {
-    "min_p": 0.0, "repetition_penalty": 1.0, "entropy_coef": 0.0, "top_entropy_quantile": 1.0, "top_k": 0, "top_p": 1.0,
-    "minimum_learning_rate_ratio": 0.0, "use_adaptive_entropy": False,
-}  # fmt: skip
-# The words by which a loss names a field, apart from its name and its key.
-NAMED_AS = {
-    "kl_placement": "KL in", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
-    "kl_estimator": "KL estimator|use_bias_correction_kl",
-    "dynamic_batching": "micro-batches", "lora_targets": "modules",
-    "prompts_per_generation": "portions", "eval_": "held-out",
-}  # fmt: skip
-# The conditions under which fields have an effect.
-NEEDS: Mapping[str, Callable[[Setting], Any]] = {
-    "lora_": lambda s: s.lora,
-    "vllm_server_": lambda s: s.use_vllm and s.vllm_mode == "server",
-    "vllm_importance_sampling_": lambda s: s.use_vllm and s.vllm_importance_sampling_correction,
-    "vllm_": lambda s: s.use_vllm,
-    "ref_model_": lambda s: s.sync_ref_model,
-    "sapo_": lambda s: s.loss_type == "sapo",
-    "vespo_": lambda s: s.loss_type == "vespo",
-    "entropy_coef_": lambda s: s.use_adaptive_entropy,
-    "entropy_target": lambda s: s.use_adaptive_entropy,
-    "kl_reward_": lambda s: s.kl_reward_coefficient,
-    "kl_estimator": lambda s: s.beta,
-    "kl_controller": lambda s: s.kl_reward_coefficient,
-    "kl_": lambda s: s.kl_controller != "fixed" and s.kl_reward_coefficient,
-    "num_generations_eval": lambda s: s.evaluates,
-    "per_device_eval_batch_size": lambda s: s.evaluates,
-    "eval_": lambda s: s.evaluates,
-    "dataloader_drop_last": lambda s: s.evaluates,
-    "sharding": lambda s: s.sharding != "none",
-    "loss_average": lambda _: False,
-}  # fmt: skip
-
-
 def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
     """Yield the fields that a translation changes and that ``report`` does not name.
 
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
     usual = Setting(), Setting().replace(release_defaults(FRAMEWORKS["trl"], TRL))
-    for name in COMPARED:
+    for name in (name for name, each in ROWS.items() if each.is_compared):
         here, there = _meaning(before, name), _meaning(after, name)
         is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
         if here is None or is_same:
             continue
         is_given = name in before.given if before.given else here not in [_meaning(s, name) for s in usual]
-        counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
-        if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
+        counts = has_effect(before, name) and (has_effect(after, name) or name == "sharding")
+        if not is_given and (there is None or not counts):
             continue
-        other = (NAMED_AS[start] for start in NAMED_AS if name.startswith(start))
-        words = {re.escape(name), re.escape(before.key(name)), *other}
+        words = [re.escape(name), re.escape(before.key(name)), *filter(None, [ROWS[name].said])]
         if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", report):
             key = "" if before.key(name) == name else f" ({before.key(name)})"
             if name == "kl_estimator" and before.framework.follows_trl:
@@ -149,8 +105,8 @@ def _meaning(s: Setting, name: str) -> Any:
         return None if is_unset else s.kl_estimator or ("k3+" if s.use_bias_correction_kl else "k3")
     if name in ("save_steps", "eval_steps", "warmup_steps") and value and 0 < value < 1 and total:
         return ceil(value * total)
-    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations, **NEUTRAL}
-    return others.get(name) if value is None else value
+    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations}
+    return others.get(name, ROWS[name].unset) if value is None else value
 
 
 def _is_close(here: Any, there: Any) -> bool:

@@ -11,11 +11,12 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.frameworks.trl.keys import known
+from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.setting import TRL, UNSET
+from grporecipe.model.setting import TRL
 from grporecipe.rules.check import check
 from grposweep.config.compose import Session
-from grposweep.config.fields import ARGS
+from grposweep.config.fields import ARGS, KEYS
 from grposweep.config.identity import experiment_id, sweep_identity
 from grposweep.config.native_keys import RENAMED, homes, taken
 from grposweep.config.points import Points
@@ -26,7 +27,7 @@ from grposweep.schema import Experiment, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 
-OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
+OPTIONS = [KEYS[name] for name in setting.OPTIONS]
 
 
 def base(session: Session, *overrides: str) -> Experiment:

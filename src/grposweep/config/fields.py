@@ -6,7 +6,7 @@ keys; ``DERIVED`` names these keys.
 
 from collections.abc import Iterator
 
-from grporecipe.model.setting import UNSET, Setting
+from grporecipe.model.setting import Setting
 from grposweep.schema import AUTO_SIZES, keys_of
 
 # The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
@@ -68,8 +68,6 @@ FROM_RECIPE = frozenset(
      "eval_prompts", "server_gpus", "shared_server_gpus", "chat", "server_command", "eval_at_start",
      *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
 )  # fmt: skip
-# Fields that are left to the trainer if they are not set.
-OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
     **{name: (path,) for name, path in KEYS.items()},

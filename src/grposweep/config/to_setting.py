@@ -15,9 +15,9 @@ from grporecipe.files import parse_json
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
-from grporecipe.model.setting import OF_TRL, TRL, Runtime, Setting
+from grporecipe.model.setting import OF_TRL, OPTIONS, TRL, Runtime, Setting
 from grposweep.config.base_recipe import base_of, read_args
-from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
+from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, is_opaque, ranks_follow

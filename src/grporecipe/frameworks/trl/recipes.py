@@ -7,7 +7,7 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/reference/framewo
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, Native
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, text
-from grporecipe.model.setting import TRL, Setting, Version
+from grporecipe.model.setting import ROWS, TRL, Setting, Version, has_effect
 from grporecipe.model.values import Value, convert, model_size, read_mapping
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
@@ -145,29 +145,13 @@ OTHERS = (
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
-NEVER_NATIVE = frozenset(  # fields of this project, or of the command that starts the recipe
-    ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
-     "shared_server_gpus", "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size",
-     "eval_prompts", "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints",
-     "checkpoint_minutes", "step_seconds",
-     "server_command", "walltime_min", "uses_tools", "host_memory_gib", "loads_on_every_rank", "gpu", "asynchronous",
-     # Fields for the memory estimate, which fields/memory.py reads if a GPU is named.
-     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",
-     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
-)  # fmt: skip
-# Fields of schema.UNSET that no rule reads. They are named here because lint starts without the schema.
-UNJUDGED = frozenset(
-    ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
-     "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
-     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "repetition_penalty"]
-)  # fmt: skip
-SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
+SAME = frozenset(name for name, known in ROWS.items() if known.native) - {row.name for row in DERIVED}
 FIELDS = (
     *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
     *DERIVED,
     *OTHERS,
     *(
-        Field(name, name, RELEASE, judged=name not in UNJUDGED)
+        Field(name, name, RELEASE, judged=ROWS[name].judged)
         for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})
     ),
 )
@@ -321,12 +305,6 @@ SPECIAL: dict[str, NativeChange] = {
 CORRECTED_KL = (0, 26)  # since this release TRL can multiply its KL term by the importance ratio
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
 NAMES = frozenset(["model_name_or_path", "dataset_name"])
-# Fields without effect unless another one is set, and that one. Dropping them loses nothing.
-NEEDS = {
-    "use_bias_correction_kl": "beta",
-    "ref_model_sync_steps": "sync_ref_model",
-    "ref_model_mixup_alpha": "sync_ref_model",
-}
 
 
 def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
@@ -367,9 +345,8 @@ def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[s
         if span(name) is None:
             continue  # features of other frameworks only, reported below
         value = getattr(s, name)
-        anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
-        inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
-        if value is not None and value != anyway and not inert and not (value is False and anyway is None):
+        anyway = default.get(name, known(TRL)[name].default if ROWS[name].option else getattr(Setting(), name))
+        if value is not None and value != anyway and has_effect(s, name) and not (value is False and anyway is None):
             does = "" if anyway is None else f", and does as with {anyway}"
             yield f"{name}={value}: {framework.name} {text(version)} has no such key{does}"
 
