@@ -62,12 +62,9 @@ ARGS = {
     **{name: f"trainer.args.{name}" for name in ("auto_find_batch_size", "dataloader_drop_last", "load_best_model_at_end",
                                                  "log_completions_hub_repo", "use_liger_kernel")},
 }  # fmt: skip
-# An external trainer has these in its own recipe, or they are unknown: model, data, and generation.
-FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
-     "eval_prompts", "server_gpus", "shared_server_gpus", "chat", "server_command", "eval_at_start",
-     *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
-)  # fmt: skip
+# Beginnings of keys that an external trainer has in its own recipe, or that are unknown: model, data, and generation.
+OF_RECIPES = ("model.", "task.", "trainer.", "generation.use_vllm", "generation.vllm_", "schedule.eval_at_start")
+FROM_RECIPE = frozenset(name for name, path in KEYS.items() if path.startswith(OF_RECIPES)) - {"train_prompts"}
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
     **{name: (path,) for name, path in KEYS.items()},

@@ -11,9 +11,10 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
 from grposweep.config.asked import ask_base, asks
-from grposweep.config.native_keys import check_args, check_async, check_reach
 from grposweep.config.precision import check_generation, check_precision, check_quantization
+from grposweep.config.reach import check_reach
 from grposweep.config.to_setting import read_gpu
+from grposweep.config.trl_args import check_args, check_async
 from grposweep.external import command as external_command
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (

@@ -39,15 +39,15 @@ class Experiment:
 
     lr: float = key(3e-4, setting="learning_rate", trl="learning_rate")
     """Learning rate."""
-    seed: int = key(0, setting="seed", trl="seed")
+    seed: int = key(0, setting="seed", trl="seed", native="data_seed")
     """Seed of data, model and sampling."""
-    name: str | None = None
+    name: str | None = key(None, native="run_name")
     """Folder of the sweep below ``outputs`` (null: derived from what is swept)."""
     force: bool = False
     """Run every recorded point again."""
-    verbose: bool = False
+    verbose: bool = key(False, native="disable_tqdm")
     """Also show the controller's log on the terminal (or the flag ``-v``)."""
-    outputs: str = "outputs"
+    outputs: str = key("outputs", native="output_dir")
     """Folder of all sweeps."""
     model: Model = field(default_factory=Model)
     task: Task = field(default_factory=Task)

@@ -32,11 +32,13 @@ class Trainer:
 
     kind: str = "trl"
     """The trainer."""
-    keep: str = key("best", choices=("last", "best", "all", "none"))
+    keep: str = key("best", native="save_total_limit", choices=("last", "best", "all", "none"))
     """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none`` none."""
-    log_completions: bool = key(False, trl="log_completions")
+    log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
-    sharding: str = key("none", setting="sharding", choices=("none", "zero1", "zero2", "zero3", "fsdp"))
+    sharding: str = key(
+        "none", setting="sharding", native="deepspeed fsdp", choices=("none", "zero1", "zero2", "zero3", "fsdp")
+    )
     """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by DeepSpeed, ``fsdp``
     by torch) among a trial's ranks."""
     compile: bool = key(False, trl="torch_compile")
@@ -103,13 +105,13 @@ class Cluster:
 
     kind: str = "local"
     """The launcher."""
-    processes: int = key(1, setting="processes")
+    processes: int = key(1, setting="processes", native="ddp_backend ddp_find_unused_parameters")
     """Training ranks of a trial."""
     threads: int = key(1, range="count")
     """CPU threads of a rank."""
     warm: bool = True
     """Keep a process with the imported libraries, from which trials on the CPU start."""
-    gpus: int | str = AUTO
+    gpus: int | str = key(AUTO, native="use_cpu")
     """GPUs of this machine, divided among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or without that
     variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` reports it and trains on the CPU; a
     number is refused."""
@@ -261,9 +263,9 @@ class Tracker:
     folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends those of W&B.
     """
 
-    kind: str = "none"
+    kind: str = key("none", native="logging_steps report_to")
     """The tracker."""
-    project: str = "grposweep"
+    project: str = key("grposweep", native="project")
     """Project of the runs."""
     entity: str | None = None
     """W&B's entity: a user or team (null: the account's default)."""
