@@ -43,16 +43,15 @@ PLAN_NUMBERS = {
     "optimizer steps per rollout": planning.steps_per_rollout,
     "optimizer steps": planning.total_steps,
 }
-FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length", "lora")
-LORA = ("lora_rank", "lora_alpha")
 
 
 def differences(before: Setting, after: Setting) -> Iterator[str]:
     """Return the numbers that are known on both sides and differ."""
     for name, number in PLAN_NUMBERS.items():
         yield from _differs(name, number(before), number(after))
-    for name in (*FIELDS, *LORA) if before.lora and after.lora else FIELDS:
-        yield from _differs(name, getattr(before, name), getattr(after, name))
+    for name, row in ROWS.items():
+        if row.kept and has_effect(before, name) and has_effect(after, name):
+            yield from _differs(name, getattr(before, name), getattr(after, name))
     yield from _differs("KL coefficient in the loss", before.beta, after.beta)
 
 

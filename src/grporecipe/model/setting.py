@@ -102,6 +102,7 @@ class Row:
         option: null leaves it at TRL's value.
         judged: a rule reads it.
         compared: a translation compares it. The numbers of the plan stand for others; those that are not native describe the run.
+        kept: a translation that changes it has failed.
         unset: its effect if it is None.
         needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``; ``given`` if
             it has one only where the recipe sets it.
@@ -113,6 +114,7 @@ class Row:
     option: bool = False
     judged: bool = True
     compared: bool | None = None
+    kept: bool = False
     unset: Any = None
     needs: str = ""
     said: str = ""
@@ -178,13 +180,13 @@ class Setting:
     walltime_min: int | None = own()  # minutes, of a job
     host_memory_gib: int | None = own()  # of a job on each node
     # the batch
-    num_generations: int = 8
+    num_generations: int = row(8, kept=True)
     per_device_train_batch_size: int = 8
     gradient_accumulation_steps: int = row(1, compared=False)
     steps_per_generation: int | None = row(compared=False)  # micro-steps; None: the accumulation
     # Completions per rollout, global; None: follows from the others.
     generation_batch_size: int | None = row(compared=False)
-    num_iterations: int = 1
+    num_iterations: int = row(1, kept=True)
     prompts_per_step: int | None = own()  # as the user set it
     prompts_per_rollout: int | None = row(compared=False)  # the same; None if the framework has no such key
     prompts_per_generation: int | None = row(said="portions")  # a rollout is generated in portions of this many prompts
@@ -275,7 +277,7 @@ class Setting:
     reward_weights: int | None = row(compared=False)  # number of weights
     use_liger_kernel: bool = False
     # optimizer
-    learning_rate: float = 1e-6
+    learning_rate: float = row(1e-6, kept=True)
     lr_scheduler_type: str = "linear"
     warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
     minimum_learning_rate_ratio: float | None = row(unset=0.0)  # of the peak, where the schedule ends
@@ -295,9 +297,9 @@ class Setting:
     # The same for held-out data, if named separately.
     eval_dataset_name: str | None = own(compared=True, needs="evaluates", said="held-out")
     parameters: int | None = row(compared=False)  # weights of the model, if known
-    lora: bool = False
-    lora_rank: int = row(16, needs="lora")
-    lora_alpha: float = row(32.0, needs="lora")  # updates are scaled by alpha / rank
+    lora: bool = row(False, kept=True)
+    lora_rank: int = row(16, kept=True, needs="lora")
+    lora_alpha: float = row(32.0, kept=True, needs="lora")  # updates are scaled by alpha / rank
     lora_dropout: float = row(0.0, needs="lora")  # the share of an adapter's inputs that is dropped
     # Modules; none: PEFT chooses by the model.
     lora_targets: tuple[str, ...] = row(("all-linear",), needs="lora", said="modules")
@@ -318,14 +320,14 @@ class Setting:
     runtime: Runtime = own(OF_TRL)  # how memory is used
     memory_factors: tuple[tuple[str, float], ...] = own(())  # by which measured peaks correct the estimate of a phase
     # generation
-    temperature: float = 1.0
+    temperature: float = row(1.0, kept=True)
     top_p: float | None = row(unset=1.0)
     top_k: int | None = row(unset=0)  # 0: all
     min_p: float | None = option(unset=0.0)
     repetition_penalty: float | None = option(unset=1.0)
     generation_kwargs: str | None = option()  # JSON
     max_prompt_length: int | None = None  # tokens
-    max_completion_length: int = 256  # tokens
+    max_completion_length: int = row(256, kept=True)  # tokens
     uses_tools: bool = own(False)  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
     vllm_mode: str = row("colocate", needs="use_vllm")

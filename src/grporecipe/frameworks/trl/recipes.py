@@ -16,7 +16,7 @@ import yaml
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import in_completions, write_release
-from grporecipe.frameworks.trl.keys import choices, is_async, known, losses, span, with_async
+from grporecipe.frameworks.trl.keys import RENAMES, choices, is_async, known, losses, span, with_async
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
@@ -25,14 +25,7 @@ from grporecipe.model.setting import ROWS, TRL, Setting, Version, has_effect
 from grporecipe.model.values import Value, convert, model_size, read_mapping
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
-RENAMED = {
-    "evaluation_strategy": "eval_strategy",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
-    "vllm_max_model_len": "vllm_max_model_length",
-    "use_liger_loss": "use_liger_kernel",
-}
+RENAMED = {**{old: new for old, new in RENAMES.items() if new in ROWS}, "use_liger_loss": "use_liger_kernel"}
 EXTRA = {  # read in every version because their meaning is clear; GV101 reports versions without them
     "warmup_ratio": KeySpec("float?", None),
     "split_batches": KeySpec("bool?", None),
@@ -103,8 +96,16 @@ def _inside(name: str, word: str) -> Field:
     return Field(name, f"parallelism_config.{word}", derive=size)
 
 
-# Fields whose key has another name, or whose value needs a conversion.
-DERIVED = (
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
+ALWAYS = (
+    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
+    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
+    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "max_grad_norm", "seed",
+)  # fmt: skip
+# Fields whose key has another name, whose value needs a conversion, or that the functions below write.
+CONVERTED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
@@ -118,17 +119,6 @@ DERIVED = (
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
     _inside("context_parallel_size", "cp_size"),
-)  # fmt: skip
-# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
-ALWAYS = (
-    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
-    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
-    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
-    "max_grad_norm", "seed",
-)  # fmt: skip
-# Fields that depend on several keys, or that the functions below write.
-OTHERS = (
     Field("scale_rewards", "scale_rewards", RELEASE, read=lambda word: SCALES.get(str(word), str(word)), plain=False),
     Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
     Field("warmup_steps", "warmup_steps", derive=_warmup, also=frozenset({"warmup_steps", "warmup_ratio"})),
@@ -145,16 +135,14 @@ OTHERS = (
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
-SAME = frozenset(name for name, known in ROWS.items() if known.native) - {row.name for row in DERIVED}
+# Fields that TRL has a key for under their own name.
+SAME = {name for name, known in ROWS.items() if known.native} - {row.name for row in CONVERTED if row.key != row.name}
 FIELDS = (
     *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
-    *DERIVED,
-    *OTHERS,
-    *(
-        Field(name, name, RELEASE, judged=ROWS[name].judged)
-        for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})
-    ),
-)
+    *CONVERTED,
+    *(Field(name, name, RELEASE, judged=ROWS[name].judged)
+      for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})),
+)  # fmt: skip
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
@@ -298,7 +286,7 @@ SPECIAL: dict[str, NativeChange] = {
     "gradient_checkpointing": lambda value, *_: {"gradient_checkpointing": value},
     "evaluates": change_evaluates,
     "warmup_steps": change_warmup,
-    **{row.name: _change_inside(row) for row in DERIVED if "." in row.key},
+    **{row.name: _change_inside(row) for row in CONVERTED if "." in row.key},
 }
 
 
