@@ -253,8 +253,8 @@ def realise(s: Setting) -> Setting:
 
 # The fields behind completions_per_rollout() and total_steps(), for the ``reads`` of rules.
 ROLLOUT_READS = (
-    "version", "processes", "data_processes", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "steps_per_generation", "generation_batch_size",
+    "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "generation_batch_size", "data_processes",
 )  # fmt: skip
 TOTAL_STEPS_READS = (
     *ROLLOUT_READS, "num_generations", "num_iterations", "ends_with_epochs", "train_prompts", "max_steps", "epochs",
