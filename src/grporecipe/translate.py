@@ -20,9 +20,6 @@ from grporecipe.errors import UserError
 from grporecipe.fields.reading import release_defaults, values_of
 from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.files import parse_yaml, write_text
-from grporecipe.frameworks.trl.keys import known
-from grporecipe.frameworks.trl.recipes import CORRECTED_KL
-from grporecipe.frameworks.verl.recipes import WRITTEN
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, Framework, TranslatedRecipe, Values, known_keys
 from grporecipe.model.recipe import Recipe
@@ -43,6 +40,8 @@ PLAN_NUMBERS = {
     "optimizer steps per rollout": planning.steps_per_rollout,
     "optimizer steps": planning.total_steps,
 }
+# TRL's losses that say what they average over.
+AVERAGING = ("bnpo", "dapo", "dr_grpo", "grpo", "luspo")
 
 
 def differences(before: Setting, after: Setting) -> Iterator[str]:
@@ -94,13 +93,14 @@ def _meaning(s: Setting, name: str) -> Any:
         return "fsdp"
     if name == "epochs":
         return None if total is not None or (s.max_steps is not None and not s.ends_with_epochs) else value
-    if name == "loss_average" and s.loss_type in WRITTEN:
-        return None  # the loss in TRL's terms says it
+    if name == "loss_average" and s.loss_type in AVERAGING:
+        return None
     if name == "kl_placement":
         places = [place for place, number in (("loss", s.beta), ("reward", s.kl_reward_coefficient)) if number]
         return "both" if len(places) > 1 else "".join(places) or "none"
     if name == "kl_estimator":
-        is_unset = s.use_bias_correction_kl is None and s.framework.follows_trl and s.version >= CORRECTED_KL
+        has_key = "use_bias_correction_kl" in FRAMEWORKS[s.framework.name].takes(s.version)
+        is_unset = s.framework.follows_trl and has_key and s.use_bias_correction_kl is None
         return None if is_unset else s.kl_estimator or ("k3+" if s.use_bias_correction_kl else "k3")
     if name in ("save_steps", "eval_steps", "warmup_steps") and value and 0 < value < 1 and total:
         return ceil(value * total)
@@ -411,7 +411,7 @@ def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
             setting = setting.replace({name: plain})
             if not (split and takes_split):
                 left[native] = data
-            elif split != known(TRL)[key].default:
+            elif split != FRAMEWORKS["trl"].takes(TRL)[key].default:
                 left[key] = split
     return setting
 

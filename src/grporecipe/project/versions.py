@@ -12,10 +12,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe.errors import BadSettings, UserError
-from grporecipe.fields.dotted import is_taken
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
-from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.releases import closest_keys, is_taken, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import convert
 from grporecipe.project.repository import Pin, Repository, allows, find_pins, find_repository, is_elsewhere, walk
