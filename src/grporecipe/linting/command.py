@@ -160,18 +160,24 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
     if framework not in ("auto", *FRAMEWORKS):
         raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
-    has_release = own is not None or trl is not None
+    stated = trl if own is None else own
     own_options = Options(
         framework,
-        None if has_release else options.version,
+        None if stated is not None else options.version,
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
-        (None if own is None else str(own)) if has_release else options.own_version,
+        options.own_version if stated is None else str(stated),
         _gpu(record, options.gpu_gib),
         str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
-        (None if trl is None else str(trl)) if has_release else options.trl_version,
     )
-    return build_recipe(config, own_options)
+    recipe = build_recipe(config, own_options)
+    traits = FRAMEWORKS[recipe.framework].traits
+    if stated is trl is not None and not traits.follows_trl:
+        raise UserError(
+            f'"trl_version" is {trl}: this is a recipe of {traits.display_name}, which has versions of its own. Use '
+            '"framework_version".'
+        )
+    return recipe
 
 
 def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:

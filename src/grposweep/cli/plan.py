@@ -237,10 +237,9 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
 
 
 def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path | None) -> Setting:
-    asked = options.own_version or options.trl_version
-    if asked is not None:
+    if options.own_version is not None:
         raise UserError(
-            f"--framework-version {asked}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
+            f"--framework-version {options.own_version}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
             "Name a recipe, or leave the option out."
         )
     from grposweep.config.compose import open_session
