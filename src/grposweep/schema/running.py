@@ -62,7 +62,7 @@ class Trainer:
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({}, newer=True)
     """Options of FSDP under transformers' names, added to the built-in ones."""
-    fake: Fake = field(default_factory=Fake)
+    fake: Fake = field(default_factory=Fake, metadata={"staged": True})
     recipe: str | None = None
     """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay.
     ``script``: the file behind ``--config``, or the shell script that is the command."""
