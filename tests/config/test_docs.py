@@ -16,10 +16,10 @@ def test_the_page_is_current() -> None:
 
 
 def test_every_key_has_its_row() -> None:
-    """Sections have headings instead."""
+    """Sections have headings instead. Faults that tests stage are left out."""
     text = document.render()
     missing = [key for key in known_keys() if f"| `{key}` |" not in text and f"# {key}\n" not in text]
-    assert missing == []
+    assert [key for key in missing if not key.startswith("trainer.fake")] == []
 
 
 def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) ->
     assert (unknown.code, "Families are" in unknown.err) == (2, True)
 
 
-@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--framework-version", "0.13"], ["--framework-version", "new"],
+@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--trl-version", "0.18"],
                                        ["--framework", "rllm"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
 def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
     """Exit code 2, and no traceback."""

@@ -60,7 +60,8 @@ def _section(name: str, schema: Any) -> Iterator[str]:
 
 def _descriptions(schema: Any) -> dict[str, str]:
     """Return the docstring beneath each key of a section, on one line."""
-    body = ast.parse(inspect.getsource(schema)).body[0].body  # type: ignore[attr-defined]  # a class
+    sources = [ast.parse(inspect.getsource(part)).body[0] for part in schema.__mro__[:-1]]
+    body = [node for source in sources for node in source.body]  # type: ignore[attr-defined]  # classes
     return {
         key.target.id: " ".join(ast.literal_eval(below.value).split()).replace("``", "`").replace("|", "\\|")
         for key, below in pairwise(body)

@@ -33,6 +33,7 @@ from grposweep.schema import (
     AUTO,
     Cluster,
     Experiment,
+    ThisMachine,
     Trainer,
     default_of,
     keys_of,
@@ -186,18 +187,26 @@ def check_launcher(experiment: Experiment) -> Iterator[str]:
     yield from collect_messages(launcher.validate, experiment)
 
 
+def unread_keys(cluster: Cluster) -> list[str]:
+    """Return the keys of ``cluster`` that only other launchers read."""
+    section = load_entry(LAUNCHERS[cluster.kind]).section
+    return [f"cluster.{name}" for name in Cluster.__dataclass_fields__ if name not in section.__dataclass_fields__]
+
+
 def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
     """Say if a command sets keys that the launcher does not read, and chooses no cluster.
 
     ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
     ``cluster=local``, and exported.
     """
-    unread = load_entry(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
-    set_here = [name for name in unread if getattr(cluster, name) != default_of(f"cluster.{name}")]
-    if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
+    unread = unread_keys(cluster) if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    set_here = [key for key in unread if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)]
+    if set_here and load_entry(LAUNCHERS[cluster.kind]).section is not ThisMachine:
+        yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
+    elif set_here:
         yield (
-            f"only cluster=slurm reads {' and '.join(found)}, and these trials would train on this machine. Set cluster=slurm, "
-            "or cluster=local to train here."
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on this machine. "
+            "Set cluster=slurm, or cluster=local to train here."
         )
 
 
@@ -373,7 +382,7 @@ def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
             )
     if cluster.nodes == 1:
         return
-    if "nodes" in load_entry(LAUNCHERS[cluster.kind]).unread:
+    if "cluster.nodes" in unread_keys(cluster):
         yield (
             f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
             "Ray on each. Set cluster=slurm, or cluster.nodes=1."

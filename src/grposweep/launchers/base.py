@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, Self
 from grporecipe.errors import UserError
 from grposweep.launchers.gpu_memory import GpuMemory
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
-from grposweep.schema import Cluster, Experiment, Generation
+from grposweep.schema import Cluster, Experiment, Generation, Place
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind, read_attempts
 from grposweep.storage.results import read_runs
@@ -196,8 +196,8 @@ class Launcher(ABC):
     """What decides when jobs run, in messages."""
     ranks_follow: ClassVar[bool] = False
     """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of ranks."""
-    unread: ClassVar[Sequence[str]] = ()
-    """Keys of ``cluster`` that only a scheduler reads; set on the command line, they need another launcher."""
+    section: ClassVar[type[Place]] = Cluster
+    """The keys of ``cluster`` that it reads; others need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()
     """Regular expressions for lines in logs by which the launcher reports an end."""
     slots: int

@@ -23,10 +23,10 @@ from grposweep.schema.learning import (
     Task,
     key,
 )
-from grposweep.schema.running import Cluster, Fake, Rules, Search, Tracker, Trainer
+from grposweep.schema.running import Cluster, Fake, Jobs, Place, Rules, Search, ThisMachine, Tracker, Trainer
 
-__all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss", "Model", "Optimizer", "Rules", "Schedule",
-           "Search", "Shape", "Task", "Tracker", "Trainer"]  # fmt: skip
+__all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Jobs", "Kl", "Lora", "Loss", "Model", "Optimizer", "Place", "Rules",
+           "Schedule", "Search", "Shape", "Task", "ThisMachine", "Tracker", "Trainer"]  # fmt: skip
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 

@@ -100,8 +100,8 @@ class Trainer:
 
 
 @dataclass
-class Cluster:
-    """Where attempts run. The keys of GPUs until ``gpu`` are for this machine, those from ``nodes`` on for Slurm."""
+class Place:
+    """What every launcher reads."""
 
     kind: str = "local"
     """The launcher."""
@@ -109,6 +109,33 @@ class Cluster:
     """Training ranks of a trial."""
     threads: int = key(1, range="count")
     """CPU threads of a rank."""
+    gpu: str | None = None
+    """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
+    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
+    """Memory of a GPU in GiB, instead of its model."""
+    mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
+    """Main memory of each node in GiB (null: the partition's default)."""
+    environment: dict[str, str] = key({}, newer=True)
+    """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
+    they are not part of a trial's identity."""
+    requeue_limit: int = 20
+    """How often a trial may be preempted or lose its node."""
+    controller: str = key("here", choices=("here", "job"))
+    """Where the controller works: in the foreground, or as a job of one CPU."""
+    prepare: str = key("here", choices=("here", "job"))
+    """Where models and data are looked for and downloaded."""
+    code: str | None = None
+    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is)."""
+    poll_seconds: float = 30.0
+    """Seconds between readings of the queue."""
+    stall_min: float | None = 30.0
+    """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
+
+
+@dataclass
+class ThisMachine(Place):
+    """What the launcher of this machine reads."""
+
     warm: bool = True
     """Keep a process with the imported libraries, from which trials on the CPU start."""
     gpus: int | str = key(AUTO, native="use_cpu")
@@ -119,10 +146,12 @@ class Cluster:
     """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit by the memory estimate
     (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
     Fewer start while processes of others hold the memory."""
-    gpu: str | None = None
-    """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
-    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
-    """Memory of a GPU in GiB, instead of its model."""
+
+
+@dataclass
+class Jobs(Place):
+    """What a launcher of jobs reads."""
+
     nodes: int = key(1, setting="nodes", range="count")
     """Nodes of a job."""
     gpus_per_node: int = key(0, setting="gpus_per_node")
@@ -131,8 +160,6 @@ class Cluster:
     """Ranks of each node without GPUs, with ``threads`` CPUs each."""
     cpus_per_gpu: int = key(1, range="count")
     """CPUs for each GPU."""
-    mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
-    """Main memory of each node in GiB (null: the partition's default)."""
     walltime_min: int | None = key(None, setting="walltime_min", range="count")
     """Time limit of a job in minutes (null: the partition's default)."""
     partition: str | None = None
@@ -155,9 +182,6 @@ class Cluster:
     """Further options of sbatch."""
     python: str | None = None
     """Interpreter of the jobs (null: the one that submits; several words start it in a container)."""
-    environment: dict[str, str] = key({}, newer=True)
-    """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
-    they are not part of a trial's identity."""
     gres_type: str | None = key(None, newer=True)
     """Type of GPU that a job asks for (--gres=gpu:TYPE:N)."""
     service_partition: str | None = key(None, newer=True)
@@ -171,22 +195,15 @@ class Cluster:
     warn_seconds: int | None = key(None, newer=True)
     """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to
     600; 120 without it): a rollout, an optimizer step and a checkpoint must fit."""
-    requeue_limit: int = 20
-    """How often a trial may be preempted or lose its node."""
-    controller: str = key("here", choices=("here", "job"))
-    """Where the controller works: in the foreground, or as a job of one CPU."""
-    prepare: str = key("here", choices=("here", "job"))
-    """Where models and data are looked for and downloaded."""
     snapshot: bool = True
     """Keep a copy of the code in the sweep's folder, which the jobs run."""
-    code: str | None = None
-    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is)."""
-    poll_seconds: float = 30.0
-    """Seconds between readings of the queue."""
-    stall_min: float | None = 30.0
-    """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
     ray_timeout: int = key(300, newer=True, range="count")
     """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes)."""
+
+
+@dataclass
+class Cluster(Jobs, ThisMachine):
+    """Where attempts run: the keys of every launcher, then those of this machine only, then those of Slurm only."""
 
 
 @dataclass
