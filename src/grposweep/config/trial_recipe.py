@@ -19,8 +19,8 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipe, parse_recipe
-from grposweep.config.asked import ask_base, asks, own_options
-from grposweep.config.base_recipe import base_of, framework_of, load_base
+from grposweep.config.asked import asks
+from grposweep.config.base_recipe import Base
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.config.trl_args import homes
@@ -63,7 +63,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
     """Read the recipe in a trial's folder, as it was when the trial was written; empty if its command is all that is known."""
     if is_opaque(experiment.trainer.kind):
-        return load_base(experiment.trainer)
+        return Base.of(experiment).recipe
     framework = EXTERNAL[experiment.trainer.kind].framework
     noted = read_json(folder / paths.CHANGED) or {}
     version = parse_release(noted["version"]) if "version" in noted else None
@@ -89,33 +89,32 @@ def write_program(
     ``start`` is the sweep's own trainer: values that follow from a point's options are left to the command.
     """
     trainer, cluster = experiment.trainer, experiment.cluster
-    base = load_base(trainer, cluster.processes, cluster.nodes)
+    base = Base.of(experiment)
     external = EXTERNAL[trainer.kind]
     nodes = cluster.nodes if external.ray_cpus or trainer.command is not None else 1
     place = NodeContext(cluster.processes, nodes=nodes, gpus=cluster.gpus_per_node, cpus=node_cpus(cluster))
     trial = Trial(trainer, folder.resolve(), {}, place)
-    noted: dict[str, Any] = {"version": text(base.version), "processes": cluster.processes}
+    noted: dict[str, Any] = {"version": text(base.recipe.version), "processes": cluster.processes}
     recipe: dict[str, Any] = {}
     if external.opaque:
         noted = {"options": options_of(experiment, named, _plain(experiment))}
     else:
         before = experiment if start is None else replace(experiment, trainer=replace(trainer, args=start.args))
-        recipe, changed = point_recipe(base, unchanged(before), setting, external.output, trial.output)
+        recipe, changed = point_recipe(base.recipe, unchanged(before), setting, external.output, trial.output)
         noted["keys"] = {**changed, **trainer.args}
     if asks(trainer):
-        options = own_options(trainer, ask_base(trainer, cluster.processes, cluster.nodes))
-        stated = {name: value for name, value in _native(setting, base).items() if _is_set(name, named)}
-        entered = {name: value for name, value in trainer.args.items() if name not in options}
-        takes = framework_of(trainer).takes(base.version)
+        stated = {name: value for name, value in _native(setting, base.recipe).items() if _is_set(name, named)}
+        entered = {name: value for name, value in trainer.args.items() if name not in base.options}
+        takes = base.framework.takes(base.recipe.version)
         # For a field that always has a value (num_train_epochs), a null means the trainer's default.
         given = {
             name: takes[name].default if value is None and name in takes and takes[name].type[-1] != "?" else value
             for name, value in {**stated, **changed}.items()
         }
-        noted |= {"keys": {**given, **entered}, "options": options}
+        noted |= {"keys": {**given, **entered}, "options": base.options}
         recipe |= {name: value for name, value in stated.items() if value is not None}
     if not external.opaque:
-        write_text(trial.file, render_keys(framework_of(trainer), recipe))
+        write_text(trial.file, render_keys(base.framework, recipe))
     write_json(folder / paths.CHANGED, noted)
     program = external.build(Trial(trainer, trial.folder, recipe, trial.place))
     hook = f"export PYTHONPATH={shlex.quote(str(trial.folder / 'package'))}:$PYTHONPATH"
@@ -154,6 +153,6 @@ def unchanged(experiment: Experiment) -> Setting:
 
 def _plain(experiment: Experiment) -> Experiment:
     """Return the experiment with the values of its base."""
-    own = own_values(base_of(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes))
+    own = own_values(Base.of(experiment).setting)
     kept = {name: asdict(getattr(experiment, name)) for name in ("trainer", "cluster", "task", "model")}
     return to_experiment({**own, **kept})

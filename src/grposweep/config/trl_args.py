@@ -13,7 +13,8 @@ from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL
 from grporecipe.model.values import convert
 from grporecipe.rules.helpers import show
-from grposweep.config.asked import ask_base, asks, own_options
+from grposweep.config.asked import asks
+from grposweep.config.base_recipe import Base
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS
 from grposweep.config.precision import read_precision
@@ -60,11 +61,10 @@ def check_args(experiment: Experiment) -> Iterator[str]:
     trainer = experiment.trainer
     if is_opaque(trainer.kind):
         return
-    check = _check_own_key if is_external(trainer.kind) else _check_arg
-    if trainer.args and asks(trainer):
-        ask_base(trainer, experiment.cluster.processes, experiment.cluster.nodes)
+    base = Base.of(experiment)
     for name, value in trainer.args.items():
-        if problem := check(trainer, name, value):
+        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(trainer, name, value)
+        if problem:
             yield f"trainer.args.{name}={show(value)}: {problem}"
 
 
@@ -133,17 +133,17 @@ def check_async(experiment: Experiment) -> Iterator[str]:
         yield SINGLE_PRECISION
 
 
-def _check_own_key(trainer: Trainer, name: str, value: Any) -> str:
+def _check_own_key(base: Base, name: str, value: Any) -> str:
     """Describe a key of a command's configuration that grposweep sets, or whose value has another type.
 
     The options of the command itself are judged by the command when it is asked.
     """
-    if not asks(trainer):
-        return f"trainer={trainer.kind} has other keys. Set it in trainer.recipe."
+    if not asks(base.trainer):
+        return f"trainer={base.trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):
         return f"grposweep has its own key for this. Set {home} instead."
-    if name not in known(TRL) or name in own_options(trainer, ask_base(trainer)):
+    if name not in known(TRL) or name in base.options:
         return ""
     wanted = _mistyped(value, known(TRL)[name].type)
     return f"the key takes {wanted}. Set one." if wanted else ""

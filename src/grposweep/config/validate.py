@@ -10,7 +10,8 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
-from grposweep.config.asked import ask_base, asks
+from grposweep.config.asked import asks
+from grposweep.config.base_recipe import Base
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.reach import check_reach
 from grposweep.config.to_setting import read_gpu
@@ -521,7 +522,7 @@ def check_command(experiment: Experiment) -> Iterator[str]:
     if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
         yield "trainer.command submits a job, and each trial is one with cluster=slurm. Give the command that runs in the job."
         return
-    record = ask_base(trainer, cluster.processes, cluster.nodes).record
+    record = Base.of(experiment).asked.record
     if record["world_size"] != cluster.processes:
         several = cluster.nodes > 1 and trainer.command is not None
         instead = (
