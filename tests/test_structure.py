@@ -209,6 +209,16 @@ def test_a_kind_is_compared_with_a_name_only_in_the_registries() -> None:
     assert found == []
 
 
+def test_a_bare_verb_names_a_function_in_one_room_only() -> None:
+    """So ``render`` in a message or a search is one thing."""
+    rooms: dict[str, set[str]] = {}
+    for path in modules():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.FunctionDef) and node.name in {"read", "write", "find", "render"}:
+                rooms.setdefault(node.name, set()).add(part_of(name_of(path)))
+    assert {name: places for name, places in rooms.items() if len(places) > 1} == {}
+
+
 PARSERS = re.compile(
     r"json\.loads?\(|JSONDecoder|yaml\.(?:safe_)?load\(|yaml\.(?:compose|parse)\(|OmegaConf\.load|csv\.\w*[rR]eader"
 )

@@ -180,7 +180,7 @@ def translate_file(
         lost = f"{', '.join(hidden)}: {SHOWN} stands for a secret. Set it in the environment of the training instead, or by hand"
         translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
-        write_data(render(translation, f"{path} ({describe_version(recipe)})", target))
+        write_data(render_translation(translation, f"{path} ({describe_version(recipe)})", target))
     else:
         say(f"{path}: read as {describe_version(recipe)}", sys.stderr)
         _write(folder, translation)
@@ -515,7 +515,7 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
     return replace(found, processes=setting.processes) if found.processes is None else found
 
 
-def render(translation: Translation, source: str, target: str) -> str:
+def render_translation(translation: Translation, source: str, target: str) -> str:
     """Return a translation as one text that is a valid recipe: everything else is in comments."""
     (first, text), *others = translation.files.items()
     shebang, _, rest = text.partition("\n") if text.startswith("#!") else ("", "", text)

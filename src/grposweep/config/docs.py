@@ -31,7 +31,7 @@ Defaults here are the schema's; an option may set others, and `conf/config.yaml`
 """
 
 
-def render() -> str:
+def render_keys() -> str:
     """Return the whole document."""
     return "\n".join([HEAD, *_section("", Experiment)])
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("target", nargs="?", type=Path, default=default, help="the file (default: %(default)s)")
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render(), encoding="utf-8")
+    target.write_text(render_keys(), encoding="utf-8")
 
 
 if __name__ == "__main__":
