@@ -118,6 +118,17 @@ def test_no_package_imports_in_a_cycle() -> None:
         pytest.fail("\n".join(["packages import each other in a cycle", *lines]))
 
 
+def test_a_module_with_an_underscore_is_imported_in_its_room_only() -> None:
+    """What no other room may import begins with ``_``."""
+    found = [
+        f"{relative(path)}:{line} {module}"
+        for path in modules()
+        for module, line in imported(path)
+        if part_of(module) != part_of(name_of(path)) and re.search(r"\._[a-z]", module) and module in module_names()
+    ]
+    assert found == []
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Also inside functions, and for annotations only."""
     known = module_names()

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grporecipe.diagnose import checks, guards
+from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose.checks import SOME_ROWS, Level, Sign
-from grporecipe.diagnose.evidence import Evidence
 from grporecipe.diagnose.log import Log
 
 

@@ -302,15 +302,15 @@ def open_report(lint_options: LintOptions, out: TextIO) -> output.Report:
     """Return the report in the requested format."""
     screen = output.Screen(out, lint_options.no_color)
     if lint_options.diff:
-        from grporecipe.linting.formats import DiffReport
+        from grporecipe.linting._formats import DiffReport
 
         return DiffReport(screen)
     if lint_options.statistics:
-        from grporecipe.linting.formats import StatisticsReport
+        from grporecipe.linting._formats import StatisticsReport
 
         return StatisticsReport(screen, lint_options.format)
     if lint_options.format in ("github", "sarif"):
-        from grporecipe.linting.formats import GithubReport, SarifReport
+        from grporecipe.linting._formats import GithubReport, SarifReport
 
         return SarifReport(screen) if lint_options.format == "sarif" else GithubReport(screen)
     return output.JsonReport(screen) if lint_options.format == "json" else output.TextReport(screen)

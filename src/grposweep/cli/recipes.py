@@ -148,7 +148,7 @@ def check(
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
-    from grposweep.cli.check import check_command
+    from grposweep.cli._check import check_command
 
     return check_command(words, processes, str(format), select or (), ignore or ())
 
