@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
 from grposweep.config.points import Points
-from grposweep.config.reach import check_reach
+from grposweep.config.programs import check_reach
 from grposweep.config.to_setting import read_setting
 from grposweep.config.trial_recipe import write_program
 from grposweep.config.validate import check_experiment

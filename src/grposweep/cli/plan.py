@@ -192,7 +192,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
     from grposweep.config.compose import open_session, override_name
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
-    from grposweep.config.reach import check_switches
+    from grposweep.config.programs import check_switches
     from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid

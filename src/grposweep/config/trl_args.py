@@ -18,7 +18,7 @@ from grposweep.config.base_recipe import Base
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS
 from grposweep.config.precision import read_precision
-from grposweep.config.reach import reaches
+from grposweep.config.programs import reaches
 from grposweep.registries import is_asynchronous, is_external, is_opaque
 from grposweep.schema import Experiment, Trainer, default_of, keys_with, trl_arguments, value_at
 

@@ -210,6 +210,13 @@ class Launcher(ABC):
         """Return the launcher of a sweep. Raises UserError if this machine cannot be one."""
         raise NotImplementedError(f"{cls.__name__} is registered without `build`")
 
+    @classmethod
+    def unread_keys(cls) -> list[str]:
+        """Return the keys of ``cluster`` that only other launchers read."""
+        return [
+            f"cluster.{name}" for name in Cluster.__dataclass_fields__ if name not in cls.section.__dataclass_fields__
+        ]
+
     @classmethod  # noqa: B027 - a default: every configuration is fine
     def validate(cls, experiment: Experiment) -> None:
         """Raise UserError if the configuration cannot work with this launcher; does not look at this machine."""
