@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 AUTO = "auto"
+WEIGHTS = (AUTO, "float32", "bfloat16", "float16")
+MIXED = ("bf16", "fp16", "none")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 VLLM_CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
@@ -81,17 +83,10 @@ class Model:
     text) or ``embedded-tools`` (calls the tool of ``task=calculator``)."""
     revision: str | None = key(None, native="model_revision")
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
-    dtype: str = key(
-        "float32",
-        setting="weights_dtype",
-        native="dtype model_init_kwargs",
-        choices=(AUTO, "float32", "bfloat16", "float16"),
-    )
+    dtype: str = key("float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS)
     """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
     mixed precision for those under an adapter."""
-    mixed_precision: str | None = key(
-        None, setting="autocast_dtype", native="bf16 fp16", newer=True, choices=("bf16", "fp16", "none")
-    )
+    mixed_precision: str | None = key(None, setting="autocast_dtype", native="bf16 fp16", newer=True, choices=MIXED)
     """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
     tf32: bool | None = key(None, newer=True)
     """Let float32 products use TensorFloat-32 (null: torch's setting)."""

@@ -5,6 +5,8 @@ from typing import Any
 
 from grposweep.schema.learning import AUTO, key
 
+SHARDING = ("none", "zero1", "zero2", "zero3", "fsdp")
+
 
 @dataclass
 class Fake:
@@ -36,9 +38,7 @@ class Trainer:
     """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none`` none."""
     log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
-    sharding: str = key(
-        "none", setting="sharding", native="deepspeed fsdp", choices=("none", "zero1", "zero2", "zero3", "fsdp")
-    )
+    sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
     """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by DeepSpeed, ``fsdp``
     by torch) among a trial's ranks."""
     compile: bool = key(False, trl="torch_compile")
