@@ -51,17 +51,16 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-OPTIONAL = (
-    "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
-    "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
-    "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
-    "vllm_tensor_parallel_size", "gradient_checkpointing",
-)  # fmt: skip
-WRITTEN_BELOW = ("eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
-                 "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")  # fmt: skip
 OWN = (
-    *(Field(name, name, RELEASE) for name in OPTIONAL),
-    *(Field(name, name, RELEASE, plain=False) for name in WRITTEN_BELOW),
+    *(Field(name, name, RELEASE) for name in (
+        "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
+        "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
+        "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
+        "vllm_tensor_parallel_size", "gradient_checkpointing")),
+    # The functions below write these.
+    *(Field(name, name, RELEASE, plain=False) for name in (
+        "eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
+        "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")),
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
     # Fields whose key has another name, or whose value needs a conversion.
     Field("processes", "NPROC_PER_NODE"),
