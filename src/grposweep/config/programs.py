@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grporecipe.model.setting import ROWS, Setting
 from grporecipe.registries import load_entry
 from grposweep.config.asked import asks
 from grposweep.config.base_recipe import Base
-from grposweep.config.fields import OF_RECIPES
+from grposweep.config.fields import KEYS, OF_RECIPES
 from grposweep.external import command as external_command
 from grposweep.registries import EXTERNAL, LAUNCHERS, is_external, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer, keys_with, trl_arguments, value_at
@@ -49,17 +50,21 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
         yield f"{name}: trainer={trainer.kind} does not read it, so it would change nothing. {advice}"
 
 
+def _switches() -> Iterator[tuple[str, tuple[str, Any]]]:
+    """Yield the key of each field that has no effect unless another is on, or has a value: with that one's key and value."""
+    for name in KEYS:
+        other, sign, wanted = ROWS[name].needs.partition("=")
+        if other in KEYS and (sign or "bool" in str(Setting.__dataclass_fields__[other].type)):
+            yield KEYS[name], (KEYS[other], wanted or True)
+
+
 # Beginnings of keys, the key that switches them on, and its value then.
 SWITCHES: dict[str, tuple[str, Any]] = {
     "model.lora.": ("model.lora.enabled", True),
     "generation.vllm_": ("generation.use_vllm", True),
-    "kl.ref_model_": ("kl.sync_ref_model", True),
-    "loss.entropy_coef_": ("loss.use_adaptive_entropy", True),
-    "loss.entropy_target": ("loss.use_adaptive_entropy", True),
-    "loss.sapo_": ("loss.loss_type", "sapo"),
-    "loss.vespo_": ("loss.loss_type", "vespo"),
     "trainer.fake.": ("trainer.kind", "fake"),
     **dict.fromkeys(keys_with("async_trl"), ("trainer.kind", "async_trl")),
+    **dict(_switches()),
 }
 
 
