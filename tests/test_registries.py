@@ -69,12 +69,13 @@ def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(
     assert type(tracker.build_tracker(options, tmp_path, is_main=False)) is tracker.Tracker
 
 
-def test_the_options_that_no_rule_reads_are_those_of_the_schema() -> None:
-    """TRL's table names them itself, because lint starts without the schema."""
-    from grporecipe.frameworks.trl.recipes import UNJUDGED
-    from grporecipe.model.setting import UNSET
+def test_no_rule_of_trl_reads_a_field_that_the_table_says_none_reads() -> None:
+    """So a recipe that sets it is not counted as judged by it."""
+    from grporecipe.model.setting import ROWS
+    from grporecipe.rules.check import REGISTRY
 
-    assert {*UNSET["loss"], "repetition_penalty"} - {"multi_objective_aggregation"} == UNJUDGED
+    read = frozenset().union(*(rule.reads for rule in REGISTRY.values()))
+    assert {name for name, row in ROWS.items() if not row.judged}.isdisjoint(read)
 
 
 def test_search_has_an_option_for_each_sampler() -> None:

@@ -118,6 +118,17 @@ def test_no_package_imports_in_a_cycle() -> None:
         pytest.fail("\n".join(["packages import each other in a cycle", *lines]))
 
 
+def test_a_module_with_an_underscore_is_imported_in_its_room_only() -> None:
+    """What no other room may import begins with ``_``."""
+    found = [
+        f"{relative(path)}:{line} {module}"
+        for path in modules()
+        for module, line in imported(path)
+        if part_of(module) != part_of(name_of(path)) and re.search(r"\._[a-z]", module) and module in module_names()
+    ]
+    assert found == []
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Also inside functions, and for annotations only."""
     known = module_names()
@@ -207,6 +218,16 @@ def test_a_kind_is_compared_with_a_name_only_in_the_registries() -> None:
         if isinstance(node, ast.Compare) and compares_a_kind(node, names)
     ]
     assert found == []
+
+
+def test_a_bare_verb_names_a_function_in_one_room_only() -> None:
+    """So ``render`` in a message or a search is one thing."""
+    rooms: dict[str, set[str]] = {}
+    for path in modules():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.FunctionDef) and node.name in {"read", "write", "find", "render"}:
+                rooms.setdefault(node.name, set()).add(part_of(name_of(path)))
+    assert {name: places for name, places in rooms.items() if len(places) > 1} == {}
 
 
 PARSERS = re.compile(

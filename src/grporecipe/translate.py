@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import ceil, isclose
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,10 @@ from grporecipe.errors import UserError
 from grporecipe.fields.reading import release_defaults, values_of
 from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.files import parse_yaml, write_text
-from grporecipe.frameworks.trl.keys import known
-from grporecipe.frameworks.trl.recipes import CORRECTED_KL, NEVER_NATIVE
-from grporecipe.frameworks.verl.recipes import WRITTEN
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, Framework, TranslatedRecipe, Values, known_keys
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL, FrameworkTraits, Setting
+from grporecipe.model.setting import ROWS, TRL, FrameworkTraits, Setting, has_effect
 from grporecipe.model.values import convert, flatten, read_mapping
 from grporecipe.project.versions import describe_version
 from grporecipe.reading.launcher_files import WORDS
@@ -43,16 +40,17 @@ PLAN_NUMBERS = {
     "optimizer steps per rollout": planning.steps_per_rollout,
     "optimizer steps": planning.total_steps,
 }
-FIELDS = ("num_generations", "num_iterations", "learning_rate", "temperature", "max_completion_length", "lora")
-LORA = ("lora_rank", "lora_alpha")
+# TRL's losses that say what they average over.
+AVERAGING = ("bnpo", "dapo", "dr_grpo", "grpo", "luspo")
 
 
 def differences(before: Setting, after: Setting) -> Iterator[str]:
     """Return the numbers that are known on both sides and differ."""
     for name, number in PLAN_NUMBERS.items():
         yield from _differs(name, number(before), number(after))
-    for name in (*FIELDS, *LORA) if before.lora and after.lora else FIELDS:
-        yield from _differs(name, getattr(before, name), getattr(after, name))
+    for name, row in ROWS.items():
+        if row.kept and has_effect(before, name) and has_effect(after, name):
+            yield from _differs(name, getattr(before, name), getattr(after, name))
     yield from _differs("KL coefficient in the loss", before.beta, after.beta)
 
 
@@ -61,66 +59,22 @@ def _differs(name: str, before: Any, after: Any) -> Iterator[str]:
         yield f"{name}: {float(before):g} becomes {float(after):g}"
 
 
-# Fields that the plan's numbers compare, that follow from others, or that describe the launch and the data.
-NOT_COMPARED = NEVER_NATIVE - {"eval_dataset_name", "gradient_checkpointing", "sharding", "weights_dtype"} | frozenset(
-    ["data_processes", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "prompts_per_rollout",
-     "max_steps", "ends_with_epochs", "engine", "gpu_trials", "loads_reference", "parameters",
-     "signal_shares", "truncated_share", "rewards", "reward_weights", "evaluates", "use_bias_correction_kl"]
-)  # fmt: skip
-COMPARED = tuple(each.name for each in fields(Setting) if each.name not in NOT_COMPARED)
-# The effect of an unset field.
-NEUTRAL: Mapping[str, Any] = {
-    "min_p": 0.0, "repetition_penalty": 1.0, "entropy_coef": 0.0, "top_entropy_quantile": 1.0, "top_k": 0, "top_p": 1.0,
-    "minimum_learning_rate_ratio": 0.0, "use_adaptive_entropy": False,
-}  # fmt: skip
-# The words by which a loss names a field, apart from its name and its key.
-NAMED_AS = {
-    "kl_placement": "KL in", "kl_reward_coefficient": "KL in", "kl_reward_estimator": "KL estimator",
-    "kl_estimator": "KL estimator|use_bias_correction_kl",
-    "dynamic_batching": "micro-batches", "lora_targets": "modules",
-    "prompts_per_generation": "portions", "eval_": "held-out",
-}  # fmt: skip
-# The conditions under which fields have an effect.
-NEEDS: Mapping[str, Callable[[Setting], Any]] = {
-    "lora_": lambda s: s.lora,
-    "vllm_server_": lambda s: s.use_vllm and s.vllm_mode == "server",
-    "vllm_importance_sampling_": lambda s: s.use_vllm and s.vllm_importance_sampling_correction,
-    "vllm_": lambda s: s.use_vllm,
-    "ref_model_": lambda s: s.sync_ref_model,
-    "sapo_": lambda s: s.loss_type == "sapo",
-    "vespo_": lambda s: s.loss_type == "vespo",
-    "entropy_coef_": lambda s: s.use_adaptive_entropy,
-    "entropy_target": lambda s: s.use_adaptive_entropy,
-    "kl_reward_": lambda s: s.kl_reward_coefficient,
-    "kl_estimator": lambda s: s.beta,
-    "kl_controller": lambda s: s.kl_reward_coefficient,
-    "kl_": lambda s: s.kl_controller != "fixed" and s.kl_reward_coefficient,
-    "num_generations_eval": lambda s: s.evaluates,
-    "per_device_eval_batch_size": lambda s: s.evaluates,
-    "eval_": lambda s: s.evaluates,
-    "dataloader_drop_last": lambda s: s.evaluates,
-    "sharding": lambda s: s.sharding != "none",
-    "loss_average": lambda _: False,
-}  # fmt: skip
-
-
 def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
     """Yield the fields that a translation changes and that ``report`` does not name.
 
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
     usual = Setting(), Setting().replace(release_defaults(FRAMEWORKS["trl"], TRL))
-    for name in COMPARED:
+    for name in (name for name, each in ROWS.items() if each.is_compared):
         here, there = _meaning(before, name), _meaning(after, name)
         is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
         if here is None or is_same:
             continue
         is_given = name in before.given if before.given else here not in [_meaning(s, name) for s in usual]
-        counts = next((needs for start, needs in NEEDS.items() if name.startswith(start)), bool)
-        if not is_given and (there is None or not counts(before) or not (counts(after) or name == "sharding")):
+        counts = has_effect(before, name) and (has_effect(after, name) or name == "sharding")
+        if not is_given and (there is None or not counts):
             continue
-        other = (NAMED_AS[start] for start in NAMED_AS if name.startswith(start))
-        words = {re.escape(name), re.escape(before.key(name)), *other}
+        words = [re.escape(name), re.escape(before.key(name)), *filter(None, [ROWS[name].said])]
         if not re.search(rf"(?<![\w.])(?:{'|'.join(words)})(?!\w)", report):
             key = "" if before.key(name) == name else f" ({before.key(name)})"
             if name == "kl_estimator" and before.framework.follows_trl:
@@ -139,18 +93,19 @@ def _meaning(s: Setting, name: str) -> Any:
         return "fsdp"
     if name == "epochs":
         return None if total is not None or (s.max_steps is not None and not s.ends_with_epochs) else value
-    if name == "loss_average" and s.loss_type in WRITTEN:
-        return None  # the loss in TRL's terms says it
+    if name == "loss_average" and s.loss_type in AVERAGING:
+        return None
     if name == "kl_placement":
         places = [place for place, number in (("loss", s.beta), ("reward", s.kl_reward_coefficient)) if number]
         return "both" if len(places) > 1 else "".join(places) or "none"
     if name == "kl_estimator":
-        is_unset = s.use_bias_correction_kl is None and s.framework.follows_trl and s.version >= CORRECTED_KL
+        has_key = "use_bias_correction_kl" in FRAMEWORKS[s.framework.name].takes(s.version)
+        is_unset = s.framework.follows_trl and has_key and s.use_bias_correction_kl is None
         return None if is_unset else s.kl_estimator or ("k3+" if s.use_bias_correction_kl else "k3")
     if name in ("save_steps", "eval_steps", "warmup_steps") and value and 0 < value < 1 and total:
         return ceil(value * total)
-    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations, **NEUTRAL}
-    return others.get(name) if value is None else value
+    others = {"epsilon_high": s.epsilon, "num_generations_eval": s.num_generations}
+    return others.get(name, ROWS[name].unset) if value is None else value
 
 
 def _is_close(here: Any, there: Any) -> bool:
@@ -227,7 +182,7 @@ def translate_file(
         lost = f"{', '.join(hidden)}: {SHOWN} stands for a secret. Set it in the environment of the training instead, or by hand"
         translation = replace(translation, losses=(lost, *translation.losses))
     if folder is None:
-        write_data(render(translation, f"{path} ({describe_version(recipe)})", target))
+        write_data(render_translation(translation, f"{path} ({describe_version(recipe)})", target))
     else:
         say(f"{path}: read as {describe_version(recipe)}", sys.stderr)
         _write(folder, translation)
@@ -471,7 +426,7 @@ def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
             setting = setting.replace({name: plain})
             if not (split and takes_split):
                 left[native] = data
-            elif split != known(TRL)[key].default:
+            elif split != FRAMEWORKS["trl"].takes(TRL)[key].default:
                 left[key] = split
     return setting
 
@@ -582,7 +537,7 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
     return replace(found, processes=setting.processes) if found.processes is None else found
 
 
-def render(translation: Translation, source: str, target: str) -> str:
+def render_translation(translation: Translation, source: str, target: str) -> str:
     """Return a translation as one text that is a valid recipe: everything else is in comments."""
     (first, text), *others = translation.files.items()
     shebang, _, rest = text.partition("\n") if text.startswith("#!") else ("", "", text)

@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.trl.keys import known
+from grporecipe.frameworks.trl.keys import known, table
+from grporecipe.model import setting
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.setting import TRL, UNSET
+from grporecipe.model.setting import TRL
 from grporecipe.rules.check import check
 from grposweep.config.compose import Session
-from grposweep.config.fields import ARGS
+from grposweep.config.fields import ARGS, KEYS
 from grposweep.config.identity import experiment_id, sweep_identity
-from grposweep.config.native_keys import RENAMED, homes, taken
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trl_args import homes, taken
 from grposweep.config.validate import check_experiment
 from grposweep.process import PROJECT
-from grposweep.schema import Experiment, trl_arguments
+from grposweep.schema import Experiment, keys_with, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 
-OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
+OPTIONS = [KEYS[name] for name in setting.OPTIONS]
 
 
 def base(session: Session, *overrides: str) -> Experiment:
@@ -84,7 +85,7 @@ def test_everything_that_we_pass_to_trl_has_a_home() -> None:
     passed = {name for name in copied | computed if name in taken()}
     assert len(passed) > 40
     assert passed <= homes().keys()
-    assert RENAMED.keys() <= taken().keys()
+    assert {name for names in keys_with("native").values() for name in names.split()} <= table()["keys"].keys()
 
 
 def test_arguments_of_a_trainer_with_other_keys_are_refused(session: Session, tmp_path: Path) -> None:

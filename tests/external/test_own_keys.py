@@ -8,9 +8,10 @@ import pytest
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
-from grposweep.config.native_keys import check_reach, write_program
 from grposweep.config.points import Points
+from grposweep.config.programs import check_reach
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trial_recipe import write_program
 from grposweep.config.validate import check_experiment
 from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space

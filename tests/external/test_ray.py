@@ -9,9 +9,9 @@ import yaml
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
-from grposweep.config.native_keys import load_trial_recipe, write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trial_recipe import load_trial_recipe, write_program
 from grposweep.config.validate import check_experiment
 from grposweep.external.ray import as_entries
 from grposweep.search.space import Space

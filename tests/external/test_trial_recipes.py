@@ -8,9 +8,9 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
-from grposweep.config.native_keys import write_program
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trial_recipe import write_program
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from stub_trl.trl.trainer.grpo_config import GRPOConfig

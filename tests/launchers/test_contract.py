@@ -263,8 +263,11 @@ def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
 def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:
     """A login node is no place to train; a study for Slurm with ``cluster=local`` is meant."""
     (problem,) = check_place(Cluster(partition="gpu", walltime_min=60), ["cluster.partition", "cluster.walltime_min"])
-    assert problem.startswith("only cluster=slurm reads cluster.partition and cluster.walltime_min")
+    assert problem.startswith("only cluster=slurm reads cluster.walltime_min and cluster.partition")
     assert not [*check_place(Cluster(partition="gpu"), ["cluster", "cluster.partition"])]
     assert not [*check_place(Cluster(partition="gpu"), ["lr"])]  # from a study's file
     assert not [*check_place(Cluster(kind="slurm", partition="gpu"), [])]
     assert not [*check_place(Cluster(processes=2), ["cluster.partition"])]
+    assert [*check_place(Cluster(kind="slurm", gpus=2, max_jobs=4), ["cluster.gpus", "cluster.max_jobs"])] == [
+        "cluster=slurm does not read cluster.gpus. Leave it out."
+    ]

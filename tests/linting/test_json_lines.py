@@ -45,6 +45,10 @@ BAD = {
     "a framework that is a list": ({"id": 1, "framework": ["trl"], "config": {}}, "grposweep reads"),
     "a bad version": ({"id": 1, "trl_version": "x", "config": {}}, "two or three numbers"),
     "an old version": ({"id": 1, "trl_version": "0.9", "config": {}}, "0.14.0"),
+    "TRL's version of verl": (
+        {"id": 1, "framework": "verl", "trl_version": "0.18", "config": {}},
+        "versions of its own",
+    ),
     "no processes": ({"id": 1, "processes": 0, "config": {}}, "at least 1"),
     "processes in words": ({"id": 1, "processes": "eight", "config": {}}, "whole number"),
     "deep nesting": ("[" * 100_000, "not JSON"),

@@ -215,7 +215,7 @@ def test_rules_can_be_selected_and_ignored_visibly(lint: Lint, recipe: Write) ->
     assert (unknown.code, "Families are" in unknown.err) == (2, True)
 
 
-@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--trl-version", "0.13"], ["--trl-version", "new"],
+@pytest.mark.parametrize("arguments", [["--processes", "0"], ["--trl-version", "0.18"],
                                        ["--framework", "rllm"], ["--unsafe-fixes"], ["--fomrat", "json"]])  # fmt: skip
 def test_bad_options_are_one_message(arguments: list[str], lint: Lint, recipe: Write) -> None:
     """Exit code 2, and no traceback."""
@@ -234,7 +234,7 @@ def test_no_file_at_all_is_bad_input(lint: Lint) -> None:
 def test_an_older_release_judges_by_its_own_rules(lint: Lint, recipe: Write) -> None:
     """TRL 0.16 knows no accumulation in its divisibility rule, and has a max_prompt_length."""
     recipe("max_prompt_length: 512\n", start="per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n")
-    old = lint("recipe.yaml", "--processes", "7", "--trl-version", "0.16", "--select", "GB,GV").out
+    old = lint("recipe.yaml", "--processes", "7", "--framework-version", "0.16", "--select", "GB,GV").out
     new = lint("recipe.yaml", "--processes", "7", "--select", "GB,GV", *NEWEST).out
     assert ("GB101" in old, "GV101" in old) == (True, False)
     assert ("GB101" in new, "GV101" in new) == (False, True)

@@ -77,13 +77,6 @@ def test_an_option_wins_over_settings_and_these_over_requirements(tree: Tree) ->
     assert (asked.version, asked.version_source[:2]) == ((0, 18, 0), ("asked", "--framework-version"))
 
 
-def test_the_trl_version_is_refused_for_a_framework_with_versions_of_its_own(tree: Tree) -> None:
-    """It was ignored silently."""
-    tree(**{"run.sh": "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n"})
-    with pytest.raises(UserError, match="Use --framework-version"):
-        loaded("run.sh", trl_version="0.18")
-
-
 def test_the_nearest_requirement_counts(tree: Tree) -> None:
     """Of a folder above before that of the repository."""
     tree(**{"requirements.txt": "trl==0.14.0\n", "recipes/setup.py": "x = ['trl==0.18.0']", "recipes/r.yaml": RECIPE})

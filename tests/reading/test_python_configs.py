@@ -182,7 +182,7 @@ def test_the_release_that_a_notebook_installs_counts(tmp_path: Path) -> None:
     )
     recipe = load_recipe(path, Options())
     assert (recipe.version, recipe.version_source) == ((0, 22, 2), VersionSource("pinned", "cell 2", "trl==0.22.2"))
-    assert load_recipe(path, Options(trl_version="0.18")).version == (0, 18, 0)
+    assert load_recipe(path, Options(own_version="0.18")).version == (0, 18, 0)
 
 
 def test_values_that_are_not_known_do_not_decide_the_release(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ GRPOTrainer(model=m, args=c, reward_funcs=[f])
 def test_what_stands_next_to_the_call_is_no_key_that_its_release_refuses(tmp_path: Path) -> None:
     """TRL 0.14 has no ``reward_funcs`` in a recipe; its trainer takes them."""
     (tmp_path / "train.py").write_text(HEAD + "c = GRPOConfig(beta=0.1)\nGRPOTrainer(args=c, reward_funcs=[f])\n")
-    recipe = load_recipe(tmp_path / "train.py", Options(trl_version="0.14.0"))
+    recipe = load_recipe(tmp_path / "train.py", Options(own_version="0.14.0"))
     assert recipe.config == {"beta": 0.1}
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from trl import GRPOConfig
 
-from grporecipe.model.setting import UNSET
+from grporecipe.model import setting
+from grposweep.config.fields import KEYS
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
 from grposweep.train.trl_config import build_config, grpo_arguments
@@ -16,7 +17,7 @@ from .conftest import MakeTrial
 pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
 
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
-OPTIONS = [f"{section}.{name}" for section in ("loss", "generation") for name in UNSET[section]]
+OPTIONS = [KEYS[name] for name in setting.OPTIONS]
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 # How an option is set, and what TRL gets.
 VALUES: dict[str, tuple[str, Any]] = {

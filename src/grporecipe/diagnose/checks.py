@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from grporecipe.diagnose import guards
-from grporecipe.diagnose.evidence import Evidence
+from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose.log import Log
 
 # Healthy trainings do not reach these thresholds. A threshold that a sweep's guard has too is taken from the guard.

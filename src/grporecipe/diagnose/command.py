@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grporecipe.diagnose.checks import Level
-from grporecipe.diagnose.findings import NAMES_TO_FAIL, SETTINGS, Diagnosis, Finding, diagnose
+from grporecipe.diagnose.findings import CHECKS, NAMES_TO_FAIL, Diagnosis, Finding, diagnose
 from grporecipe.diagnose.readers import NoMetricsYet, find_log, read_log
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.fields.recipes import read_recipe, spell_keys
@@ -99,13 +99,13 @@ def settings_of(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: {error}") from error
     setting = read_recipe(recipe).setting
     found = {}
-    for name, fields in SETTINGS.items():
+    for check in (each for each in CHECKS if each.changes):
         keys: dict[str, Any] = {}
-        for field in fields:
+        for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
         lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
         words = ", ".join(f"{key}{_shown(value)} ({lines[key]})" for key, value in keys.items())
-        found[name] = f"{path}: {words}" if words else ""
+        found[check.name] = f"{path}: {words}" if words else ""
     return found
 
 

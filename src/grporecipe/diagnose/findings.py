@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grporecipe.diagnose import checks, guards
+from grporecipe.diagnose._evidence import Evidence
 from grporecipe.diagnose.checks import SOME_ROWS, Level, Sign
-from grporecipe.diagnose.evidence import Evidence
 from grporecipe.diagnose.log import Log
 
 
@@ -24,7 +24,7 @@ class Finding:
 
 
 class Check(NamedTuple):
-    """A check: the metrics that it needs, and the sentence that it reports."""
+    """A check: the metrics that it needs, the sentence that it reports, and the fields of a setting that its advice changes."""
 
     name: str
     level: Level
@@ -32,6 +32,7 @@ class Check(NamedTuple):
     find: Callable[[Evidence], Sign | None]
     text: str
     advice: str
+    changes: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,19 +104,22 @@ CHECKS = (
           "Go back to the last checkpoint before it. Lower the learning rate, or train in bf16 instead of fp16."),
     Check("kl_blow_up", P, ("rows", "kl"), checks.guard(guards.kl_blow_up),
           "The policy has left its reference and gained nothing.",
-          "Stop. Start again with a lower learning rate or a larger beta."),
+          "Stop. Start again with a lower learning rate or a larger beta.", "learning_rate beta"),
     Check("entropy_collapse", P, ("rows", "entropy"), checks.guard(guards.entropy_collapse), "The entropy has collapsed.",
-          "Stop. Every completion is the same. Start again with a lower learning rate, clip-higher (epsilon_high) or a KL term."),
+          "Stop. Every completion is the same. Start again with a lower learning rate, clip-higher (epsilon_high) or a KL term.",
+          "learning_rate epsilon_high beta"),
     Check("no_variance", P, ("rows", "zero_std"), checks.guard(guards.no_variance), "No group has any variance in its rewards.",
           "There is no gradient. If the reward is at its maximum, the prompts are solved: use harder ones. If it is at its "
-          "minimum, use easier prompts, more generations, or a reward with partial credit."),
+          "minimum, use easier prompts, more generations, or a reward with partial credit.", "num_generations"),
     Check("all_truncated", P, ("rows", "truncated"), checks.guard(guards.all_truncated),
           "All completions are truncated.",
-          "The model repeats itself until the limit. Stop, lower the learning rate, and look at completions."),
+          "The model repeats itself until the limit. Stop, lower the learning rate, and look at completions.",
+          "learning_rate max_completion_length"),
     Check("reward_fallen", P, ("rows",), checks.guard(guards.reward_fallen), "The reward has collapsed.",
-          "Stop, and take a checkpoint from before. Lower the learning rate or add a KL term."),
+          "Stop, and take a checkpoint from before. Lower the learning rate or add a KL term.", "learning_rate beta"),
     Check("entropy_explosion", P, ("rows", "entropy"), checks.entropy_up, "The entropy explodes: completions become random.",
-          "Lower the learning rate, or the entropy bonus if there is one. Check the sampling temperature."),
+          "Lower the learning rate, or the entropy bonus if there is one. Check the sampling temperature.",
+          "learning_rate temperature"),
     Check("learning_rate_zero", P, ("learning_rate",), checks.no_rate, "The learning rate is 0, so nothing is trained.",
           "Check the schedule and the number of steps for which it is computed."),
     Check("no_gradient", P, ("grad_norm",), checks.no_gradient, "There is no gradient.",
@@ -128,30 +132,35 @@ CHECKS = (
           "starts at zero and must not stay there). Same weights: keep them in float32."),
     Check("below_start", P, ("start",), checks.below_start, "The evaluation is below its start.",
           "Training makes the model worse on held-out prompts. Lower the learning rate; compare the training reward with the "
-          "evaluation's: if the first rises, the reward is being gamed."),
+          "evaluation's: if the first rises, the reward is being gamed.", "learning_rate"),
     Check("best_step", W, ("rows",), checks.best_earlier, "The best step was earlier.",
-          "Take the checkpoint nearest to that step. For the next run: fewer steps, or a lower learning rate."),
+          "Take the checkpoint nearest to that step. For the next run: fewer steps, or a lower learning rate.",
+          "learning_rate max_steps epochs"),
     Check("flat", W, ("trend",), checks.flat, "The reward is flat.",
           "Look at completions and their rewards: can the model earn the reward at all, and does it differ in a group? If so, "
-          "raise the learning rate (3 to 10 times) or the number of prompts per step."),
+          "raise the learning rate (3 to 10 times) or the number of prompts per step.", "learning_rate"),
     Check("falling", W, ("trend",), checks.falling, "The reward falls.",
-          "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL term."),
+          "Training makes the model worse. Lower the learning rate (3 to 10 times), or add a KL term.",
+          "learning_rate beta"),
     Check("entropy_fall", W, ("rows", "entropy"), checks.entropy_down, "The entropy has nearly vanished.",
           "All completions of a prompt are soon the same, and nothing new is tried. Lower the learning rate, or use clip-higher "
-          "(epsilon_high) or a KL term."),
+          "(epsilon_high) or a KL term.", "learning_rate epsilon_high beta"),
     Check("few_groups", W, ("zero_std",), checks.few_groups, "Few groups carry signal.",
           "Most completions are generated for nothing. Drop prompts that are always or never solved ('grposweep screen' finds "
-          "them), or raise num_generations."),
+          "them), or raise num_generations.", "num_generations"),
     Check("kl_drift", W, ("kl",), checks.kl_drift, "The policy drifts far from its reference.",
-          "Without a gain in reward this is noise: lower the learning rate or raise beta."),
+          "Without a gain in reward this is noise: lower the learning rate or raise beta.", "learning_rate beta"),
     Check("kl_spikes", W, ("kl",), checks.spikes("kl", checks.KL_WARN), "KL has spikes.",
-          "Single tokens became very unlikely. Lower the learning rate, or clip more (epsilon)."),
+          "Single tokens became very unlikely. Lower the learning rate, or clip more (epsilon).", "learning_rate epsilon"),
     Check("grad_spikes", W, ("grad_norm",), checks.spikes("grad_norm", 1.0), "The gradient norm has spikes.",
-          "Keep max_grad_norm at 1 or less, and lower the learning rate. Look at the batches of these steps."),
+          "Keep max_grad_norm at 1 or less, and lower the learning rate. Look at the batches of these steps.",
+          "max_grad_norm learning_rate"),
     Check("truncation", W, ("truncated",), checks.truncation, "Many completions are truncated.",
-          "A truncated answer earns no reward. Raise max_completion_length, or leave truncated completions out of the loss."),
+          "A truncated answer earns no reward. Raise max_completion_length, or leave truncated completions out of the loss.",
+          "max_completion_length mask_truncated_completions"),
     Check("length_growth", W, ("length", "rows"), checks.longer, "Completions grow without a gain in reward.",
-          "Look at completions. Use a loss without length bias (dr_grpo, dapo), or penalise overlong completions."),
+          "Look at completions. Use a loss without length bias (dr_grpo, dapo), or penalise overlong completions.",
+          "loss_type"),
     Check("precision", W, ("learning_rate", "weights"), checks.precision,
           "Updates are too small for the precision of the weights.",
           "Keep the weights in float32 (bf16 autocast), or train with LoRA at a higher learning rate."),
@@ -160,7 +169,8 @@ CHECKS = (
     Check("gradient_clipped", N, ("grad_norm",), checks.clipped_gradient, "Gradient clipping scales all updates down.",
           "This is common. The learning rate then sets the size of the updates alone."),
     Check("generation_bound", N, ("generation",), checks.generation, "Most of the time is generation.",
-          "Generate with vLLM or SGLang, lower max_completion_length, or do more updates per rollout."),
+          "Generate with vLLM or SGLang, lower max_completion_length, or do more updates per rollout.",
+          "use_vllm num_iterations"),
     Check("loss_near_zero", N, ("loss",), checks.loss, "The loss is near 0, as it should be.",
           "The ratio of new to old policy is 1 in the first update of a rollout, and a group's advantages add up to 0. So the "
           "policy term's value is 0, its gradient is not, and only the KL term is left. Watch the reward instead."),
@@ -182,25 +192,5 @@ EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "kl_spikes": {"kl_blow_up", "kl_drift"},
     "truncation": {"all_truncated"},
     "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen"},
-}
-SETTINGS: Mapping[str, tuple[str, ...]] = {  # fields of the setting that the advice of a finding changes
-    "kl_blow_up": ("learning_rate", "beta"),
-    "entropy_collapse": ("learning_rate", "epsilon_high", "beta"),
-    "entropy_fall": ("learning_rate", "epsilon_high", "beta"),
-    "entropy_explosion": ("learning_rate", "temperature"),
-    "no_variance": ("num_generations",),
-    "few_groups": ("num_generations",),
-    "all_truncated": ("learning_rate", "max_completion_length"),
-    "truncation": ("max_completion_length", "mask_truncated_completions"),
-    "reward_fallen": ("learning_rate", "beta"),
-    "below_start": ("learning_rate",),
-    "best_step": ("learning_rate", "max_steps", "epochs"),
-    "flat": ("learning_rate",),
-    "falling": ("learning_rate", "beta"),
-    "kl_drift": ("learning_rate", "beta"),
-    "kl_spikes": ("learning_rate", "epsilon"),
-    "grad_spikes": ("max_grad_norm", "learning_rate"),
-    "length_growth": ("loss_type",),
-    "generation_bound": ("use_vllm", "num_iterations"),
 }
 NAMES_TO_FAIL = frozenset({check.name for check in CHECKS} | {"collapse"} | {level.value for level in Level})

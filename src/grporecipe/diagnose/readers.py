@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grporecipe.diagnose import binary
+from grporecipe.diagnose import _binary
 from grporecipe.diagnose.log import Log, translate
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, parse_yaml, read_json, read_text, whole_or_none
@@ -42,10 +42,10 @@ def read_log(path: Path) -> Log:
     """
     file = find_log(path)
     data = _bytes(file)
-    if data.startswith(binary.WANDB):
-        log = Log.build(str(file), "W&B offline run", binary.wandb_lines(data))
-    elif binary.is_events(data):
-        log = Log.build(str(file), "TensorBoard events", binary.event_lines(data))
+    if data.startswith(_binary.WANDB):
+        log = Log.build(str(file), "W&B offline run", _binary.wandb_lines(data))
+    elif _binary.is_events(data):
+        log = Log.build(str(file), "TensorBoard events", _binary.event_lines(data))
     else:
         log = _read_text(file, data.decode("utf-8", errors="replace"))
     if not log.rows:
@@ -269,10 +269,10 @@ def own_lines(file: Path, data: bytes) -> Iterator[Line]:
 
     An incomplete last line is left out.
     """
-    if data.startswith(binary.WANDB):
-        yield from binary.wandb_lines(data)
-    elif binary.is_events(data):
-        yield from binary.event_lines(data)
+    if data.startswith(_binary.WANDB):
+        yield from _binary.wandb_lines(data)
+    elif _binary.is_events(data):
+        yield from _binary.event_lines(data)
     else:
         lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace").splitlines()
         yield from _rows(lines) if file.suffix == ".csv" else _json_lines(lines)

@@ -107,15 +107,6 @@ def warmup_change(key: str) -> NativeChange:
     return change
 
 
-def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
-    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by default)."""
-    if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
-        return True
-    parts = key.split(".")
-    above = (".".join(parts[:n]) for n in range(1, len(parts)))
-    return any(takes[name].default == {} for name in above if name in takes)
-
-
 def nearest(key: str, takes: Mapping[str, KeySpec], value: Any = None) -> list[str]:
     """Return the keys that an unknown key may mean: its last word in another section, or a similar spelling.
 

@@ -13,7 +13,7 @@ import yaml
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, RELEASE, Field, Framework, TranslatedRecipe
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.setting import TRL, UNSET, Setting
+from grporecipe.model.setting import OPTIONS, TRL, Setting, has_effect
 from grporecipe.model.values import nest
 
 
@@ -66,13 +66,9 @@ def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
     is_reported = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
     if not is_reported and s.framework.unit == "completions":
         yield f"vllm_importance_sampling_correction: on in TRL unless set, not written for {name}: another objective"
-    for option in dict.fromkeys((*UNSET["loss"], *UNSET["generation"], *NOT_WRITTEN)):
+    for option in (*OPTIONS, *NOT_WRITTEN):
         value = getattr(s, option)
-        is_idle = (
-            (option.startswith(("entropy_coef_", "entropy_target")) and not s.use_adaptive_entropy)
-            or (option.startswith(("sapo_", "vespo_")) and not option.startswith(s.loss_type))
-            or (option.startswith("vllm_") and (is_reported or option not in s.given))
-        )
+        is_idle = is_reported or option not in s.given if option.startswith("vllm_") else not has_effect(s, option)
         if option not in named and not is_idle and value not in (None, defaults[option].default):
             yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
 

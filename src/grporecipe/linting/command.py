@@ -160,18 +160,24 @@ def _recipe(record: dict[str, Any], options: Options) -> Recipe:
     if framework not in ("auto", *FRAMEWORKS):
         raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
     own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
-    has_release = own is not None or trl is not None
+    stated = trl if own is None else own
     own_options = Options(
         framework,
-        None if has_release else options.version,
+        None if stated is not None else options.version,
         _count(record, "processes", options.processes),
         _count(record, "dataset_size", options.train_prompts),
-        (None if own is None else str(own)) if has_release else options.own_version,
+        options.own_version if stated is None else str(stated),
         _gpu(record, options.gpu_gib),
         str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
-        (None if trl is None else str(trl)) if has_release else options.trl_version,
     )
-    return build_recipe(config, own_options)
+    recipe = build_recipe(config, own_options)
+    traits = FRAMEWORKS[recipe.framework].traits
+    if stated is trl is not None and not traits.follows_trl:
+        raise UserError(
+            f'"trl_version" is {trl}: this is a recipe of {traits.display_name}, which has versions of its own. Use '
+            '"framework_version".'
+        )
+    return recipe
 
 
 def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
@@ -325,15 +331,15 @@ def open_report(lint_options: LintOptions, out: TextIO) -> output.Report:
     """Return the report in the requested format."""
     screen = output.Screen(out, lint_options.no_color)
     if lint_options.diff:
-        from grporecipe.linting.formats import DiffReport
+        from grporecipe.linting._formats import DiffReport
 
         return DiffReport(screen)
     if lint_options.statistics:
-        from grporecipe.linting.formats import StatisticsReport
+        from grporecipe.linting._formats import StatisticsReport
 
         return StatisticsReport(screen, lint_options.format)
     if lint_options.format in ("github", "sarif"):
-        from grporecipe.linting.formats import GithubReport, SarifReport
+        from grporecipe.linting._formats import GithubReport, SarifReport
 
         return SarifReport(screen) if lint_options.format == "sarif" else GithubReport(screen)
     return output.JsonReport(screen) if lint_options.format == "json" else output.TextReport(screen)

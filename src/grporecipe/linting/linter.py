@@ -28,8 +28,7 @@ from grporecipe.rules.fixes import find_fixes
 from grporecipe.rules.keys import OF_DEFAULTS, accepting_releases, find_violations, older_releases, release_without
 from grporecipe.rules.registry import Change, Severity, Violation
 
-SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-                   "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
+SIZES = {*planning.ROLLOUT_READS, "num_generations", "num_iterations"} - {"version", "processes", "data_processes"}
 LENGTHS = SIZES | {"max_steps", "epochs"}
 PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
         "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip

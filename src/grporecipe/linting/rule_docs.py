@@ -47,7 +47,7 @@ A **note** says what was not checked, and why.
 RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
-def render() -> str:
+def render_rules() -> str:
     """Return the whole document."""
     parts = [HEAD.format(count=len(RULES))]
     for family, about in FAMILIES.items():
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("target", nargs="?", type=Path, default=PAGE, help="the file to write (default: %(default)s)")
     target: Path = parser.parse_args(arguments).target
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render(), encoding="utf-8")
+    target.write_text(render_rules(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -251,10 +251,14 @@ def realise(s: Setting) -> Setting:
     return s
 
 
-TOTAL_STEPS_READS = (  # the fields behind total_steps(), for the ``reads`` of rules
-    "version", "processes", "data_processes", "ends_with_epochs", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "num_generations",
-    "num_iterations", "train_prompts", "max_steps", "epochs", "budget_completions",
+# The fields behind completions_per_rollout() and total_steps(), for the ``reads`` of rules.
+ROLLOUT_READS = (
+    "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "generation_batch_size", "data_processes",
+)  # fmt: skip
+TOTAL_STEPS_READS = (
+    *ROLLOUT_READS, "num_generations", "num_iterations", "ends_with_epochs", "train_prompts", "max_steps", "epochs",
+    "budget_completions",
 )  # fmt: skip
 TRAIN_SIZES = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 

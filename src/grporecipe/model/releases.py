@@ -58,6 +58,15 @@ def change_at(changes: Sequence[Sequence[Any]], version: Version) -> Sequence[An
     return next((change for change in reversed(changes) if parse_release(change[0]) <= version), ())
 
 
+def is_taken(key: str, takes: Mapping[str, KeySpec]) -> bool:
+    """Return whether a key exists, names a section, or is inside a mapping with free keys (empty by default)."""
+    if key in takes or key in (takes if isinstance(takes, KeyTable) else KeyTable(takes)).sections:
+        return True
+    parts = key.split(".")
+    above = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return any(takes[name].default == {} for name in above if name in takes)
+
+
 def key_span(changes: Sequence[Sequence[Any]] | None) -> tuple[Version, Version | None] | None:
     """Return the releases in which a key came and left (None: still there); None for a key that never existed."""
     if changes is None:

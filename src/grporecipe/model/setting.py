@@ -3,8 +3,9 @@
 Batch sizes count completions, as in TRL. ``None`` means unknown or unset, never a default in disguise.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,19 +14,6 @@ from grporecipe.registries import NEWEST
 
 Version = tuple[int, int, int]
 TRL: Version = NEWEST["trl"]  # also the version that our trainer runs
-
-# Options of TRL that null (or an empty mapping) leaves at TRL's value.
-UNSET = {
-    "loss": (
-        "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
-        "entropy_target", "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos",
-        "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
-    ),
-    "generation": (
-        "min_p", "repetition_penalty", "generation_kwargs", "vllm_enable_sleep_mode", "vllm_importance_sampling_correction",
-        "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max",
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,8 +94,62 @@ OF_TRL = Runtime()
 
 
 @dataclass(frozen=True)
+class Row:
+    """What is known of a field of the setting apart from its value.
+
+    Args:
+        native: a recipe may have a key for it. Otherwise it belongs to this project, or to the command that starts the recipe.
+        option: null leaves it at TRL's value.
+        judged: a rule reads it.
+        compared: a translation compares it. The numbers of the plan stand for others; those that are not native describe the run.
+        kept: a translation that changes it has failed.
+        unset: its effect if it is None.
+        needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``; ``given`` if
+            it has one only where the recipe sets it.
+        said: other words by which a translation's losses name it, as a regular expression.
+
+    """
+
+    native: bool = True
+    option: bool = False
+    judged: bool = True
+    compared: bool | None = None
+    kept: bool = False
+    unset: Any = None
+    needs: str = ""
+    said: str = ""
+
+    @property
+    def is_compared(self) -> bool:
+        """Return whether a translation compares the field."""
+        return self.native if self.compared is None else self.compared
+
+
+def row(default: Any = None, **known: Any) -> Any:
+    """Declare a field of the setting with its default, and with what is known of it (`Row`)."""
+    return field(default=default, metadata={"row": Row(**known)})
+
+
+def own(default: Any = None, **known: Any) -> Any:
+    """Declare a field of this project, or of the command that starts the recipe."""
+    return row(default, native=False, **known)
+
+
+def option(default: Any = None, **known: Any) -> Any:
+    """Declare a field whose key in the sweep leaves it to TRL unless it is set."""
+    return row(default, option=True, **known)
+
+
+def provenance() -> Any:
+    """Declare a mapping that describes where values come from; settings with other ones are equal."""
+    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False)})
+
+
+@dataclass(frozen=True)
 class Setting:
-    """One recipe in TRL's terms, with the defaults of its version. Sizes count completions unless the name says prompts.
+    """One recipe in TRL's terms, with the defaults of its version; each field is a row of the table `ROWS`.
+
+    Sizes count completions unless the name says prompts.
 
     Frameworks that size a rollout and a step in prompts (EasyR1, verl) set ``prompts_per_rollout`` and ``prompts_per_step``;
     ``plan.resize`` derives B, A, S and the completions of a rollout from these. Steps and frequencies are optimizer steps
@@ -117,122 +159,128 @@ class Setting:
     field to the native key to edit, and ``lines`` to its line, for messages and fixes.
     """
 
-    framework: FrameworkTraits = TRL_FRAMEWORK
-    version: Version = TRL  # of TRL, or of the framework
-    given: frozenset[str] = frozenset()
+    framework: FrameworkTraits = own(TRL_FRAMEWORK)
+    version: Version = own(TRL)  # of TRL, or of the framework
+    given: frozenset[str] = own(frozenset())
     unknown: frozenset[str] = frozenset()  # fields that only a run knows; no rule that reads one is judged
     # topology
-    processes: int | None = None
+    processes: int | None = own()
     tensor_parallel_size: int = 1
     sequence_parallel_size: int = 1
     context_parallel_size: int = 1
-    launcher: str | None = None  # trl (its own command), accelerate, torchrun, python; None: not stated
-    visible_gpus: int | None = None  # that one process sees, if known
-    data_processes: int | None = None  # ranks that a batch is split over, if fewer than the processes
+    launcher: str | None = own()  # trl (its own command), accelerate, torchrun, python; None: not stated
+    visible_gpus: int | None = own()  # that one process sees, if known
+    data_processes: int | None = row(compared=False)  # ranks that a batch is split over, if fewer than the processes
     pipeline_parallel_size: int = 1
-    nodes: int | None = None  # of a job of ours; None: not known
-    gpus_per_node: int | None = None
-    server_gpus: int = 0  # of the job's GPUs, those of a vLLM server: no training processes
-    shared_server_gpus: int = 0  # of a vLLM server for several jobs
-    server_command: str | None = None  # a shell line that starts another server than TRL's
-    walltime_min: int | None = None  # minutes, of a job
-    host_memory_gib: int | None = None  # of a job on each node
+    nodes: int | None = own()  # of a job of ours; None: not known
+    gpus_per_node: int | None = own()
+    server_gpus: int = own(0)  # of the job's GPUs, those of a vLLM server: no training processes
+    shared_server_gpus: int = own(0)  # of a vLLM server for several jobs
+    server_command: str | None = own()  # a shell line that starts another server than TRL's
+    walltime_min: int | None = own()  # minutes, of a job
+    host_memory_gib: int | None = own()  # of a job on each node
     # the batch
-    num_generations: int = 8
+    num_generations: int = row(8, kept=True)
     per_device_train_batch_size: int = 8
-    gradient_accumulation_steps: int = 1
-    steps_per_generation: int | None = None  # micro-steps; None: the accumulation
-    generation_batch_size: int | None = None  # completions per rollout, global; None: follows from the others
-    num_iterations: int = 1
-    prompts_per_step: int | None = None  # as the user set it
-    prompts_per_rollout: int | None = None  # the same; None if the framework has no such key
-    prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
+    gradient_accumulation_steps: int = row(1, compared=False)
+    steps_per_generation: int | None = row(compared=False)  # micro-steps; None: the accumulation
+    # Completions per rollout, global; None: follows from the others.
+    generation_batch_size: int | None = row(compared=False)
+    num_iterations: int = row(1, kept=True)
+    prompts_per_step: int | None = own()  # as the user set it
+    prompts_per_rollout: int | None = row(compared=False)  # the same; None if the framework has no such key
+    prompts_per_generation: int | None = row(said="portions")  # a rollout is generated in portions of this many prompts
     experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
     reference_batch_size: int | None = None  # the same for the reference
     offloads_parameters: bool = False  # FSDP keeps the weights in main memory
     filters_groups: bool = False  # groups without variety are replaced by further ones
-    engine: str | None = None  # what shards the model, if a framework has several: fsdp, megatron
+    engine: str | None = row(compared=False)  # what shards the model, if a framework has several: fsdp, megatron
     removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
-    dynamic_batching: bool = False  # micro-batches are filled up to a number of tokens: B is an upper bound at best
-    auto: frozenset[str] = frozenset()  # sizes left to the planner
-    unsolved: frozenset[str] = frozenset()  # those of them that no value fits
-    max_per_device_train_batch_size: int | None = None  # the planner's bound
+    # Micro-batches are filled up to a number of tokens: B is an upper bound at best.
+    dynamic_batching: bool = row(False, said="micro-batches")
+    auto: frozenset[str] = own(frozenset())  # sizes left to the planner
+    unsolved: frozenset[str] = own(frozenset())  # those of them that no value fits
+    max_per_device_train_batch_size: int | None = own()  # the planner's bound
     auto_find_batch_size: bool = False
     split_batches: bool = False
     # evaluation
-    evaluates: bool = True
+    evaluates: bool = row(True, compared=False)
     do_eval: bool = False
-    eval_strategy: str | None = None  # no, steps, epoch; None: not stated
-    eval_steps: float | None = None  # optimizer steps; below 1: a share
-    per_device_eval_batch_size: int = 8
-    num_generations_eval: int | None = None  # None: num_generations
-    eval_prompts: int | None = None
-    dataloader_drop_last: bool = False
+    eval_strategy: str | None = row(needs="evaluates", said="held-out")  # no, steps, epoch; None: not stated
+    eval_steps: float | None = row(needs="evaluates", said="held-out")  # optimizer steps; below 1: a share
+    per_device_eval_batch_size: int = row(8, needs="evaluates")
+    num_generations_eval: int | None = row(needs="evaluates")  # None: num_generations
+    eval_prompts: int | None = own()
+    dataloader_drop_last: bool = row(False, needs="evaluates")
     # data and schedule
-    train_prompts: int | None = None
-    max_steps: int | None = None  # optimizer steps
-    ends_with_epochs: bool = False  # the epochs bound max_steps; in TRL max_steps overrides them
+    train_prompts: int | None = own()
+    max_steps: int | None = row(compared=False)  # optimizer steps
+    ends_with_epochs: bool = row(False, compared=False)  # the epochs bound max_steps; in TRL max_steps overrides them
     epochs: float | None = None  # passes over the training prompts
-    budget_completions: int | None = None
-    evaluations: int = 0
-    eval_at_start: bool = False  # one evaluation more, before the first step
-    checkpoints: int = 0
-    checkpoint_minutes: float | None = None  # between checkpoints by time
-    step_seconds: float | None = None  # of an optimizer step, as measured
+    budget_completions: int | None = own()
+    evaluations: int = own(0)
+    eval_at_start: bool = own(False)  # one evaluation more, before the first step
+    checkpoints: int = own(0)
+    checkpoint_minutes: float | None = own()  # between checkpoints by time
+    step_seconds: float | None = own()  # of an optimizer step, as measured
     # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
-    asynchronous: tuple[tuple[str, str, str], ...] = ()
+    asynchronous: tuple[tuple[str, str, str], ...] = own(())
     save_steps: float | None = None  # optimizer steps; below 1: a share
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False
     # KL
-    kl_enabled: bool | None = None  # None if a framework has no such key
+    kl_enabled: bool | None = own()  # None if a framework has no such key
     beta: float = 0.0
-    use_bias_correction_kl: bool | None = None
+    use_bias_correction_kl: bool | None = row(compared=False, needs="beta")
     sync_ref_model: bool = False
-    ref_model_sync_steps: int = 512
-    ref_model_mixup_alpha: float = 0.6
-    kl_placement: str = "loss"  # loss, reward, both, none; beta is the coefficient in the loss
-    kl_estimator: str | None = None  # in the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3
-    kl_reward_coefficient: float = 0.0
-    kl_reward_estimator: str | None = None
-    kl_controller: str = "fixed"  # or adaptive, of the coefficient in the reward
-    kl_horizon: float | None = None
-    kl_target: float | None = None
-    loads_reference: bool | None = None  # None: loaded if beta is not 0, as in TRL
+    ref_model_sync_steps: int = row(512, needs="sync_ref_model")
+    ref_model_mixup_alpha: float = row(0.6, needs="sync_ref_model")
+    # Loss, reward, both, none; beta is the coefficient in the loss.
+    kl_placement: str = row("loss", needs="kl_controller!=fixed kl_reward_coefficient", said="KL in")
+    # In the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3.
+    kl_estimator: str | None = row(needs="beta", said="KL estimator|use_bias_correction_kl")
+    kl_reward_coefficient: float = row(0.0, needs="kl_reward_coefficient", said="KL in")
+    kl_reward_estimator: str | None = row(needs="kl_reward_coefficient", said="KL estimator")
+    kl_controller: str = row("fixed", needs="kl_reward_coefficient")  # or adaptive, of the coefficient in the reward
+    kl_horizon: float | None = row(needs="kl_controller!=fixed kl_reward_coefficient")
+    kl_target: float | None = row(needs="kl_controller!=fixed kl_reward_coefficient")
+    loads_reference: bool | None = row(compared=False)  # None: loaded if beta is not 0, as in TRL
     distils: bool = False  # a teacher model gives all or part of the signal
     # loss
     advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
-    loss_average: str | None = None  # over what the loss is averaged, if a framework sets this apart from the loss
+    # Over what the loss is averaged, if a framework sets this apart from the loss.
+    loss_average: str | None = row(needs="given")
     epsilon: float = 0.2
     epsilon_high: float | None = None
     delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
     mask_truncated_completions: bool = False
-    multi_objective_aggregation: str = "sum_then_normalize"
-    entropy_coef: float | None = None  # of a bonus in the loss for the entropy of tokens
-    use_adaptive_entropy: bool | None = None
-    entropy_coef_min: float | None = None
-    entropy_coef_max: float | None = None
-    entropy_coef_delta: float | None = None
-    entropy_target: float | None = None  # nats per token
-    top_entropy_quantile: float | None = None  # the share of tokens that count, highest entropy first
-    off_policy_mask_threshold: float | None = None
-    sapo_temperature_neg: float | None = None
-    sapo_temperature_pos: float | None = None
-    vespo_k_pos: float | None = None
-    vespo_lambda_pos: float | None = None
-    vespo_k_neg: float | None = None
-    vespo_lambda_neg: float | None = None
-    rewards: int | None = None  # number of reward functions
-    reward_weights: int | None = None  # number of weights
+    entropy_coef: float | None = option(judged=False, unset=0.0)  # of a bonus in the loss for the entropy of tokens
+    use_adaptive_entropy: bool | None = option(judged=False, unset=False)
+    entropy_coef_min: float | None = option(judged=False, needs="use_adaptive_entropy")
+    entropy_coef_max: float | None = option(judged=False, needs="use_adaptive_entropy")
+    entropy_coef_delta: float | None = option(judged=False, needs="use_adaptive_entropy")
+    entropy_target: float | None = option(judged=False, needs="use_adaptive_entropy")  # nats per token
+    # The share of tokens that count, highest entropy first.
+    top_entropy_quantile: float | None = option(judged=False, unset=1.0)
+    off_policy_mask_threshold: float | None = option(judged=False)
+    sapo_temperature_neg: float | None = option(judged=False, needs="loss_type=sapo")
+    sapo_temperature_pos: float | None = option(judged=False, needs="loss_type=sapo")
+    vespo_k_pos: float | None = option(judged=False, needs="loss_type=vespo")
+    vespo_lambda_pos: float | None = option(judged=False, needs="loss_type=vespo")
+    vespo_k_neg: float | None = option(judged=False, needs="loss_type=vespo")
+    vespo_lambda_neg: float | None = option(judged=False, needs="loss_type=vespo")
+    multi_objective_aggregation: str = option("sum_then_normalize")
+    rewards: int | None = row(compared=False)  # number of reward functions
+    reward_weights: int | None = row(compared=False)  # number of weights
     use_liger_kernel: bool = False
     # optimizer
-    learning_rate: float = 1e-6
+    learning_rate: float = row(1e-6, kept=True)
     lr_scheduler_type: str = "linear"
     warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
-    minimum_learning_rate_ratio: float | None = None  # of the peak, where the schedule ends
+    minimum_learning_rate_ratio: float | None = row(unset=0.0)  # of the peak, where the schedule ends
     weight_decay: float | None = None
     max_grad_norm: float | None = None
     optim: str | None = None
@@ -241,61 +289,65 @@ class Setting:
     adam_epsilon: float | None = None
     seed: int | None = None
     # model and data
-    signal_shares: tuple[float, ...] = ()  # of groups, by their number of completions, from a screen; empty without one
-    truncated_share: float | None = None  # of completions, from a screen
+    # Of groups, by their number of completions, from a screen; empty without one.
+    signal_shares: tuple[float, ...] = row((), compared=False)
+    truncated_share: float | None = row(compared=False)  # of completions, from a screen
     model_name_or_path: str | None = None
     dataset_name: str | None = None  # a hub id or a path
-    eval_dataset_name: str | None = None  # the same for held-out data, if named separately
-    parameters: int | None = None  # weights of the model, if known
-    lora: bool = False
-    lora_rank: int = 16
-    lora_alpha: float = 32.0  # updates are scaled by alpha / rank
-    lora_dropout: float = 0.0  # the share of an adapter's inputs that is dropped
-    lora_targets: tuple[str, ...] = ("all-linear",)  # modules; none: PEFT chooses by the model
-    weights_dtype: str = "float32"  # while they are stored between steps; float32 masters of ZeRO and FSDP do not count
-    autocast_dtype: str | None = None  # of matrix products, where autocast makes it another than the weights'
-    architecture: Architecture | None = None  # if its shape is known
-    has_chat_template: bool | None = None  # of its tokenizer, once preparation has looked
-    chat: bool | None = None  # whether prompts are conversations; None: not known
-    prompt_tokens: int | None = None  # of the longest prompt, if counted
+    # The same for held-out data, if named separately.
+    eval_dataset_name: str | None = own(compared=True, needs="evaluates", said="held-out")
+    parameters: int | None = row(compared=False)  # weights of the model, if known
+    lora: bool = row(False, kept=True)
+    lora_rank: int = row(16, kept=True, needs="lora")
+    lora_alpha: float = row(32.0, kept=True, needs="lora")  # updates are scaled by alpha / rank
+    lora_dropout: float = row(0.0, needs="lora")  # the share of an adapter's inputs that is dropped
+    # Modules; none: PEFT chooses by the model.
+    lora_targets: tuple[str, ...] = row(("all-linear",), needs="lora", said="modules")
+    # While they are stored between steps; float32 masters of ZeRO and FSDP do not count.
+    weights_dtype: str = own("float32", compared=True)
+    autocast_dtype: str | None = own()  # of matrix products, where autocast makes it another than the weights'
+    architecture: Architecture | None = own()  # if its shape is known
+    has_chat_template: bool | None = own()  # of its tokenizer, once preparation has looked
+    chat: bool | None = own()  # whether prompts are conversations; None: not known
+    prompt_tokens: int | None = own()  # of the longest prompt, if counted
     gradient_checkpointing: bool = False
     # the GPU
-    sharding: str = "none"  # none, zero1, zero2, zero3, fsdp
-    loads_on_every_rank: bool | None = True  # FSDP's whole model in main memory; None: only with a reference model
-    gpu: str | None = None  # the GPUs' name
-    gpu_memory_gib: float | None = None  # that a trial may use of each GPU
-    gpu_trials: int = 1  # that share a GPU
-    runtime: Runtime = OF_TRL  # how memory is used
-    memory_factors: tuple[tuple[str, float], ...] = ()  # by which measured peaks correct the estimate of a phase
+    sharding: str = own("none", compared=True, needs="sharding!=none")  # none, zero1, zero2, zero3, fsdp
+    loads_on_every_rank: bool | None = own(True)  # FSDP's whole model in main memory; None: only with a reference model
+    gpu: str | None = own()  # the GPUs' name
+    gpu_memory_gib: float | None = own()  # that a trial may use of each GPU
+    gpu_trials: int = row(1, compared=False)  # that share a GPU
+    runtime: Runtime = own(OF_TRL)  # how memory is used
+    memory_factors: tuple[tuple[str, float], ...] = own(())  # by which measured peaks correct the estimate of a phase
     # generation
-    temperature: float = 1.0
-    top_p: float | None = None
-    top_k: int | None = None  # 0: all
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    generation_kwargs: str | None = None  # JSON
+    temperature: float = row(1.0, kept=True)
+    top_p: float | None = row(unset=1.0)
+    top_k: int | None = row(unset=0)  # 0: all
+    min_p: float | None = option(unset=0.0)
+    repetition_penalty: float | None = option(unset=1.0)
+    generation_kwargs: str | None = option()  # JSON
     max_prompt_length: int | None = None  # tokens
-    max_completion_length: int = 256  # tokens
-    uses_tools: bool = False  # completions have several turns, which max_completion_length bounds together
+    max_completion_length: int = row(256, kept=True)  # tokens
+    uses_tools: bool = own(False)  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
-    vllm_mode: str = "colocate"
-    vllm_tensor_parallel_size: int = 1
+    vllm_mode: str = row("colocate", needs="use_vllm")
+    vllm_tensor_parallel_size: int = row(1, needs="use_vllm")
     max_batched_tokens: int | None = None  # that vLLM takes at once
-    vllm_gpu_memory_utilization: float | None = None  # None: TRL's default
-    vllm_max_model_length: int | None = None
-    vllm_enable_sleep_mode: bool = False  # vLLM frees its memory while nothing is generated
-    vllm_server_base_url: str | None = None
-    vllm_server_host: str | None = None
-    vllm_server_port: int | None = None
-    vllm_importance_sampling_correction: bool = True
-    vllm_importance_sampling_mode: str = "sequence_mask"
-    vllm_importance_sampling_clip_min: float | None = None
-    vllm_importance_sampling_clip_max: float | None = 3.0
+    vllm_gpu_memory_utilization: float | None = row(needs="use_vllm")  # None: TRL's default
+    vllm_max_model_length: int | None = row(needs="use_vllm")
+    vllm_enable_sleep_mode: bool = option(False, needs="use_vllm")  # vLLM frees its memory while nothing is generated
+    vllm_server_base_url: str | None = row(needs="use_vllm vllm_mode=server")
+    vllm_server_host: str | None = row(needs="use_vllm vllm_mode=server")
+    vllm_server_port: int | None = row(needs="use_vllm vllm_mode=server")
+    vllm_importance_sampling_correction: bool = option(True, needs="use_vllm vllm_importance_sampling_correction")
+    vllm_importance_sampling_mode: str = option("sequence_mask", needs="use_vllm vllm_importance_sampling_correction")
+    vllm_importance_sampling_clip_min: float | None = option(needs="use_vllm vllm_importance_sampling_correction")
+    vllm_importance_sampling_clip_max: float | None = option(3.0, needs="use_vllm vllm_importance_sampling_correction")
     # logging
     log_completions: bool = False
     log_completions_hub_repo: str | None = None
-    keys: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    lines: Mapping[str, int] = field(default_factory=dict, compare=False, hash=False)
+    keys: Mapping[str, str] = provenance()
+    lines: Mapping[str, int] = provenance()
 
     @property
     def trainer(self) -> str:
@@ -312,3 +364,21 @@ class Setting:
         copy.__dict__.update(self.__dict__)
         copy.__dict__.update(changes)
         return copy
+
+
+# The table of fields, in the order of the setting.
+ROWS: Mapping[str, Row] = {each.name: each.metadata.get("row", Row()) for each in fields(Setting)}
+OPTIONS = tuple(name for name, known in ROWS.items() if known.option)
+
+
+def has_effect(s: Setting, name: str) -> bool:
+    """Return whether a field can change a training, by the fields that it needs."""
+    return all(_holds(s, name, need) for need in ROWS[name].needs.split())
+
+
+def _holds(s: Setting, name: str, need: str) -> bool:
+    other, sign, wanted = re.split(r"(!?=|$)", need, maxsplit=1)
+    value = getattr(s, other)
+    if other == "given":
+        return name in value
+    return bool(value) if not sign else (value == wanted) is (sign == "=")

@@ -12,10 +12,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grporecipe.errors import BadSettings, UserError
-from grporecipe.fields.dotted import is_taken
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import KeySpec, Recipe, VersionSource
-from grporecipe.model.releases import closest_keys, text
+from grporecipe.model.releases import closest_keys, is_taken, text
 from grporecipe.model.setting import Version
 from grporecipe.model.values import convert
 from grporecipe.project.repository import Pin, Repository, allows, find_pins, find_repository, is_elsewhere, walk
@@ -26,14 +25,6 @@ NOT_A_FILE = VersionSource("asked", "default", "the default release, because no 
 
 
 BY_DEFAULT = VersionSource("keys", "default", "it accepts all keys")
-
-
-class Wanted(NamedTuple):
-    """The versions that a caller requests: of any framework (``any``), of TRL, or a release that was parsed before."""
-
-    any: str | None = None
-    trl: str | None = None
-    release: Version | None = None
 
 
 class Judged(NamedTuple):
@@ -47,18 +38,27 @@ class Judged(NamedTuple):
 
 
 def find_version(
-    name: str, config: Mapping[str, Any], wanted: Wanted, file: Path | None, folder: str = "", **more: Any
+    name: str,
+    config: Mapping[str, Any],
+    stated: str | None,
+    release: Version | None,
+    file: Path | None,
+    folder: str = "",
+    **more: Any,
 ) -> Judged:
     """Return the version to judge a recipe by. ``folder`` is the launch's working directory.
 
-    ``more`` holds the recipe's other fields.
+    The caller may request a version as text (``stated``) or one that was parsed before (``release``). ``more`` holds the
+    recipe's other fields.
 
     Raises UserError for a version that cannot be judged.
     """
     framework = FRAMEWORKS[name]
-    asked = _asked(framework, wanted)
-    if asked is not None:
-        return asked
+    if release is not None:
+        return Judged(release, VersionSource("asked", "the caller", text(release)))
+    if stated is not None:
+        source = VersionSource("asked", "--framework-version", stated)
+        return _stated(framework, version_of(framework.name, stated), source)
     if file is None:  # a caller without a file and a version gets the default
         return Judged(framework.version, NOT_A_FILE)
     if folder and is_elsewhere(file, folder):  # what is installed there, only that machine knows
@@ -70,24 +70,6 @@ def find_version(
         or _of_source(framework, probe, file)
         or _by_keys(framework, probe, releases_of(framework))
     )
-
-
-def _asked(framework: Framework, wanted: Wanted) -> Judged | None:
-    if wanted.release is not None:
-        return Judged(wanted.release, VersionSource("asked", "the caller", text(wanted.release)))
-    if wanted.trl is not None and framework.traits.follows_trl:
-        return _stated(
-            framework, version_of(framework.name, wanted.trl), VersionSource("asked", "--trl-version", wanted.trl)
-        )
-    if wanted.any is not None:
-        version = version_of(framework.name, wanted.any)
-        return _stated(framework, version, VersionSource("asked", "--framework-version", wanted.any))
-    if wanted.trl is not None:
-        raise UserError(
-            f"--trl-version {wanted.trl}: this is a recipe of {framework.traits.display_name}, which has versions of its "
-            "own. Use --framework-version."
-        )
-    return None
 
 
 def _of_project(framework: Framework, file: Path) -> Judged | None:

@@ -12,7 +12,7 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
 from grporecipe.project.settings import settings_for
-from grporecipe.project.versions import Judged, Wanted, find_version
+from grporecipe.project.versions import Judged, find_version
 from grporecipe.reading.detect import detect_framework, recognise_recipe
 
 LARGEST = 2 * 2**20  # bytes; recipes have kilobytes
@@ -25,9 +25,8 @@ MOST_KEYS = 2000  # verl's longest configuration has about 700
 class Options:
     """The options of the command line.
 
-    ``own_version`` is the version of any framework (``--framework-version``), ``trl_version`` that of frameworks that follow
-    TRL. ``version`` is a parsed release of the named framework. ``judged`` is a version found before, by which an edited text
-    of the same file is judged again.
+    ``own_version`` is the version as stated (``--framework-version``), ``version`` a parsed release of the named framework.
+    ``judged`` is a version found before, by which an edited text of the same file is judged again.
     """
 
     framework: str = "auto"
@@ -37,7 +36,6 @@ class Options:
     own_version: str | None = None
     gpu_gib: float | None = None  # memory of the GPU to judge by
     gpu: str | None = None  # its name
-    trl_version: str | None = None
     judged: Judged | None = None
 
     def find_version(
@@ -46,9 +44,7 @@ class Options:
         """Return the version to judge a recipe by, and its source."""
         if self.judged is not None:
             return self.judged
-        return find_version(
-            framework, config, Wanted(self.own_version, self.trl_version, self.version), path, folder, **more
-        )
+        return find_version(framework, config, self.own_version, self.version, path, folder, **more)
 
 
 def load_text(path: Path) -> str:

@@ -23,7 +23,7 @@ from grporecipe.reading.shell.bash import Command, Reader, parse_script
 from grporecipe.reading.shell.programs import slurm_variables
 from grporecipe.reading.shell.syntax import CLOSE, OPEN
 from grporecipe.reading.shell.words import Values, plain
-from grporecipe.reading.signs import is_named
+from grporecipe.reading.signs import GROUPS, is_named
 from grporecipe.reading.yaml_text import parse_override
 
 PYTHONS = ("python", "python3")
@@ -62,12 +62,8 @@ NOT_STARTING = frozenset(
 RUNNERS = frozenset({"uv", "poetry", "pdm", "pixi", "hatch", "rye", "pipenv"})
 # A script is judged as it runs without arguments, with its defaults (${1:-8}).
 ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]\W?.*\}")
-# Options that only a trainer with groups of completions has.
-GROUP_OPTIONS = frozenset(
-    ["num_generations", "max_completion_length", "reward_funcs", "reward_weights", "steps_per_generation",
-     "generation_batch_size", "num_iterations", "epsilon_high", "scale_rewards", "beta", "use_vllm", "loss_type",
-     "num_generations_eval", "mask_truncated_completions"]
-)  # fmt: skip
+# Options of which two show that a program trains with groups of completions.
+GROUP_OPTIONS = GROUPS | {"max_completion_length", "beta", "use_vllm", "loss_type"}
 
 
 def _handed_on(commands: Iterable[Command]) -> str:

@@ -14,10 +14,7 @@ from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
 from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, divisors, each, every_count, multiples, no_field, up_to
 from grporecipe.rules.registry import Change, F, Severity, Violation, by_trial, rule
 
-SIZES = (
-    "version", "processes", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-    "generation_batch_size", "data_processes",
-)  # fmt: skip
+SIZES = planning.ROLLOUT_READS
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 LARGE_MODEL = 1e8  # weights; smaller models are toys, with other learning rates
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # versions that changed the unit that must be whole

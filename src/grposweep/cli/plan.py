@@ -191,8 +191,8 @@ def training_processes(processes: int | None, gpus: int | None, server_gpus: int
 def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     """Print how many points of a space are valid, which rules make the others invalid, and the valid share of each value."""
     from grposweep.config.compose import open_session, override_name
-    from grposweep.config.native_keys import check_switches
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
+    from grposweep.config.programs import check_switches
     from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
     from grposweep.search.grid import evaluate_grid
@@ -237,10 +237,9 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
 
 
 def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path | None) -> Setting:
-    asked = options.own_version or options.trl_version
-    if asked is not None:
+    if options.own_version is not None:
         raise UserError(
-            f"--framework-version {asked}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
+            f"--framework-version {options.own_version}: overrides are for grposweep's own trainer, which runs TRL {text(TRL)}. "
             "Name a recipe, or leave the option out."
         )
     from grposweep.config.compose import open_session

@@ -40,9 +40,6 @@ class LintFormat(StrEnum):
 
 Files = Annotated[list[Path] | None, Argument(help="Recipes, scripts that launch one, or folders of them.")]
 Processes = Annotated[int | None, Option(min=1, help="Training processes, without the GPUs of a vLLM server.")]
-TrlVersion = Annotated[
-    str | None, Option(metavar="X.Y[.Z]", help="The same, for recipes of TRL and Open-R1.", hidden=True)
-]
 FrameworkVersion = Annotated[
     str | None,
     Option(metavar="X.Y[.Z]", help="Framework version whose rules apply.", show_default="what the repository says"),
@@ -74,7 +71,6 @@ def lint(
     files: Files = None,
     framework: Annotated[Framework, Option(help="auto detects it from keys and paths.")] = "auto",
     processes: Processes = None,
-    trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
@@ -105,8 +101,7 @@ def lint(
     from grporecipe.reading.load import Options
 
     gib = _gpu(gpu, gpu_memory_gib)
-    trl = _version(trl_version)
-    options = Options(str(framework), None, processes, dataset_size, framework_version, gib, gpu, trl)
+    options = Options(str(framework), None, processes, dataset_size, framework_version, gib, gpu)
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not (fix or diff):
         raise UserError("--unsafe-fixes extends --fix and --diff, and does nothing alone. Add --fix or --diff.")
@@ -153,7 +148,7 @@ def check(
 
     Exit code: 0 no errors, 1 errors found, 2 unusable input.
     """
-    from grposweep.cli.check import check_command
+    from grposweep.cli._check import check_command
 
     return check_command(words, processes, str(format), select or (), ignore or ())
 
@@ -177,7 +172,6 @@ def plan(
     processes: Ranks = None,
     gpus: Gpus = None,
     vllm_gpus: VllmGpus = 0,
-    trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
@@ -196,7 +190,7 @@ def plan(
     from grposweep.cli.plan import show_plan, training_processes
 
     ranks = training_processes(processes, gpus, vllm_gpus)
-    options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
+    options = Options(str(framework), None, ranks, dataset_size, framework_version)
     _say_processes(map(Path, items), ranks)
     return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured, config_dir)
 
@@ -266,7 +260,6 @@ def fit(
     gpu_memory_gib: GpuMemory = None,
     framework: RecipeFramework = "auto",
     processes: Ranks = None,
-    trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     config_dir: ConfigDir = None,
     format: Annotated[Format, Option(help="text, or one JSON object per GPU, one per line.")] = Format.text,
@@ -281,7 +274,7 @@ def fit(
     from grporecipe.reading.load import Options
     from grposweep.cli.plan import show_fit
 
-    options = Options(str(framework), None, processes, own_version=framework_version, trl_version=_version(trl_version))
+    options = Options(str(framework), None, processes, own_version=framework_version)
     _say_processes(map(Path, items), processes)
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
 
@@ -299,7 +292,6 @@ def translate(
     processes: Ranks = None,
     gpus: Gpus = None,
     vllm_gpus: VllmGpus = 0,
-    trl_version: TrlVersion = None,
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -320,7 +312,7 @@ def translate(
         translator = translate_own
 
     ranks = training_processes(processes, gpus, vllm_gpus)
-    options = Options(str(framework), None, ranks, dataset_size, framework_version, trl_version=_version(trl_version))
+    options = Options(str(framework), None, ranks, dataset_size, framework_version)
     _say_processes([file], ranks)
     return translate_file(file, str(to), options, output, translator)
 
@@ -340,14 +332,3 @@ def _gpu(name: str | None, gib: float | None) -> float | None:
     from grporecipe.memory.catalog import memory_of
 
     return gib if gib is not None or name is None else memory_of(name, "--gpu")
-
-
-def _version(wanted: str | None) -> str | None:
-    """Return the TRL release to judge by. One that is newer than the table is judged as its newest, which is printed."""
-    from grporecipe.frameworks.trl.keys import parse_version, releases
-    from grporecipe.model.releases import text
-
-    version = None if wanted is None else parse_version(wanted)
-    if version is not None and version > releases()[-1]:
-        say(f"TRL {wanted} is judged as {text(releases()[-1])}, the newest release known.", sys.stderr)
-    return wanted

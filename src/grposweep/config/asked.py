@@ -193,9 +193,8 @@ def trained_setting(record: Mapping[str, Any]) -> Setting:
     return read_recipe(recipe).setting.replace({**steps, "eval_prompts": record["eval_rows"]})
 
 
-def asked_recipe(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Recipe:
+def asked_recipe(trainer: Trainer, asked: Asked, processes: int) -> Recipe:
     """Return the command's values as a recipe of the TRL that it imports."""
-    asked = ask_base(trainer, processes, nodes)
     record, options = asked.record, own_options(trainer, asked)
     entered = {name: value for name, value in trainer.args.items() if name not in options}
     unknown = {name: "depends on data" for name in record["unknown"] if name not in entered}
@@ -203,7 +202,7 @@ def asked_recipe(trainer: Trainer, processes: int | None = None, nodes: int = 1)
         EXTERNAL[trainer.kind].framework,
         version_of(record) or TRL,
         {**record["given"], **entered},
-        processes if processes is not None else record["world_size"],
+        processes,
         unresolved=unknown,
         version_source=VersionSource("asked", "installed") if version_of(record) else NOT_STATED,
     )

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grporecipe.errors import UserError
 from grporecipe.fields.reading import read_rows, values_of
@@ -14,19 +14,15 @@ from grporecipe.fields.writing import in_completions
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL, Setting, Version
+from grporecipe.model.setting import ROWS, TRL, Setting, Version
 from grporecipe.reading.load import Options, load_recipe, parse_recipe
-from grposweep.config.asked import asked_recipe, asks, file_stamp
+from grposweep.config.asked import ask_base, asked_recipe, asks, file_stamp, own_options
+from grposweep.external.ask import Asked
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL, is_opaque
-from grposweep.schema import Trainer
+from grposweep.schema import Experiment, Trainer
 
 ASKED = "from importlib.metadata import version; print(version('{package}'))"
-
-
-def framework_of(trainer: Trainer) -> Framework:
-    """Return the framework of an external trainer's recipes."""
-    return FRAMEWORKS[EXTERNAL[trainer.kind].framework]
 
 
 def read_args(trainer: Trainer) -> dict[str, Any]:
@@ -35,31 +31,6 @@ def read_args(trainer: Trainer) -> dict[str, Any]:
         return {}
     framework = FRAMEWORKS["trl"]
     return read_rows(framework, values_of(Recipe("trl", TRL, dict(trainer.args))), framework.keys_at(TRL))
-
-
-def load_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Recipe:
-    """Read the base recipe; empty if there is none.
-
-    Raises UserError if it cannot be read.
-    """
-    if asks(trainer):
-        return asked_recipe(trainer, processes, nodes)
-    if is_opaque(trainer.kind):
-        return Recipe(EXTERNAL[trainer.kind].framework, TRL, {})
-    framework = EXTERNAL[trainer.kind].framework
-    version = installed_version(trainer.python or sys.executable, framework)
-    if trainer.recipe is None:
-        return Recipe(framework, version, dict(trainer.args), processes)
-    path = Path(trainer.recipe)
-    try:
-        found = _loaded(path, file_stamp(path), Options(framework, version, processes))
-        return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
-    except UserError as error:
-        # lint's option is no key of a sweep, whose trainer decides whose recipe it is
-        program = FRAMEWORKS[framework].traits.display_name
-        advice = f"It is read as a recipe of {program}: set a key of GRPO in it, such as num_generations."
-        said = str(error).replace("Name its framework with --framework if it is one.", advice)
-        raise UserError(f"trainer.recipe={trainer.recipe}: {said}") from error
 
 
 @lru_cache(maxsize=16)
@@ -95,19 +66,76 @@ def installed_version(python: str, framework: str) -> Version:
     return parse_version(said[-1]) if answer.returncode == 0 and said else known
 
 
-def base_of(trainer: Trainer, processes: int, nodes: int = 1) -> Setting:
-    """Return the base's numbers with sizes in completions.
+@dataclass(frozen=True)
+class Base:
+    """What the points of an external trainer start from, read once: its recipe, its numbers, and what its command answers."""
 
-    No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown. So is
-    everything about a program of which only the command is known, apart from the length that the user states.
-    """
-    recipe = load_base(trainer, processes, nodes)
-    parsed = read_recipe(recipe)
-    setting, _ = in_completions(parsed.setting)
-    if is_opaque(trainer.kind):
-        every = frozenset(field.name for field in fields(Setting)) - {"max_steps"}
-        return setting.replace({"given": frozenset(), "lines": {}, "processes": None, "unknown": every})
-    unknown = (
-        (parsed.unknown | (set() if recipe.version_source.known else {"version"})) if asks(trainer) else frozenset()
-    )
-    return setting.replace({"given": frozenset(), "lines": {}, "processes": processes, "unknown": unknown})
+    trainer: Trainer
+    processes: int
+    nodes: int = 1
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Self:
+        """Return the base of an experiment's trainer."""
+        return cls(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes)
+
+    @property
+    def framework(self) -> Framework:
+        """The framework of the trainer's recipes."""
+        return FRAMEWORKS[EXTERNAL[self.trainer.kind].framework]
+
+    @cached_property
+    def asked(self) -> Asked:
+        """What the command's trainer would get."""
+        return ask_base(self.trainer, self.processes, self.nodes)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Those of ``trainer.args`` that are options of the command."""
+        return own_options(self.trainer, self.asked)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The base recipe; empty if there is none.
+
+        Raises UserError if it cannot be read.
+        """
+        trainer, framework = self.trainer, self.framework.name
+        if asks(trainer):
+            return asked_recipe(trainer, self.asked, self.processes)
+        if is_opaque(trainer.kind):
+            return Recipe(framework, TRL, {})
+        version = installed_version(trainer.python or sys.executable, framework)
+        if trainer.recipe is None:
+            return Recipe(framework, version, dict(trainer.args), self.processes)
+        path = Path(trainer.recipe)
+        try:
+            found = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
+            return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
+        except UserError as error:
+            # lint's option is no key of a sweep, whose trainer decides whose recipe it is
+            program = self.framework.traits.display_name
+            advice = f"It is read as a recipe of {program}: set a key of GRPO in it, such as num_generations."
+            said = str(error).replace("Name its framework with --framework if it is one.", advice)
+            raise UserError(f"trainer.recipe={trainer.recipe}: {said}") from error
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The base's numbers with sizes in completions.
+
+        No field counts as set by the user, because a point sets all. What a command's trainer takes from data is unknown. So is
+        everything about a program of which only the command is known, apart from the length that the user states.
+        """
+        parsed = read_recipe(self.recipe)
+        setting, _ = in_completions(parsed.setting)
+        changes: dict[str, Any] = {
+            "given": frozenset(),
+            "lines": {},
+            "processes": self.processes,
+            "unknown": frozenset(),
+        }
+        if is_opaque(self.trainer.kind):
+            changes |= {"processes": None, "unknown": frozenset(ROWS) - {"max_steps"}}
+        elif asks(self.trainer):
+            changes["unknown"] = parsed.unknown | (set() if self.recipe.version_source.known else {"version"})
+        return setting.replace(changes)

@@ -6,7 +6,7 @@ keys; ``DERIVED`` names these keys.
 
 from collections.abc import Iterator
 
-from grporecipe.model.setting import UNSET, Setting
+from grporecipe.model.setting import Setting
 from grposweep.schema import AUTO_SIZES, keys_of
 
 # The groups that hold a recipe's numbers. The others set what is trained, where, and how it is searched.
@@ -63,14 +63,9 @@ ARGS = {
     **{name: f"trainer.args.{name}" for name in ("auto_find_batch_size", "dataloader_drop_last", "load_best_model_at_end",
                                                  "log_completions_hub_repo", "use_liger_kernel")},
 }  # fmt: skip
-# An external trainer has these in its own recipe, or they are unknown: model, data, and generation.
-FROM_RECIPE = frozenset(
-    ["lora", "lora_rank", "lora_alpha", "lora_dropout", "weights_dtype", "autocast_dtype", "gradient_checkpointing", "sharding",
-     "eval_prompts", "server_gpus", "shared_server_gpus", "chat", "server_command", "eval_at_start",
-     *(name for name in KEYS if name.startswith(("vllm_", "use_vllm")))]
-)  # fmt: skip
-# Fields that are left to the trainer if they are not set.
-OPTIONS = frozenset([*UNSET["loss"], *UNSET["generation"]])
+# Beginnings of keys that an external trainer has in its own recipe, or that are unknown: model, data, and generation.
+OF_RECIPES = ("model.", "task.", "trainer.", "generation.use_vllm", "generation.vllm_", "schedule.eval_at_start")
+FROM_RECIPE = frozenset(name for name, path in KEYS.items() if path.startswith(OF_RECIPES)) - {"train_prompts"}
 # Every field that an Experiment decides -> the keys (or sections) that it depends on.
 SOURCES: dict[str, tuple[str, ...]] = {
     **{name: (path,) for name, path in KEYS.items()},

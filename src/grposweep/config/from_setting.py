@@ -14,11 +14,12 @@ from grporecipe.frameworks.trl.recipes import NAMES, SAME, fitted
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import TRL, Setting
+from grporecipe.model.setting import ROWS, TRL, Setting
 from grporecipe.translate import Translation, find_left_out, find_lost, list_left_out, list_unknown, with_paths
 from grposweep.config.fields import ARGS, KEYS, NUMBERS, SOURCES
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.config.to_setting import own_values
+from grposweep.config.trl_args import homes
 from grposweep.process import run_command
 from grposweep.registries import is_asynchronous
 from grposweep.schema import Experiment, Schedule, keys_with, value_at
@@ -34,11 +35,8 @@ WHAT = {
     "generation": "How completions are sampled.",
 }
 COMMAND = ("python", *run_command(), "--config-dir", ".", f"sweeps={NAME}")
-# Other keys set these, or none does because grposweep places evaluations and checkpoints itself.
-PLACED = frozenset(
-    ["generation_batch_size", "do_eval", "eval_strategy", "eval_steps", "save_steps", "save_strategy", "launcher",
-     "reward_weights", "rewards", "load_best_model_at_end", "minimum_learning_rate_ratio", "max_prompt_length"]
-)  # fmt: skip
+# Fields of a recipe without a meaning here: grposweep places checkpoints itself, and truncates no prompts.
+LEFT = frozenset({"load_best_model_at_end", "max_prompt_length"})
 
 
 def write_own(
@@ -111,7 +109,9 @@ def _frequencies(s: Setting) -> dict[str, Any]:
 def _unnamed(s: Setting) -> dict[str, Any]:
     """Return the fields that are set, matter, and have no grposweep key."""
     default = {**vars(Setting()), **release_defaults(FRAMEWORKS["trl"], TRL)}
-    found = {name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - PLACED - NAMES) if span(name) is not None}
+    found = {
+        name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - homes().keys() - LEFT - NAMES) if span(name)
+    }
     return {
         name: value
         for name, value in found.items()
@@ -165,8 +165,10 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
 def _held(setting: Setting) -> Setting:
     """Return what grposweep's keys hold of a setting. Counts hold its intervals."""
     fits, _ = fitted(FRAMEWORKS["trl"], in_completions(setting)[0], TRL)
-    names = {*KEYS, *ARGS, *PLACED, "lora_targets", "evaluates", "model_name_or_path", "dataset_name"}
-    names -= {"minimum_learning_rate_ratio", *({"gradient_checkpointing"} - setting.given)}
+    names = {*KEYS, *ARGS, *LEFT, "lora_targets", "evaluates", "launcher", "rewards", *NAMES} | (
+        ROWS.keys() & homes().keys()
+    )
+    names -= {*({"gradient_checkpointing"} - setting.given)}
     names -= {name for name in names if name.startswith("lora_") and not setting.lora}
     return Setting().replace({name: getattr(fits, name) for name in names})
 

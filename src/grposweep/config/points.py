@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_yaml, read_text
-from grposweep.config.base_recipe import base_of
+from grposweep.config.base_recipe import Base
 from grposweep.config.compose import Session, escape, explain_error, resolved, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
@@ -40,7 +40,7 @@ def recipe_options(composed: DictConfig) -> list[str]:
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     assert isinstance(trainer, Trainer)  # structured() keeps the type
-    values = own_values(base_of(trainer, int(composed.cluster.processes), int(composed.cluster.nodes)))
+    values = own_values(Base(trainer, int(composed.cluster.processes), int(composed.cluster.nodes)).setting)
     store = ConfigStore.instance()
     for group in NUMBERS:
         store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")

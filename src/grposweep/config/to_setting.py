@@ -15,9 +15,9 @@ from grporecipe.files import parse_json
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
-from grporecipe.model.setting import OF_TRL, TRL, Runtime, Setting
-from grposweep.config.base_recipe import base_of, read_args
-from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, OPTIONS, PLAIN
+from grporecipe.model.setting import OF_TRL, OPTIONS, TRL, Runtime, Setting
+from grposweep.config.base_recipe import Base, read_args
+from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, is_opaque, ranks_follow
@@ -29,7 +29,8 @@ def read_setting(experiment: Experiment, prepared: Mapping[str, Any] | None = No
 
     ``prepared`` holds what preparation counted for this model and task: ``train_prompts`` and ``eval_prompts``.
     """
-    return resolve_auto(base_setting(experiment).replace(read_fields(experiment, prepared)))
+    base = base_setting(experiment)
+    return resolve_auto(base.replace(read_fields(experiment, prepared, base)))
 
 
 def resolve_auto(s: Setting) -> Setting:
@@ -49,19 +50,22 @@ def base_setting(experiment: Experiment) -> Setting:
     if not is_external(experiment.trainer.kind):
         cluster = experiment.cluster
         return OF_TASKS if ranks_follow(cluster.kind) and cluster.nodes == 1 and not cluster.gpus_per_node else PLAIN
-    base = base_of(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes)
+    base = Base.of(experiment).setting
     own = {name: key for name, key in KEYS.items() if name not in FROM_RECIPE}
     return base.replace({"keys": {**base.keys, **own}})
 
 
-def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_fields(
+    experiment: Experiment, prepared: Mapping[str, Any] | None = None, base: Setting | None = None
+) -> dict[str, Any]:
     """Return the setting's fields as configured; sizes left to ``auto`` are 1 and named in the field ``auto``."""
+    base = base or base_setting(experiment)
     fields = {name: value_at(experiment, path) for name, path in KEYS.items() if name not in DERIVED}
     auto = frozenset(name for name in AUTO_SIZES if fields[name] == AUTO)
     fields |= dict.fromkeys(auto, 1)
-    fields |= _optional_fields(experiment, fields)
+    fields |= _optional_fields(experiment, fields, base)
     if is_external(experiment.trainer.kind):
-        return _recipe_fields(experiment, fields | {"auto": auto})
+        return _recipe_fields(experiment, fields | {"auto": auto}, base)
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
     precision = read_precision(experiment.model)
     memory, trials = read_gpu(experiment.cluster), gpu_trials(experiment.cluster)
@@ -96,9 +100,9 @@ def read_fields(experiment: Experiment, prepared: Mapping[str, Any] | None = Non
     }
 
 
-def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _optional_fields(experiment: Experiment, fields: Mapping[str, Any], base: Setting) -> dict[str, Any]:
     """Return the fields that may be left to the trainer: as set, or their values when unset."""
-    base, args = base_setting(experiment), experiment.trainer.args
+    args = experiment.trainer.args
     found = {name: getattr(base, name) for name in ARGS}
     for name in OPTIONS:
         value = fields[name]
@@ -112,9 +116,8 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any]) -> dict[
     return found
 
 
-def _recipe_fields(experiment: Experiment, fields: dict[str, Any]) -> dict[str, Any]:
+def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting) -> dict[str, Any]:
     """Return an external trainer's fields: model, data and rewards from its recipe, evaluations unless set in grposweep."""
-    base = base_setting(experiment)
     fields |= {name: getattr(base, name) for name in (*FROM_RECIPE, *(field for field in DERIVED if field != "auto"))}
     if is_opaque(experiment.trainer.kind):
         fields["processes"] = None  # what the command does with its GPUs is its own

@@ -10,11 +10,10 @@ from typing import Any
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
-from grposweep.config.asked import ask_base, asks
-from grposweep.config.native_keys import check_args, check_async, check_reach
 from grposweep.config.precision import check_generation, check_precision, check_quantization
+from grposweep.config.programs import check_processes, check_program, check_reach
 from grposweep.config.to_setting import read_gpu
-from grposweep.external import command as external_command
+from grposweep.config.trl_args import check_args, check_async
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
     EXTERNAL,
@@ -32,6 +31,7 @@ from grposweep.schema import (
     AUTO,
     Cluster,
     Experiment,
+    ThisMachine,
     Trainer,
     default_of,
     keys_of,
@@ -191,12 +191,15 @@ def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
     ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
     ``cluster=local``, and exported.
     """
-    unread = load_entry(LAUNCHERS[cluster.kind]).unread if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
-    set_here = [name for name in unread if getattr(cluster, name) != default_of(f"cluster.{name}")]
-    if found := [f"cluster.{name}" for name in set_here if f"cluster.{name}" in names]:
+    launcher = load_entry(LAUNCHERS[cluster.kind])
+    unread = launcher.unread_keys() if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    set_here = [key for key in unread if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)]
+    if set_here and launcher.section is not ThisMachine:
+        yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
+    elif set_here:
         yield (
-            f"only cluster=slurm reads {' and '.join(found)}, and these trials would train on this machine. Set cluster=slurm, "
-            "or cluster=local to train here."
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on this machine. "
+            "Set cluster=slurm, or cluster=local to train here."
         )
 
 
@@ -360,30 +363,6 @@ def check_shared_server(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def check_ray(trainer: Trainer, cluster: Cluster, cpus: int) -> Iterator[str]:
-    """Say if a program in a Ray cluster would wait forever, or expects another shape than the job's."""
-    shape = {"trainer.nnodes": cluster.nodes, "trainer.n_gpus_per_node": cluster.processes // cluster.nodes}
-    for word in trainer.arguments:
-        key, _, value = word.lstrip("+").partition("=")
-        if key in shape and value != str(shape[key]):
-            yield (
-                f"trainer.arguments has {word}, and the trial has {key}={shape[key]}: the program would wait for nodes or GPUs "
-                "that are not there. Leave it out, and set cluster.nodes and cluster.gpus_per_node."
-            )
-    if cluster.nodes == 1:
-        return
-    if "nodes" in load_entry(LAUNCHERS[cluster.kind]).unread:
-        yield (
-            f"cluster.nodes={cluster.nodes} with cluster={cluster.kind}: this machine is one node, and the job of several starts "
-            "Ray on each. Set cluster=slurm, or cluster.nodes=1."
-        )
-    if cluster.gpus_per_node and cluster.cpus_per_gpu < cpus:
-        yield (
-            f"cluster.cpus_per_gpu={cluster.cpus_per_gpu}: trainer={trainer.kind} reserves up to {cpus} CPUs a GPU in the job's "
-            f"Ray cluster, and would wait for them forever. Set cluster.cpus_per_gpu={cpus} or more."
-        )
-
-
 OFFLOADS = {"optimizer": ("zero1", "zero2", "zero3"), "all": ("zero3", "fsdp")}  # trainer.offload -> kinds of sharding
 FSDP_KEYS = (  # transformers 5.23 training_args.py, fsdp_config
     "reshard_after_forward", "cpu_offload", "activation_checkpointing", "cpu_ram_efficient_loading", "state_dict_type",
@@ -459,96 +438,6 @@ def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
         yield (
             f"{named} has stage {stage}, and trainer.sharding={trainer.sharding}: plan and memory would be judged wrongly. "
             f"Set trainer.sharding=zero{stage}."
-        )
-
-
-def check_program(experiment: Experiment) -> Iterator[str]:
-    """Say if a program lacks its script, or if files that it needs do not exist."""
-    trainer, cluster = experiment.trainer, experiment.cluster
-    external = EXTERNAL.get(trainer.kind)
-    if external is None:
-        return
-    if external.opaque:
-        yield from external_command.check_command(experiment)
-    elif trainer.command is not None and not external.asks:
-        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
-    if trainer.launcher == "python" and cluster.processes > 1:
-        yield (
-            f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
-            "Set trainer.launcher=torchrun or accelerate."
-        )
-    if external.ray_cpus:
-        yield from check_ray(trainer, cluster, external.ray_cpus)
-    folder = Path(trainer.workdir or ".")
-    if not folder.is_dir():
-        yield f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in."
-    for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
-        if name is not None and not (start / name).is_file():
-            yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
-            return
-    if external.asks and folder.is_dir():
-        yield from check_command(experiment)
-
-
-SEVERAL_NODES = (
-    "Each node runs the command once. torchrun needs --nproc_per_node only. For accelerate write in a shell script: "
-    "--num_machines $NNODES --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT, and in "
-    "--num_processes those of all nodes."
-)
-PARTS = ("script", "recipe", "launch_arguments", "arguments", "python")  # of a command that grposweep puts together
-
-
-def check_command(experiment: Experiment) -> Iterator[str]:
-    """Ask the user's command for its trainer. Say what in it contradicts the sweep.
-
-    Raises UserError if the command builds no GRPO trainer.
-    """
-    trainer, cluster, metric = experiment.trainer, experiment.cluster, experiment.search.metric
-    unread = [f"trainer.{name}" for name in PARTS if trainer.command is not None and getattr(trainer, name)]
-    if unread:
-        yield f"trainer.command and {', '.join(unread)}: the command holds all of it. Leave {' and '.join(unread)} out."
-        return
-    if trainer.command is not None and re.search(r"\b(?:sbatch|srun)\b", trainer.command):
-        yield "trainer.command submits a job, and each trial is one with cluster=slurm. Give the command that runs in the job."
-        return
-    record = ask_base(trainer, cluster.processes, cluster.nodes).record
-    if record["world_size"] != cluster.processes:
-        several = cluster.nodes > 1 and trainer.command is not None
-        instead = (
-            SEVERAL_NODES
-            if several
-            else f"Set cluster.processes={record['world_size']} (on Slurm cluster.nodes and cluster.gpus_per_node)."
-        )
-        yield f"the command starts {record['world_size']} processes, and cluster.processes={cluster.processes}. {instead}"
-    evaluates = experiment.schedule.evaluations > 0 or record["values"].get("eval_strategy", "no") != "no"
-    if metric.startswith("eval_") and not record["evaluates"]:
-        yield (
-            f"search.metric={metric}: {record['line']} passes no eval_dataset to its trainer, so there is no such metric. Pass "
-            f"one, or set search.metric={metric.removeprefix('eval_')} for the rewards of training."
-        )
-    elif metric.startswith("eval_") and not evaluates:
-        yield (
-            f"search.metric={metric}: the program's eval_strategy is no, so nothing would be evaluated. Set "
-            "schedule.evaluations=4."
-        )
-
-
-SHAPE = frozenset({f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")})
-
-
-def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
-    """Say if a recipe is for several processes, and trials would have one that the command does not ask for."""
-    recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
-    is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
-    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer):
-        return
-    from grporecipe.reading.load import stated_processes  # only a program's recipe needs it
-
-    if stated := stated_processes(Path(recipe)):
-        yield (
-            f"trainer.recipe={recipe} is for {stated} processes, and cluster.processes=1: a trial would train on one, with other "
-            f"batches. Set cluster.processes={stated} (on Slurm cluster.nodes and cluster.gpus_per_node), or "
-            "cluster.processes=1 if one is meant."
         )
 
 

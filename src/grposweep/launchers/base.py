@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol, Self
 from grporecipe.errors import UserError
 from grposweep.launchers.gpu_memory import GpuMemory
 from grposweep.process import SOURCE, Processes, SpawnedProcesses, end_session
-from grposweep.schema import Cluster, Experiment, Generation
+from grposweep.schema import Cluster, Experiment, Generation, Place
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.records import AttemptEventKind, read_attempts
 from grposweep.storage.results import read_runs
@@ -196,8 +196,8 @@ class Launcher(ABC):
     """What decides when jobs run, in messages."""
     ranks_follow: ClassVar[bool] = False
     """Whether ``cluster.nodes``, ``gpus_per_node`` and ``tasks_per_node`` decide the number of ranks."""
-    unread: ClassVar[Sequence[str]] = ()
-    """Keys of ``cluster`` that only a scheduler reads; set on the command line, they need another launcher."""
+    section: ClassVar[type[Place]] = Cluster
+    """The keys of ``cluster`` that it reads; others need another launcher."""
     log_patterns: ClassVar[Sequence[tuple[EndState, str]]] = ()
     """Regular expressions for lines in logs by which the launcher reports an end."""
     slots: int
@@ -209,6 +209,13 @@ class Launcher(ABC):
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the launcher of a sweep. Raises UserError if this machine cannot be one."""
         raise NotImplementedError(f"{cls.__name__} is registered without `build`")
+
+    @classmethod
+    def unread_keys(cls) -> list[str]:
+        """Return the keys of ``cluster`` that only other launchers read."""
+        return [
+            f"cluster.{name}" for name in Cluster.__dataclass_fields__ if name not in cls.section.__dataclass_fields__
+        ]
 
     @classmethod  # noqa: B027 - a default: every configuration is fine
     def validate(cls, experiment: Experiment) -> None:

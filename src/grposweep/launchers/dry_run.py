@@ -9,7 +9,7 @@ from grporecipe.terminal import count
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.registries import LAUNCHERS
-from grposweep.schema import Experiment
+from grposweep.schema import Experiment, Jobs
 
 ALL = 1_000_000  # slots: nothing runs, so nothing has to wait
 
@@ -18,6 +18,7 @@ class DryRun(Launcher):
     """Writes what the first launcher that submits scripts would, and prints its commands."""
 
     kind = "dry_run"
+    section = Jobs
     is_dry = True
     outlives = True
     ranks_follow = True

@@ -39,7 +39,7 @@ from grposweep.launchers.gpu_memory import (
 )
 from grposweep.process import MARK, SOURCE, ForkServer, Processes, SpawnedProcesses, end_session, exists
 from grposweep.registries import runs_trl
-from grposweep.schema import AUTO, Cluster, Experiment, Generation, starts_own_server
+from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
 from grposweep.storage import paths
 
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # of fork: a limit on processes, or on memory
@@ -170,11 +170,7 @@ class Local(Launcher):
     """Starts attempts on this machine, at most ``slots`` at once."""
 
     kind = "local"
-    unread = (
-        "partition", "account", "qos", "constraint", "exclude", "gres_type", "nodes", "gpus_per_node", "tasks_per_node",
-        "walltime_min", "warn_seconds", "setup", "container", "extra", "python", "service_partition", "service_account",
-        "service_qos", "service_mem_gb",
-    )  # fmt: skip
+    section = ThisMachine
 
     def __init__(self, processes: Processes, gpus: list[str], slots: int, share: int = 1) -> None:
         """``gpus`` names each GPU ``share`` times."""

@@ -308,7 +308,7 @@ def _interval(bounds: tuple[float, float], log: bool) -> str:
 
 def _collapses(view: SweepView) -> Iterator[str]:
     """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
-    ended = [(trial, value) for trial in view.searched if (value := _reached(trial)) is not None]
+    ended = [(trial, value) for trial in view.searched if (value := trial.value) is not None]
     lost = {t.number for t, value in ended if t.start is not None and view.sign * value > view.sign * t.start}
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
@@ -316,10 +316,6 @@ def _collapses(view: SweepView) -> Iterator[str]:
         above = [number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)]
         if len(above) >= FEWEST_BELOW:
             yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more are below the start."
-
-
-def _reached(trial: TrialView) -> float | None:
-    return trial.reached if trial.objective is None else trial.objective
 
 
 def _longer(view: SweepView) -> Iterator[Step]:

@@ -364,7 +364,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
 
     from grporecipe.fields.recipes import read_recipe
     from grporecipe.reading.load import Options, load_recipe
-    from grporecipe.translate import render, translate
+    from grporecipe.translate import render_translation, translate
     from grposweep.config.compose import load_experiment
     from grposweep.config.from_setting import native_keys
     from grposweep.config.identity import prepared_key
@@ -396,7 +396,7 @@ def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) 
     if setting.model_name_or_path is None:
         omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
     rest = yaml.safe_dump(data, sort_keys=False) if data else ""
-    return omitted + _own_output(best, render(translation, head, form)) + rest
+    return omitted + _own_output(best, render_translation(translation, head, form)) + rest
 
 
 def _omitted(task: "Task") -> str:

@@ -89,12 +89,11 @@ def _draw_parameters(view: SweepView, figure: "Figure") -> None:
         is_range = name in view.ranges
         places = {label_text(label): place for place, label in enumerate(view.choices.get(name, []))}
         for trial in view.searched:
-            value = trial.reached if trial.objective is None else trial.objective
             label = trial.point.get(name)
             x = as_number(label) if is_range else places.get(label_text(label))
-            if value is not None and x is not None:
+            if trial.value is not None and x is not None:
                 is_done = trial.objective is not None
-                axes.plot(x, value, marker="o" if is_done else "D", markersize=5 if is_done else 4, linestyle="",
+                axes.plot(x, trial.value, marker="o" if is_done else "D", markersize=5 if is_done else 4, linestyle="",
                           color=COLORS[0] if is_done else FAINT)  # fmt: skip
         if is_range and view.ranges[name].get("log"):
             axes.set_xscale("log")

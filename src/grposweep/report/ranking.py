@@ -241,11 +241,10 @@ def _share_reached(trial: TrialView, metric: str) -> float | None:
 
 def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
     """Return a trial's value after a share of its training, or the one that it has ended with."""
-    value = trial.reached if trial.objective is None else trial.objective
     if share is not None and trial.result.failure is None:
         curve = trial.curve(metric)
         before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
         if before:
             found = read_prompt_rewards(trial.path, [before[-1].step])
             return Measured(dict(trial.point), before[-1].value, Sampling(before[-1].error, found.means, found.prompts))
-    return Measured(dict(trial.point), value or 0.0, trial.sampling)
+    return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)

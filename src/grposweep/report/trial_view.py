@@ -154,6 +154,11 @@ class TrialView:
         return finite_or_none(self.result.objective) if self.state in (State.PRUNED, State.PAUSED) else None
 
     @property
+    def value(self) -> float | None:
+        """The objective, or what an unfinished trial has reached of it."""
+        return self.reached if self.objective is None else self.objective
+
+    @property
     def at_best(self) -> str:
         """At which step the objective was taken, and what was subtracted, under ``search.at=best``; empty otherwise."""
         step, optimism = self.result.best_step, self.result.optimism

@@ -23,10 +23,10 @@ from grposweep.schema.learning import (
     Task,
     key,
 )
-from grposweep.schema.running import Cluster, Fake, Rules, Search, Tracker, Trainer
+from grposweep.schema.running import Cluster, Fake, Jobs, Place, Rules, Search, ThisMachine, Tracker, Trainer
 
-__all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Kl", "Lora", "Loss", "Model", "Optimizer", "Rules", "Schedule",
-           "Search", "Shape", "Task", "Tracker", "Trainer"]  # fmt: skip
+__all__ = ["AUTO", "Batch", "Cluster", "Fake", "Generation", "Jobs", "Kl", "Lora", "Loss", "Model", "Optimizer", "Place", "Rules",
+           "Schedule", "Search", "Shape", "Task", "ThisMachine", "Tracker", "Trainer"]  # fmt: skip
 
 # Hydra's ConfigStore needs plain (unfrozen) dataclasses: frozen ones fail as schemas in Hydra 1.3.
 
@@ -39,15 +39,15 @@ class Experiment:
 
     lr: float = key(3e-4, setting="learning_rate", trl="learning_rate")
     """Learning rate."""
-    seed: int = key(0, setting="seed", trl="seed")
+    seed: int = key(0, setting="seed", trl="seed", native="data_seed")
     """Seed of data, model and sampling."""
-    name: str | None = None
+    name: str | None = key(None, native="run_name")
     """Folder of the sweep below ``outputs`` (null: derived from what is swept)."""
     force: bool = False
     """Run every recorded point again."""
-    verbose: bool = False
+    verbose: bool = key(False, native="disable_tqdm")
     """Also show the controller's log on the terminal (or the flag ``-v``)."""
-    outputs: str = "outputs"
+    outputs: str = key("outputs", native="output_dir")
     """Folder of all sweeps."""
     model: Model = field(default_factory=Model)
     task: Task = field(default_factory=Task)

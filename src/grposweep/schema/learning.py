@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 AUTO = "auto"
+WEIGHTS = (AUTO, "float32", "bfloat16", "float16")
+MIXED = ("bf16", "fp16", "none")
 AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
 VLLM_CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
@@ -19,6 +21,7 @@ def key(default: Any, **metadata: Any) -> Any:
 
     - ``setting``: the field of the neutral Setting that it sets (the same name in `grposweep.config.fields.NUMBERS`);
     - ``trl``: the GRPOConfig argument that it is copied to (the same name in `grposweep.schema.NAMED_AS_IN_TRL`);
+    - ``native``: the keys of a TRL recipe that follow from it (and from others); the first one has its meaning;
     - ``choices``: its values, if its type alone does not define them;
     - ``range``: its range, by a name in `grposweep.config.validate.RANGES`;
     - ``newer``: it is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
@@ -59,15 +62,15 @@ class Shape:
 class Lora:
     """Low-rank adapters (peft)."""
 
-    enabled: bool = key(False, setting="lora")
+    enabled: bool = key(False, setting="lora", native="use_peft")
     """Train adapters instead of the model's weights."""
-    r: int = key(16, setting="lora_rank")
+    r: int = key(16, setting="lora_rank", native="lora_r")
     """Rank."""
-    alpha: int = key(32, setting="lora_alpha")
+    alpha: int = key(32, setting="lora_alpha", native="lora_alpha")
     """Scale; an adapter's output is multiplied by ``alpha / r``."""
-    dropout: float = key(0.0, setting="lora_dropout")
+    dropout: float = key(0.0, setting="lora_dropout", native="lora_dropout")
     """Dropout of an adapter's input (0 to 1)."""
-    target_modules: list[str] = key(["all-linear"])
+    target_modules: list[str] = key(["all-linear"], native="lora_target_modules")
     """Names of the layers with an adapter, as peft takes them; ``all-linear`` for every linear layer."""
 
 
@@ -75,19 +78,19 @@ class Lora:
 class Model:
     """The trained model, its numeric types and its adapters. Without a GPU all is float32."""
 
-    path: str = "embedded"
+    path: str = key("embedded", native="model_name_or_path")
     """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded``, ``embedded-text`` (untrained, reads any
     text) or ``embedded-tools`` (calls the tool of ``task=calculator``)."""
-    revision: str | None = None
+    revision: str | None = key(None, native="model_revision")
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
-    dtype: str = key("float32", setting="weights_dtype", choices=(AUTO, "float32", "bfloat16", "float16"))
+    dtype: str = key("float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS)
     """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
     mixed precision for those under an adapter."""
-    mixed_precision: str | None = key(None, setting="autocast_dtype", newer=True, choices=("bf16", "fp16", "none"))
+    mixed_precision: str | None = key(None, setting="autocast_dtype", native="bf16 fp16", newer=True, choices=MIXED)
     """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
     tf32: bool | None = key(None, newer=True)
     """Let float32 products use TensorFloat-32 (null: torch's setting)."""
-    quantization: str | None = key(None, newer=True, choices=("4bit", "8bit"))
+    quantization: str | None = key(None, native="load_in_4bit", newer=True, choices=("4bit", "8bit"))
     """bitsandbytes' type for the frozen weights under LoRA (QLoRA), without vLLM."""
     attn_implementation: str | None = key(None, newer=True)
     """Argument of from_pretrained (null: transformers chooses)."""
@@ -111,13 +114,13 @@ class Task:
     """Where prompts come from."""
     tiny: str = key("embedded", newer=True)
     """The ``model.path`` of ``model=tiny`` for this task."""
-    path: str | None = None
+    path: str | None = key(None, native="dataset_name")
     """The data: a JSONL file, or a hub id or local folder."""
-    subset: str | None = None
+    subset: str | None = key(None, native="dataset_config")
     """Configuration of a data set of the hub."""
-    train_split: str = "train"
+    train_split: str = key("train", native="dataset_train_split")
     """Split of the training prompts."""
-    eval_split: str | None = None
+    eval_split: str | None = key(None, native="dataset_test_split")
     """Split of the held-out prompts (null: they are taken from the training split)."""
     prompt_column: str = "prompt"
     """Column with the prompt."""
@@ -127,7 +130,7 @@ class Task:
     """Text of a system turn before each prompt (null: none)."""
     chat: bool | None = key(False, setting="chat")
     """Put prompts that are plain text into the tokenizer's chat template (null: if it has one). Conversations always are."""
-    rewards: list[str] = key(["exact"])
+    rewards: list[str] = key(["exact"], native="reward_funcs")
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")
     """A weight for each reward (null: 1)."""
@@ -165,7 +168,7 @@ class Batch:
     """Completions of a micro-step on one rank."""
     gradient_accumulation_steps: int | str = AUTO
     """Micro-steps of an optimizer step."""
-    steps_per_generation: int | None = None
+    steps_per_generation: int | None = key(None, native="generation_batch_size")
     """Micro-steps that one rollout feeds (null: the accumulation, as in TRL)."""
     num_iterations: int = key(1, trl="num_iterations")
     """How often each completion is trained on."""
@@ -277,13 +280,13 @@ class Schedule:
     """Completions that a trial generates for its training."""
     max_steps: int | None = None
     """Optimizer steps of a trial."""
-    epochs: float | None = None
+    epochs: float | None = key(None, native="num_train_epochs")
     """Passes of a trial over the training prompts."""
-    evaluations: int = 4
+    evaluations: int = key(4, native="do_eval eval_steps eval_strategy")
     """Evaluations of a trial, spread evenly over its optimizer steps."""
-    eval_at_start: bool = True
+    eval_at_start: bool = key(True, native="eval_on_start")
     """Evaluate before the first optimizer step as well."""
-    checkpoints: int = 2
+    checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy")
     """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume exactly."""
     checkpoint_minutes: float | None = key(30.0, newer=True)
     """Write another checkpoint at the first rollout boundary after so many minutes without one (null: never; nor with
@@ -328,7 +331,9 @@ class Generation:
     """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
     vllm_importance_sampling_clip_min: float | None = key(None, newer=True, range="not negative")
     """Least ratio of the correction."""
-    vllm_importance_sampling_clip_max: float | None = key(None, newer=True, range="positive")
+    vllm_importance_sampling_clip_max: float | None = key(
+        None, native="vllm_importance_sampling_cap", newer=True, range="positive"
+    )
     """Largest ratio of the correction (``inf``: no upper bound)."""
     vllm_gpus: int = key(0, setting="server_gpus")
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
@@ -338,7 +343,9 @@ class Generation:
     without GPUs it runs on the CPU."""
     vllm_max_loras: int | None = key(None, newer=True)
     """Adapters that the shared server computes with at once (null: as many as trials run at once)."""
-    vllm_server_base_url: str | None = key(None, setting="")
+    vllm_server_base_url: str | None = key(
+        None, setting="", native="vllm_server_base_url vllm_server_host vllm_server_port"
+    )
     """Address of a server that runs already."""
     vllm_server_command: str | None = key(None, setting="server_command")
     """Shell line that starts another server than TRL's, on port $GRPOSWEEP_VLLM_PORT."""

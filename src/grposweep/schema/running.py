@@ -5,6 +5,8 @@ from typing import Any
 
 from grposweep.schema.learning import AUTO, key
 
+SHARDING = ("none", "zero1", "zero2", "zero3", "fsdp")
+
 
 @dataclass
 class Fake:
@@ -32,11 +34,11 @@ class Trainer:
 
     kind: str = "trl"
     """The trainer."""
-    keep: str = key("best", choices=("last", "best", "all", "none"))
+    keep: str = key("best", native="save_total_limit", choices=("last", "best", "all", "none"))
     """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none`` none."""
-    log_completions: bool = key(False, trl="log_completions")
+    log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
-    sharding: str = key("none", setting="sharding", choices=("none", "zero1", "zero2", "zero3", "fsdp"))
+    sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
     """Divide optimizer states (``zero1``), gradients as well (``zero2``) and weights as well (``zero3`` by DeepSpeed, ``fsdp``
     by torch) among a trial's ranks."""
     compile: bool = key(False, trl="torch_compile")
@@ -60,7 +62,7 @@ class Trainer:
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({}, newer=True)
     """Options of FSDP under transformers' names, added to the built-in ones."""
-    fake: Fake = field(default_factory=Fake)
+    fake: Fake = field(default_factory=Fake, metadata={"staged": True})
     recipe: str | None = None
     """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay.
     ``script``: the file behind ``--config``, or the shell script that is the command."""
@@ -98,18 +100,45 @@ class Trainer:
 
 
 @dataclass
-class Cluster:
-    """Where attempts run. The keys of GPUs until ``gpu`` are for this machine, those from ``nodes`` on for Slurm."""
+class Place:
+    """What every launcher reads."""
 
     kind: str = "local"
     """The launcher."""
-    processes: int = key(1, setting="processes")
+    processes: int = key(1, setting="processes", native="ddp_backend ddp_find_unused_parameters")
     """Training ranks of a trial."""
     threads: int = key(1, range="count")
     """CPU threads of a rank."""
+    gpu: str | None = None
+    """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
+    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
+    """Memory of a GPU in GiB, instead of its model."""
+    mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
+    """Main memory of each node in GiB (null: the partition's default)."""
+    environment: dict[str, str] = key({}, newer=True)
+    """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
+    they are not part of a trial's identity."""
+    requeue_limit: int = 20
+    """How often a trial may be preempted or lose its node."""
+    controller: str = key("here", choices=("here", "job"))
+    """Where the controller works: in the foreground, or as a job of one CPU."""
+    prepare: str = key("here", choices=("here", "job"))
+    """Where models and data are looked for and downloaded."""
+    code: str | None = None
+    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is)."""
+    poll_seconds: float = 30.0
+    """Seconds between readings of the queue."""
+    stall_min: float | None = 30.0
+    """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
+
+
+@dataclass
+class ThisMachine(Place):
+    """What the launcher of this machine reads."""
+
     warm: bool = True
     """Keep a process with the imported libraries, from which trials on the CPU start."""
-    gpus: int | str = AUTO
+    gpus: int | str = key(AUTO, native="use_cpu")
     """GPUs of this machine, divided among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or without that
     variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` reports it and trains on the CPU; a
     number is refused."""
@@ -117,10 +146,12 @@ class Cluster:
     """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit by the memory estimate
     (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
     Fewer start while processes of others hold the memory."""
-    gpu: str | None = None
-    """Model of the GPUs (A100, H100, RTX 4090, ...): points that do not fit are then invalid."""
-    gpu_memory_gib: float | None = key(None, setting="gpu_memory_gib")
-    """Memory of a GPU in GiB, instead of its model."""
+
+
+@dataclass
+class Jobs(Place):
+    """What a launcher of jobs reads."""
+
     nodes: int = key(1, setting="nodes", range="count")
     """Nodes of a job."""
     gpus_per_node: int = key(0, setting="gpus_per_node")
@@ -129,8 +160,6 @@ class Cluster:
     """Ranks of each node without GPUs, with ``threads`` CPUs each."""
     cpus_per_gpu: int = key(1, range="count")
     """CPUs for each GPU."""
-    mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
-    """Main memory of each node in GiB (null: the partition's default)."""
     walltime_min: int | None = key(None, setting="walltime_min", range="count")
     """Time limit of a job in minutes (null: the partition's default)."""
     partition: str | None = None
@@ -153,9 +182,6 @@ class Cluster:
     """Further options of sbatch."""
     python: str | None = None
     """Interpreter of the jobs (null: the one that submits; several words start it in a container)."""
-    environment: dict[str, str] = key({}, newer=True)
-    """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
-    they are not part of a trial's identity."""
     gres_type: str | None = key(None, newer=True)
     """Type of GPU that a job asks for (--gres=gpu:TYPE:N)."""
     service_partition: str | None = key(None, newer=True)
@@ -169,22 +195,15 @@ class Cluster:
     warn_seconds: int | None = key(None, newer=True)
     """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to
     600; 120 without it): a rollout, an optimizer step and a checkpoint must fit."""
-    requeue_limit: int = 20
-    """How often a trial may be preempted or lose its node."""
-    controller: str = key("here", choices=("here", "job"))
-    """Where the controller works: in the foreground, or as a job of one CPU."""
-    prepare: str = key("here", choices=("here", "job"))
-    """Where models and data are looked for and downloaded."""
     snapshot: bool = True
     """Keep a copy of the code in the sweep's folder, which the jobs run."""
-    code: str | None = None
-    """A folder whose grposweep attempts run instead (null: that copy, or on this machine the code as it is)."""
-    poll_seconds: float = 30.0
-    """Seconds between readings of the queue."""
-    stall_min: float | None = 30.0
-    """Minutes without a sign of life after which an attempt is ended, and tried once more (null: never)."""
     ray_timeout: int = key(300, newer=True, range="count")
     """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes)."""
+
+
+@dataclass
+class Cluster(Jobs, ThisMachine):
+    """Where attempts run: the keys of every launcher, then those of this machine only, then those of Slurm only."""
 
 
 @dataclass
@@ -261,9 +280,9 @@ class Tracker:
     folder, apart from Trackio's (``TRACKIO_DIR``); ``wandb sync`` sends those of W&B.
     """
 
-    kind: str = "none"
+    kind: str = key("none", native="logging_steps report_to")
     """The tracker."""
-    project: str = "grposweep"
+    project: str = key("grposweep", native="project")
     """Project of the runs."""
     entity: str | None = None
     """W&B's entity: a user or team (null: the account's default)."""

@@ -17,7 +17,8 @@ from grporecipe.model.planning import RESIZED
 from grporecipe.model.setting import FrameworkTraits, Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grposweep.config.asked import OPTIONS, ask_ahead, ask_base, asks, find_unseen
+from grposweep.config.asked import OPTIONS, ask_ahead, asks, find_unseen
+from grposweep.config.base_recipe import Base
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
@@ -99,10 +100,7 @@ class RuleInputs:
             for experiment in experiments.values():
                 other = base_setting(experiment)
                 found |= {name for name in _VALUES if getattr(other, name) != getattr(self._base, name)} | other.unknown
-            answers = {
-                label: ask_base(one.trainer, one.cluster.processes, one.cluster.nodes)
-                for label, one in experiments.items()
-            }
+            answers = {label: Base.of(one).asked for label, one in experiments.items()}
             self.notes += filter(None, [find_unseen(name, answers)])
         return found
 

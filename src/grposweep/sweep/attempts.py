@@ -13,7 +13,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
 from grposweep.config.compose import override_name, render_experiment
 from grposweep.config.identity import experiment_id
-from grposweep.config.native_keys import write_program
+from grposweep.config.trial_recipe import write_program
 from grposweep.cost import plan_content
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher

@@ -26,8 +26,8 @@ from grposweep.config.asked import find_inputs
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
-from grposweep.config.native_keys import check_switches
 from grposweep.config.points import Points
+from grposweep.config.programs import check_switches
 from grposweep.config.validate import refuse_mistakes
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command

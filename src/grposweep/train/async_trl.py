@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerBase
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # exported there until TRL 2.0
 
 from grporecipe.errors import UserError
-from grposweep.config.native_keys import SINGLE_PRECISION
 from grposweep.config.precision import read_precision
+from grposweep.config.trl_args import SINGLE_PRECISION
 from grposweep.process import STEP_SIGNALS, end_children_with, signals_blocked
 from grposweep.schema import Experiment, Task, keys_with, value_at
 from grposweep.storage import paths

@@ -13,8 +13,8 @@ from grporecipe.model.planning import Plan, build_plan
 from grporecipe.model.setting import Setting
 from grposweep.config.compose import load_experiment
 from grposweep.config.identity import prepared_key
-from grposweep.config.native_keys import trial_setting
 from grposweep.config.to_setting import read_setting
+from grposweep.config.trial_recipe import trial_setting
 from grposweep.registries import is_external, ranks_follow, runs_trl
 from grposweep.schema import Experiment, Task
 from grposweep.storage import paths

@@ -19,7 +19,7 @@ from pathlib import Path
 from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.asked import trained_setting
-from grposweep.config.native_keys import load_trial_recipe
+from grposweep.config.trial_recipe import load_trial_recipe
 from grposweep.cost import plan_content
 from grposweep.external import Entry, ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.command import newest_of

@@ -7,12 +7,12 @@ and config.py (OmegaConf over dataclasses), by release in keys.json.
 
 from collections.abc import Iterator
 
-from grporecipe.fields.dotted import is_taken, nearest
+from grporecipe.fields.dotted import nearest
 from grporecipe.fields.reading import values_of
 from grporecipe.frameworks import easyr1
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.releases import text
+from grporecipe.model.releases import is_taken, text
 from grporecipe.model.setting import Setting
 from grporecipe.rules.helpers import other_sizes, show
 from grporecipe.rules.keys import find_dead_keys, find_mistyped, find_unknown_words, unknown

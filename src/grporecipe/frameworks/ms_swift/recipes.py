@@ -51,24 +51,16 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
-ALWAYS = (
-    "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations",
-    "max_completion_length", "temperature", "top_p", "epsilon", "importance_sampling_level", "learning_rate",
-    "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "seed",
-)  # fmt: skip
-OPTIONAL = (
-    "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
-    "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
-    "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
-    "vllm_tensor_parallel_size", "gradient_checkpointing",
-)  # fmt: skip
-WRITTEN_BELOW = ("eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
-                 "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")  # fmt: skip
-FIELDS = (
-    *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
-    *(Field(name, name, RELEASE) for name in OPTIONAL),
-    *(Field(name, name, RELEASE, plain=False) for name in WRITTEN_BELOW),
+OWN = (
+    *(Field(name, name, RELEASE) for name in (
+        "steps_per_generation", "epsilon_high", "delta", "num_generations_eval", "vllm_gpu_memory_utilization",
+        "advantage_estimator", "auto_find_batch_size", "do_eval", "load_best_model_at_end", "log_completions",
+        "ref_model_mixup_alpha", "ref_model_sync_steps", "sequence_parallel_size", "use_liger_kernel", "use_vllm",
+        "vllm_tensor_parallel_size", "gradient_checkpointing")),
+    # The functions below write these.
+    *(Field(name, name, RELEASE, plain=False) for name in (
+        "eval_steps", "save_steps", "save_strategy", "lr_scheduler_type", "scale_rewards", "beta",
+        "per_device_eval_batch_size", "generation_batch_size", "sync_ref_model")),
     Field("vllm_mode", "vllm_mode", RELEASE, write=lambda mode: mode or None, plain=False),
     # Fields whose key has another name, or whose value needs a conversion.
     Field("processes", "NPROC_PER_NODE"),
@@ -109,6 +101,12 @@ FIELDS = (
     # Derived below, from keys of the same name or (the parallel sizes) of Megatron's.
     *(Field(name, name) for name in ("loss_type", "warmup_steps", "eval_strategy", "tensor_parallel_size",
                                      "pipeline_parallel_size", "context_parallel_size")),
+)  # fmt: skip
+# Of the keys that affect the training, those that are TRL's: every recipe states them. Others only if they are not the default.
+FIELDS = (
+    *(Field(name, name, RELEASE, always=True) for name in trl.ALWAYS
+      if name not in {row.name for row in OWN} | {"use_bias_correction_kl"}),
+    *OWN,
 )  # fmt: skip
 
 

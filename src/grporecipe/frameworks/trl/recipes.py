@@ -7,7 +7,7 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/reference/framewo
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,23 +16,16 @@ import yaml
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import in_completions, write_release
-from grporecipe.frameworks.trl.keys import choices, is_async, known, losses, span, with_async
+from grporecipe.frameworks.trl.keys import RENAMES, choices, is_async, known, losses, span, with_async
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
 from grporecipe.model.releases import KeyTable, text
-from grporecipe.model.setting import TRL, Setting, Version
+from grporecipe.model.setting import ROWS, TRL, Setting, Version, has_effect
 from grporecipe.model.values import Value, convert, model_size, read_mapping
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
-RENAMED = {
-    "evaluation_strategy": "eval_strategy",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
-    "vllm_max_model_len": "vllm_max_model_length",
-    "use_liger_loss": "use_liger_kernel",
-}
+RENAMED = {**{old: new for old, new in RENAMES.items() if new in ROWS}, "use_liger_loss": "use_liger_kernel"}
 EXTRA = {  # read in every version because their meaning is clear; GV101 reports versions without them
     "warmup_ratio": KeySpec("float?", None),
     "split_batches": KeySpec("bool?", None),
@@ -103,8 +96,16 @@ def _inside(name: str, word: str) -> Field:
     return Field(name, f"parallelism_config.{word}", derive=size)
 
 
-# Fields whose key has another name, or whose value needs a conversion.
-DERIVED = (
+# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
+ALWAYS = (
+    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
+    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
+    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "max_grad_norm", "seed",
+)  # fmt: skip
+# Fields whose key has another name, whose value needs a conversion, or that the functions below write.
+CONVERTED = (
     Field("epochs", "num_train_epochs", derive=_epochs),
     Field("evaluates", "eval_strategy", RELEASE, read=lambda word: read_strategy(word) != "no", plain=False),
     Field("lora", "use_peft", RELEASE, read=bool, plain=False),
@@ -118,17 +119,6 @@ DERIVED = (
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
     _inside("context_parallel_size", "cp_size"),
-)  # fmt: skip
-# Keys that affect the training, in the order of a recipe. Every other key is written only if it is not the default.
-ALWAYS = (
-    "model_name_or_path", "dataset_name", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "steps_per_generation", "num_iterations", "max_completion_length", "temperature", "top_p", "top_k", "beta",
-    "use_bias_correction_kl", "loss_type", "epsilon", "epsilon_high", "delta", "importance_sampling_level",
-    "mask_truncated_completions", "learning_rate", "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
-    "max_grad_norm", "seed",
-)  # fmt: skip
-# Fields that depend on several keys, or that the functions below write.
-OTHERS = (
     Field("scale_rewards", "scale_rewards", RELEASE, read=lambda word: SCALES.get(str(word), str(word)), plain=False),
     Field("max_steps", "max_steps", RELEASE, read=read_steps, plain=False),
     Field("warmup_steps", "warmup_steps", derive=_warmup, also=frozenset({"warmup_steps", "warmup_ratio"})),
@@ -145,32 +135,14 @@ OTHERS = (
     *(Field(name, name, RELEASE, plain=False) for name in
       ("lr_scheduler_type", "eval_steps", "per_device_eval_batch_size", "num_generations_eval", "minimum_learning_rate_ratio")),
 )  # fmt: skip
-NEVER_NATIVE = frozenset(  # fields of this project, or of the command that starts the recipe
-    ["framework", "version", "given", "keys", "lines", "processes", "launcher", "visible_gpus", "nodes", "gpus_per_node",
-     "shared_server_gpus", "server_gpus", "prompts_per_step", "auto", "unsolved", "kl_enabled", "max_per_device_train_batch_size",
-     "eval_prompts", "train_prompts", "budget_completions", "evaluations", "eval_at_start", "checkpoints",
-     "checkpoint_minutes", "step_seconds",
-     "server_command", "walltime_min", "uses_tools", "host_memory_gib", "loads_on_every_rank", "gpu", "asynchronous",
-     # Fields for the memory estimate, which fields/memory.py reads if a GPU is named.
-     "eval_dataset_name", "weights_dtype", "autocast_dtype", "architecture", "prompt_tokens",
-     "chat", "has_chat_template", "sharding", "gpu_memory_gib", "runtime", "memory_factors"]
-)  # fmt: skip
-# Fields of schema.UNSET that no rule reads. They are named here because lint starts without the schema.
-UNJUDGED = frozenset(
-    ["entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target",
-     "top_entropy_quantile", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
-     "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "repetition_penalty"]
-)  # fmt: skip
-SAME = frozenset(field.name for field in fields(Setting)) - NEVER_NATIVE - {row.name for row in DERIVED}
+# Fields that TRL has a key for under their own name.
+SAME = {name for name, known in ROWS.items() if known.native} - {row.name for row in CONVERTED if row.key != row.name}
 FIELDS = (
     *(Field(name, name, RELEASE, always=True) for name in ALWAYS),
-    *DERIVED,
-    *OTHERS,
-    *(
-        Field(name, name, RELEASE, judged=name not in UNJUDGED)
-        for name in sorted(SAME - {*ALWAYS} - {row.name for row in OTHERS})
-    ),
-)
+    *CONVERTED,
+    *(Field(name, name, RELEASE, judged=ROWS[name].judged)
+      for name in sorted(SAME - {*ALWAYS} - {row.name for row in CONVERTED})),
+)  # fmt: skip
 
 
 def collect(framework: Framework, recipe: Recipe) -> Values:
@@ -314,19 +286,13 @@ SPECIAL: dict[str, NativeChange] = {
     "gradient_checkpointing": lambda value, *_: {"gradient_checkpointing": value},
     "evaluates": change_evaluates,
     "warmup_steps": change_warmup,
-    **{row.name: _change_inside(row) for row in DERIVED if "." in row.key},
+    **{row.name: _change_inside(row) for row in CONVERTED if "." in row.key},
 }
 
 
 CORRECTED_KL = (0, 26)  # since this release TRL can multiply its KL term by the importance ratio
 SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
 NAMES = frozenset(["model_name_or_path", "dataset_name"])
-# Fields without effect unless another one is set, and that one. Dropping them loses nothing.
-NEEDS = {
-    "use_bias_correction_kl": "beta",
-    "ref_model_sync_steps": "sync_ref_model",
-    "ref_model_mixup_alpha": "sync_ref_model",
-}
 
 
 def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
@@ -367,9 +333,8 @@ def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[s
         if span(name) is None:
             continue  # features of other frameworks only, reported below
         value = getattr(s, name)
-        anyway = default.get(name, known(TRL)[name].default if name in UNJUDGED else getattr(Setting(), name))
-        inert = (name.startswith("vllm_") and not s.use_vllm) or (name in NEEDS and not getattr(s, NEEDS[name]))
-        if value is not None and value != anyway and not inert and not (value is False and anyway is None):
+        anyway = default.get(name, known(TRL)[name].default if ROWS[name].option else getattr(Setting(), name))
+        if value is not None and value != anyway and has_effect(s, name) and not (value is False and anyway is None):
             does = "" if anyway is None else f", and does as with {anyway}"
             yield f"{name}={value}: {framework.name} {text(version)} has no such key{does}"
 

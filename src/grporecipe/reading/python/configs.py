@@ -143,7 +143,7 @@ def _recipe(path: Path, made: PythonConfig, options: Options) -> Recipe:
 
 def _installed(made: PythonConfig, framework: str, options: Options) -> Judged | None:
     """Return the release that a notebook installs in a cell, unless an option gives one."""
-    asked = (options.judged, options.version, options.own_version, options.trl_version)
+    asked = (options.judged, options.version, options.own_version)
     if made.pinned is None or any(one is not None for one in asked):
         return None
     release, line = made.pinned

@@ -47,7 +47,7 @@ from grposweep.launchers.slurm.sweep_jobs import (
 )
 from grposweep.process import SOURCE, SpawnedProcesses
 from grposweep.registries import is_external
-from grposweep.schema import Cluster, Experiment, Generation, starts_own_server
+from grposweep.schema import Cluster, Experiment, Generation, Jobs, starts_own_server
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
 from grposweep.storage.provenance import snapshot_code
@@ -76,6 +76,7 @@ class Slurm(Launcher):
     """Submits attempts as jobs of this user, at most ``slots`` of a sweep at once."""
 
     kind = "slurm"
+    section = Jobs
     outlives = True
     ranks_follow = True
     writes_scripts = True
