@@ -121,6 +121,7 @@ class RunEnd:
     next_gpu_hours: float | None = None  # cost of the next trial, if the budget does not hold it
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
+    effort: float = 1.0  # the share of the cost of finishing every trial that may be spent
     exhausted: bool = False  # no valid point is left
     reasons: Mapping[str, int] = field(
         default_factory=dict
@@ -164,7 +165,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         ):  # not printed above
             console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
-    for text in filter(None, (early_stopping_note(view), continue_note(view))):
+    for text in filter(None, (early_stopping_note(view, end.effort), continue_note(view))):
         console.print(text, soft_wrap=True)
     console.print(f"spent: {view.spent_text}")
     for text, style in _run_end(view, end):
@@ -214,10 +215,10 @@ def replication_note(view: SweepView) -> list[str]:
     return [text, f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it"]
 
 
-def early_stopping_note(view: SweepView) -> str:
-    """Return what was spent and what continuing the paused trials costs; empty if every trial finished or failed."""
+def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
+    """Return how many trials finished and what was spent; empty if every trial was to finish, and did or failed."""
     found = Counter(map(outcome, view.searched))
-    if not found["paused"] and not found["stopped early"]:
+    if len(view.searched) < 2 or (effort >= 1 and not found["paused"] and not found["stopped early"]):
         return ""
     kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
     counts = ", ".join(f"{found[name]} {name}" for name in kinds if found[name])

@@ -19,10 +19,11 @@ from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.cost import known_part
-from grposweep.registries import runs_trl
+from grposweep.registries import is_external, runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
+from grposweep.search.early_stopping.rank import describe_least
 from grposweep.search.validity import DISK, SpaceValidity
 
 BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
@@ -97,6 +98,10 @@ def print_space_summary(
         console.print(fewer, soft_wrap=True)
     if summary.budget:
         console.print(summary.budget)
+    if summary.effort < 1 and not is_external(base.trainer.kind):
+        trials, evaluations = summary.trials, base.schedule.evaluations
+        if impossible := describe_least(summary.effort, trials, evaluations):
+            console.print(impossible, style="yellow", soft_wrap=True)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
         console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow")

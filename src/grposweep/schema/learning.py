@@ -280,7 +280,8 @@ class Schedule:
     epochs: float | None = None
     """Passes of a trial over the training prompts."""
     evaluations: int = 4
-    """Evaluations of a trial, spread evenly over its optimizer steps."""
+    """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if ``search.effort`` needs them and
+    this is not set."""
     eval_at_start: bool = True
     """Evaluate before the first optimizer step as well."""
     checkpoints: int = 2

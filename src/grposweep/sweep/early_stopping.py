@@ -7,7 +7,7 @@ to control.json before it is acted on. It stays in force even if the attempt die
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -307,6 +307,8 @@ class EarlyStoppingMonitor:
         state = _state(trial, number in self.paused)
         curve = reader.curve(number, trial.params, state, self._total(number, reader))
         if state is not State.RUNNING:
+            trained = self.folder.trial(number, trial.user_attrs["experiment"]).result.completions
+            curve = replace(curve, trained=min(trained or 0.0, curve.total))
             self._still[number] = curve
             self._readers.pop(number)
         return curve

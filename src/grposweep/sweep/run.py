@@ -62,6 +62,7 @@ from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
     ValidatedSpace,
     build_controller,
+    choose_evaluations_of,
     newer_trl,
     prepare_sweep,
     share_gpus,
@@ -206,6 +207,10 @@ def run_sweep(
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
+    if chosen := choose_evaluations_of(path, judged, overrides):
+        overrides = [*overrides, *chosen]
+        judged = validate_space(console, space, points.fixed(overrides))
+        base = judged.base
     if not path.exists():  # a resume waits for a scheduler that does not answer
         launcher_class(base.cluster.kind).check_available()
     with leaving_nothing(path), ExitStack() as stack:
@@ -393,6 +398,7 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out=len(left_out),
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
+        effort=controller.early_stopping.effort,
         reasons=reasons,
     )
 

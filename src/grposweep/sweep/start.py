@@ -22,17 +22,18 @@ from grporecipe.model.setting import TRL
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import redraws
-from grposweep.config.compose import escape, load_experiment, render_experiment
+from grposweep.config.compose import escape, load_experiment, override_name, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import TASKS, is_opaque, runs_trl
+from grposweep.registries import TASKS, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Experiment
-from grposweep.search.early_stopping import build_policy, choose_effort
+from grposweep.schema import AUTO, GROUPS, Experiment, Schedule
+from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
+from grposweep.search.early_stopping.rank import choose_evaluations
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
@@ -43,13 +44,14 @@ from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
+from grposweep.storage.records import as_mapping
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
-from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
+from grposweep.sweep.trial_queue import DEFAULT_TRIALS, TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 from grposweep.train.rewards import NEEDS_CHAT, task_code_problems
 from grposweep.train.tasks import split_rows
@@ -166,6 +168,26 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
         f"None of the {validity.total} points of this space is valid, so there is nothing to search. "
         f"Change a parameter or the base configuration as the table above says."
     )
+
+
+def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterable[str]) -> list[str]:
+    """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the usual number will do.
+
+    A sweep that exists keeps the number that it began with.
+    """
+    base, usual = judged.base, Schedule().evaluations
+    is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
+    if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
+        return []
+    if path.exists():
+        recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
+        chosen = recorded.get("evaluations", usual)
+    elif base.search.effort is None or base.search.effort >= 1 or base.search.stopping not in (AUTO, DEFAULT):
+        return []
+    else:
+        trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
+        chosen = choose_evaluations(base.search.effort, trials, usual)
+    return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []
 
 
 KEPT_INVALID = 10_000
