@@ -120,13 +120,6 @@ def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -
     assert (place.source, place.half) == ("prompts", pytest.approx(1.959964 * 0.012))
 
 
-def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None:
-    """Shares of all parameters, by Optuna's PED-ANOVA."""
-    shares = page_data(view)["importances"]
-    assert set(shares) == {"lr", "batch", "batch.num_generations"}
-    assert max(shares, key=shares.get) == "lr"
-
-
 def test_a_thinned_curve_keeps_its_ends() -> None:
     """And as many points as it may have."""
     kept = thin([CurvePoint(step, 8 * step, 0.5, None, 0.0) for step in range(1000)], 50)

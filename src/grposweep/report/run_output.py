@@ -174,12 +174,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
 
 
 def _print_importance(console: Console, view: SweepView) -> None:
-    """Print what decided, and which parameter to widen, fix or narrow next. Effects are printed if one of them is clear."""
+    """Print the effects of the parameters if one of them is clear, and which parameter to widen, fix or narrow next."""
     found = view.importance
-    if found.shares:
-        text = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items())
-        console.print(f"what decided: {text}")
-    elif any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
+    if any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
         console.print(contrasts_table(found, view.metric))
     for text in parameter_sentences(view):
         console.print(text, soft_wrap=True)

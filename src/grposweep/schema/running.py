@@ -234,8 +234,8 @@ class Search:
     """Another guard (null: off): at two evaluations in a row more than this share of the held-out completions are the same
     template."""
     effort: float | None = key(None, newer=True)
-    """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind pause, and a
-    larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
+    """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind pause,
+    and a larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
     stopping: str = AUTO
     """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha, hyperband) end trials."""
     screen: bool = key(False, newer=True)
