@@ -10,7 +10,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grposweep.report.export import write_winner
-from grposweep.report.html_page import page_data, render_report, script_json, thin, write_report
+from grposweep.report.html_page import render_report, script_json, thin, write_report
 from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep

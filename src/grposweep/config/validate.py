@@ -13,6 +13,7 @@ from grporecipe.registries import load_entry
 from grposweep.config.asked import ask_base, asks
 from grposweep.config.native_keys import check_args, check_async, check_reach
 from grposweep.config.precision import check_generation, check_precision, check_quantization
+from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
 from grposweep.external import command as external_command
 from grposweep.redaction import refuse_secrets
@@ -278,6 +279,11 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
             f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
             "two out."
         )
+    if (budget := experiment.search.budget) is not None:
+        Budget.parse(budget)
+        if effort is not None or stopping not in (AUTO, "rank"):
+            other = f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
+            yield f"search.budget={budget} with {other}: the budget decides which trials finish. Leave one of the two out."
 
 
 def check_environment(experiment: Experiment) -> Iterator[str]:

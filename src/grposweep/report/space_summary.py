@@ -70,6 +70,7 @@ class SpaceSummary:
     is_local: bool  # trials share the CPU cores of this machine
     # Trials are launched, for the first time: a sweep that continues waits for a full disk.
     is_new: bool = False
+    plan: str = ""  # what search.budget is for; empty without one
     effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
     settings: Sequence[Setting] = ()  # of the first points
 
@@ -98,7 +99,9 @@ def print_space_summary(
         console.print(fewer, soft_wrap=True)
     if summary.budget:
         console.print(summary.budget)
-    if summary.effort < 1 and not is_external(base.trainer.kind):
+    if summary.plan:
+        console.print(summary.plan, soft_wrap=True)
+    elif summary.effort < 1 and not is_external(base.trainer.kind):
         trials, evaluations = summary.trials, base.schedule.evaluations
         if impossible := describe_least(summary.effort, trials, evaluations):
             console.print(impossible, style="yellow", soft_wrap=True)
@@ -131,6 +134,8 @@ def print_space_summary(
 
 def _size(summary: SpaceSummary, base: Experiment) -> str:
     what = f"{count(summary.trials, 'trial')} ({summary.sampler})" if summary.sampler else "one run"
+    if summary.plan:
+        what = summary.sampler
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""

@@ -195,6 +195,9 @@ class Search:
     """What proposes points."""
     trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
+    budget: str | None = key(None, newer=True)
+    """What the search may cost, which gives the number of trials: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours),
+    or completions. ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide)."""
     budget_gpu_hours: float | None = None
     """The most GPU hours of all trials together: once it is spent, no trial is started (running ones continue). A job's GPUs
     count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one."""

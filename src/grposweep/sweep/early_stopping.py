@@ -19,7 +19,7 @@ from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
-from grposweep.search.early_stopping.rank import RankPolicy
+from grposweep.search.early_stopping.rank import SHARE, RankPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -189,7 +189,14 @@ class EarlyStoppingMonitor:
     @property
     def effort(self) -> float:
         """Return the share of the cost of finishing every trial that may be spent."""
-        return self.stopping.effort if isinstance(self.stopping, RankPolicy) else 1.0
+        if not isinstance(self.stopping, RankPolicy):
+            return 1.0
+        return self.stopping.effort if self.stopping.budget is None else SHARE
+
+    @property
+    def wanted(self) -> int | None:
+        """Return the number of trials that the budget is for; None without one."""
+        return self.stopping.trials(self.curves()) if isinstance(self.stopping, RankPolicy) else None
 
     @property
     def stops_early(self) -> bool:

@@ -25,6 +25,7 @@ from grporecipe.terminal import redraws
 from grposweep.config.compose import escape, load_experiment, override_name, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
+from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
@@ -33,7 +34,7 @@ from grposweep.registries import TASKS, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Experiment, Schedule
 from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
-from grposweep.search.early_stopping.rank import choose_evaluations
+from grposweep.search.early_stopping.rank import RankPolicy, choose_evaluations
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
@@ -138,6 +139,13 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
             "Leave search.effort out, or set search=tpe."
         )
+    if base.search.budget is not None and (
+        lists_points(sampler) or (is_opaque(base.trainer.kind) and not stops_early(base))
+    ):
+        raise UserError(
+            f"search.budget={base.search.budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
+            "no number of trials follows from it. Set search=tpe, or search.budget_gpu_hours as a limit."
+        )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
         raise UserError(
@@ -182,14 +190,17 @@ def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterabl
     if path.exists():
         recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
         chosen = recorded.get("evaluations", usual)
-    elif base.search.effort is None or base.search.effort >= 1 or base.search.stopping not in (AUTO, DEFAULT):
-        return []
-    else:
+    elif base.search.budget is not None:
+        chosen = EVALUATIONS_OF_BUDGET
+    elif base.search.effort is not None and base.search.effort < 1 and base.search.stopping in (AUTO, DEFAULT):
         trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
         chosen = choose_evaluations(base.search.effort, trials, usual)
+    else:
+        return []
     return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []
 
 
+EVALUATIONS_OF_BUDGET = 10  # the first rung is then after a tenth of the training, not after a quarter
 KEPT_INVALID = 10_000
 LARGEST = 32 << 20  # bytes of a data file that are read in about a second
 
@@ -339,7 +350,12 @@ def build_controller(
         effort = 1.0  # no trial is paused
     monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
-    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
+    controller = Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
+    if base.search.budget is not None:
+        budget = Budget.parse(base.search.budget)
+        monitor.stopping = RankPolicy(budget=lambda curves: budget.completions(curves, controller.spending.hours))
+        queue.budgeted = lambda: monitor.wanted
+    return controller
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:

@@ -12,9 +12,10 @@ effort is spent, the one that has come furthest finishes. No trial is ended: wit
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
@@ -23,20 +24,42 @@ FIRST = 1 / 3  # the first rung takes at most this share of the effort
 STEEPNESS = 3.0
 FEWEST = 8  # trials
 MOST_EVALUATIONS = 20  # that are chosen or advised
+SHARE = 0.4  # a budget is this share of what finishing every trial costs, which gives their number,
+STEEPNESS_OF_BUDGET = 6.0  # and more of it is kept until all have started. Chosen on half of the recorded files
+FINISHING = 0.7  # of what the first rungs leave of a budget, the part that finishes trials, on the same files
+MOST_TRIALS = 500  # that a budget buys
 SAME = 1e-3  # shares that differ by less are the same
 
 
 @dataclass
 class RankPolicy(NoStopping):
-    """Continue trials in the order of their ranks. ``effort`` is the share of the full cost to spend, above 0 to 1."""
+    """Continue trials in the order of their ranks.
+
+    ``effort`` is the share of the full cost to spend, above 0 to 1. ``budget`` returns instead the completions of all trials, or
+    None while they are unknown. The number of trials follows from it (`trials`), and ties are not counted as equal.
+    """
 
     effort: float = 1.0
+    budget: Callable[[Sequence[Curve]], float | None] | None = None
+
+    def trials(self, curves: Sequence[Curve]) -> int | None:
+        """Return how many trials the budget is for, by what is known; None without a budget."""
+        if self.budget is None:
+            return None
+        budget, totals = self.budget(curves), [curve.total for curve in curves if curve.total]
+        return FEWEST if budget is None or not totals else affordable(budget / fmean(totals))
+
+    def _table(self, curves: Sequence[Curve], more: bool = False) -> "Table":
+        if self.budget is None:
+            return Table(curves, self.effort)
+        return Table(curves, SHARE, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False)
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
-        if self.effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, self.effort):
+        effort = self.effort if self.budget is None else SHARE
+        if effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, effort):
             return CONTINUE
-        table = Table([*others, replace(curve, state=State.PAUSED)], self.effort)
+        table = self._table([*others, replace(curve, state=State.PAUSED)], more)
         if table.next(more) == curve.number:
             return CONTINUE
         waits = ", waits for others to compare with" if table.may_continue(curve) else ""
@@ -44,16 +67,29 @@ class RankPolicy(NoStopping):
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
-        return Table(curves, self.effort).next(more)
+        return self._table(curves, more).next(more)
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
         """Return the places of all paused trials in words, by number."""
-        table = Table(curves, self.effort)
+        table = self._table(curves)
         return {c.number: table.place(c) for c in table.paused}
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
         return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state is State.PAUSED}
+
+
+def affordable(trainings: float) -> int:
+    """Return how many trials may start with a budget, in whole trainings."""
+    return min(max(round(trainings / SHARE), 1), MOST_TRIALS)
+
+
+def describe_budget(trainings: float, evaluations: int) -> str:
+    """Return in words how many trials a budget is for; ``trainings`` is what so many whole trainings cost."""
+    trials = affordable(trainings)
+    first = least_share(SHARE, 10**9, evaluations)
+    finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
+    return f"about {trials} trials start, {max(round(min(finish, trials)), 1)} finish"
 
 
 def rungs(effort: float) -> tuple[float, ...]:
@@ -96,15 +132,23 @@ def describe_least(effort: float, trials: int, evaluations: int) -> str:
 class Table:
     """The ranks of all started trials at each rung, and what the effort still allows."""
 
-    def __init__(self, curves: Sequence[Curve], effort: float) -> None:
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        effort: float,
+        budget: float | None = None,
+        steepness: float = STEEPNESS,
+        ties: bool = True,
+    ) -> None:
         self._curves, self._effort, self._shares = curves, effort, rungs(effort)
+        self._steepness, self._ties = steepness, ties
         self._rungs = {curve.number: rung_evaluations(curve, effort) for curve in curves}
         columns = (
             [c.held_out[at[i]] for c in curves if i < len(at := self._rungs[c.number])] for i in range(len(RUNGS))
         )
         self._columns = [sorted(column) for column in columns]  # values by rung
         self._settled = [self._is_settled(level) for level in range(1, len(RUNGS) + 1)]
-        full = effort * sum(curve.total for curve in curves)
+        full = effort * sum(curve.total for curve in curves) if budget is None else budget
         self._left = full - sum(self._end(c) if c.state is State.RUNNING else c.done for c in curves)  # completions
         self.paused = [curve for curve in curves if curve.state is State.PAUSED and self._level(curve)]
 
@@ -129,10 +173,10 @@ class Table:
         ending = "th" if 10 < place % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
         return f"{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
 
-    def rank(self, curve: Curve) -> int:
-        """Return how many trials were better at a trial's rung, by more than the standard error of the difference."""
+    def rank(self, curve: Curve, ties: bool = True) -> int:
+        """Return how many trials were better at a trial's rung, by more than the standard error of the difference if ``ties``."""
         index = self._rungs[curve.number][-1]
-        error = (curve.errors[index] if curve.errors else None) or 0.0
+        error = (ties and curve.errors and curve.errors[index]) or 0.0
         column = self._columns[self._level(curve) - 1]
         return len(column) - bisect_right(column, curve.held_out[index] + math.sqrt(2) * error)
 
@@ -142,8 +186,8 @@ class Table:
 
     def may_continue(self, curve: Curve) -> bool:
         """Return whether a trial's rank is within the share of all started trials that continue from its rung."""
-        share = math.exp(-STEEPNESS * self._shares[self._level(curve) - 1] / self._effort)
-        return self.rank(curve) < max(1.0, share * len(self._curves))
+        share = math.exp(-self._steepness * self._shares[self._level(curve) - 1] / self._effort)
+        return self.rank(curve, self._ties) < max(1.0, share * len(self._curves))
 
     @cached_property
     def _leader(self) -> Curve | None:
