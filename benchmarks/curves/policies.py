@@ -19,6 +19,7 @@ POLICIES = {
     "median": Policy("tpe", "median"),
     "asha": Policy("tpe", "asha"),
     "hyperband": Policy("tpe", "hyperband"),
+    "halving": Policy("tpe", "halving"),  # successive halving (2, 2): the best half at evaluations 2, 4, 8, ...
     "hydra_batch_tpe": Policy("tpe", batch=8),  # hydra-optuna-sweeper: a batch is told when all of it has ended
 }
 

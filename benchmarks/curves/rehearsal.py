@@ -4,12 +4,24 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
 
+from optuna.trial import FrozenTrial
 from outcome import Outcome, draw_trainings
 from pool import Pool, Recorded
 
 from grposweep.search.early_stopping import Action, Curve, State, build_policy
+from grposweep.search.early_stopping.optuna_pruners import _halve, _History, _PrunerPolicy
+from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.search.sampler import ValidPoints
 from grposweep.search.study import SweepStudy
+
+
+class HalvingPolicy(_PrunerPolicy):
+    """Optuna's successive halving with a factor of 2, from the second evaluation."""
+
+    name = "halving"
+
+    def _prunes(self, history: _History, trial: FrozenTrial, curve: Curve) -> bool:  # noqa: ARG002 - the contract's
+        return _halve(history, trial, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -41,13 +53,23 @@ class StartedTrial:
 class Rehearsal:
     """A sweep of so many trials at most, with some slots, over a pool in which each place has one training."""
 
-    def __init__(self, pool: Pool, policy: Policy, seed: int, trials: int, slots: int = 1) -> None:
+    def __init__(
+        self, pool: Pool, policy: Policy, seed: int, trials: int, slots: int = 1, budget: float | None = None
+    ) -> None:
         self.pool, self.policy, self.seed, self.slots = pool, policy, seed, slots
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.most = min(trials, len(self.left))
         self.study = SweepStudy(Path("replay"), pool.space, "maximize")
-        self.stopping = build_policy(policy.stopping, 1.0 if policy.effort is None else policy.effort)
+        self.budget = budget  # completions; trials that are cut by its end do not count
+        self.over = False
+        self.stopping = (
+            HalvingPolicy()
+            if policy.stopping == "halving"
+            else build_policy(policy.stopping, 1.0 if policy.effort is None else policy.effort)
+        )
+        if budget is not None and isinstance(self.stopping, RankPolicy):
+            self.stopping = RankPolicy(budget=lambda _: budget)
         self.trials: list[StartedTrial] = []
         self.outcome = Outcome()
         self.now = 0.0
@@ -72,7 +94,8 @@ class Rehearsal:
     @property
     def more(self) -> bool:
         """Return whether new points may be started."""
-        return len(self.trials) < self.most
+        wanted = self.stopping.trials(self._curves()) if isinstance(self.stopping, RankPolicy) else None
+        return not self.over and len(self.trials) < min(self.most, self.most if wanted is None else wanted)
 
     def _fill(self) -> bool:
         """Promote or start a trial in a free slot; return whether there was one."""
@@ -115,6 +138,10 @@ class Rehearsal:
         trial.set_state(State.RUNNING)
         done = trial.curve.completions
         spent = trial.recorded.completions[len(done)] - (done[-1] if done else 0.0)
+        if self.budget is not None and self.outcome.completions + spent > self.budget * (1 + 1e-9):
+            self.over = True
+            trial.set_state(State.STOPPED)
+            return
         self.outcome.completions += spent
         seconds = spent / trial.curve.total * (trial.recorded.seconds or 1.0)
         heappush(self.ends, (self.now + seconds, number))

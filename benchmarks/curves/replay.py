@@ -2,14 +2,19 @@
 
     python benchmarks/curves/replay.py FILE... --trials 24 --policy default@0.5,default,tpe,hyperband --keep FOLDER
     python benchmarks/curves/replay.py FILE... --trials 24 --policy default@0.5 --equal-cost
+    python benchmarks/curves/replay.py FILE... --budget 7,11,14,19 --policy default,tpe,hyperband,halving --repeats 40
 
 A sweep's own classes ask and stop; a recording stands for each training. The recorded points are the space: a suggestion
 becomes the nearest one that is not used yet, with one of its seeds. A sweep starts so many trials, and ends if none of them
 is left to resume. A point is worth its final held-out reward, the mean over its seeds.
 
+With --budget the number of trials is free: a sweep gets the completions of so many mean trainings of the file, and starts as many
+trials as those buy. A trial that the end of the budget cuts does not count. ``default`` is then ``search.budget``.
+
 cost: completions that were generated, as a share of what finishing every started trial generates.
 lost: share of sweeps whose best started point did not finish, and whose best finished one is worse by more than 1 %.
 regret: what the best finished point lacks of the best of the file, as a share of the latter (mean over sweeps).
+picked: the regret of the winner that the finished trials' own results pick, instead of the truly best finished point.
 regret_to_tpe: the regret less that of plain TPE in the same repeat.
 arrived: share of the full cost at which the best finished point had finished.
 idle: share of the slots' time without a trial.
@@ -26,6 +31,7 @@ from functools import cache
 from itertools import chain, product
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before numpy is imported: matrices are small
@@ -79,6 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--policy", default="default,tpe", help=f"all, or any of {known}; default@0.5 sets an effort")
     parser.add_argument("--trials", default="24", help="trials of a sweep, such as 24 or 12,24,48 (default 24)")
     parser.add_argument("--effort", type=float, help="of policies named without one (default: that of a sweep)")
+    parser.add_argument(
+        "--budget", help="trainings that a sweep costs, such as 7,11,14,19: the number of trials is free"
+    )
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--slots", type=int, default=1, help="trials at once (default 1)")
     parser.add_argument("--equal-cost", action="store_true", help="N trials of TPE against N/effort of each policy")
@@ -86,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     try:
+        if options.budget is not None:
+            return replay_budgets(options)
         pairs = choose(options)
         for path in options.files:
             read(path)
@@ -101,6 +112,60 @@ def main(arguments: list[str] | None = None) -> int:
     for path in options.files:
         print_table(path, results, pairs, options.equal_cost)
     return 0
+
+
+def replay_budgets(options: argparse.Namespace) -> int:
+    """Replay searches whose number of trials is free, and print JSON or a table, by policy and budget over all files."""
+    budgets = options.budget.split(",")
+    if not all(b.strip().replace(".", "", 1).isdecimal() and float(b) > 0 for b in budgets) or options.repeats < 1:
+        raise UserError(f"--budget {options.budget}: a budget is a number of trainings. Set --budget 7,11,14,19.")
+    names = [name.strip() for name in options.policy.split(",")]
+    for name in names:
+        find_policy(name, None)
+    for path in options.files:
+        read(path)
+    tasks = list(product(options.files, names, map(float, budgets), range(options.repeats), [options.slots]))
+    with get_context("fork").Pool(WORKERS) as workers:
+        found = dict(zip(tasks, workers.imap(rehearse_budget, tasks, chunksize=4), strict=True))
+    content: dict[str, dict[str, dict[str, float]]] = {}
+    for name, budget in product(names, budgets):
+        rows = {
+            p: [found[p, name, float(budget), s, options.slots] for s in range(options.repeats)] for p in options.files
+        }
+        means = {path: {key: fmean(row[key] for row in of) for key in of[0]} for path, of in rows.items()}
+        row = {key: fmean(mean[key] for mean in means.values()) for key in next(iter(means.values()))}
+        row["files"] = {read(path).name: mean for path, mean in means.items()}
+        content.setdefault(name, {})[budget.strip()] = row
+    if options.format == "json":
+        print(json.dumps(content, indent=2))
+        return 0
+    for path in options.files:
+        pool = read(path)
+        print(
+            f"\n| {pool.name} | "
+            + " | ".join(f"{b} trainings" for b in budgets)
+            + " |\n"
+            + "|---" * (len(budgets) + 1)
+            + "|"
+        )
+        for name in names:
+            rows = [content[name][b.strip()]["files"][pool.name] for b in budgets]
+            cells = [f"{r['regret']:.3f}; {r['picked']:.3f}; {r['started']:.0f}" for r in rows]
+            print(f"| {name} | {' | '.join(cells)} |")
+    return 0
+
+
+def rehearse_budget(task: tuple[Path, str, float, int, int]) -> dict[str, float]:
+    """Replay one search with a budget of so many mean trainings."""
+    path, name, budget, seed, slots = task
+    pool = read(path)
+    whole = fmean(training.completions[-1] for place in pool.places for training in place.trainings)
+    rehearsal = Rehearsal(pool, find_policy(name, None), seed, len(pool.places), slots, budget * whole)
+    found = rehearsal.run().figures(pool)
+    own = [(rehearsal.trainings[place].held_out[-1], place) for _, place in rehearsal.outcome.finished]
+    worth = pool.places[max(own)[1]].truth if own else min(place.truth for place in pool.places)
+    picked, cost = (pool.best - worth) / abs(pool.best), found["completions"] / (budget * whole)
+    return {"regret": found["regret"], "picked": picked, "started": found["started"], "cost": cost}
 
 
 def choose(options: argparse.Namespace) -> Pairs:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # A machine without a GPU draws WebGL in software; a container's root cannot make Chromium's sandbox.
 ARGUMENTS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--hide-scrollbars"]
-FIGURES = ("curves", "progress", "slices", "map", "parallel", "importances")
+FIGURES = ("curves", "progress", "slices", "map", "parallel")
 
 
 def chromium() -> str:

@@ -73,7 +73,9 @@ def test_a_best_value_at_an_edge_of_its_range_is_reported_with_a_wider_range(
     tmp_path: Path, lr: float, range: str
 ) -> None:
     """As a new sweep, which begins with what this one found."""
-    found = advice(make(tmp_path, (lr, 0.8), (3e-4, 0.6)))
+    near = [(lr * shift, 0.8 - 0.01 * n) for n, shift in enumerate((1, 1.1, 0.9))]
+    far = [(1e-7 / rate, value - 0.2) for rate, value in near]
+    found = advice(make(tmp_path, *near, *far))
     assert any(text.startswith(f"The best lr ({lr:g}) lies at the") for text in found.limits)
     (step,) = (step for step in found.steps if step.text.startswith("Widen"))
     assert shlex.split(step.command)[2:] == [

@@ -10,7 +10,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grposweep.report.export import write_winner
-from grposweep.report.html_page import page_data, render_report, script_json, thin, write_report
+from grposweep.report.html_page import render_report, script_json, thin, write_report
 from grposweep.report.trial_view import CurvePoint
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep
@@ -118,13 +118,6 @@ def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -
     """Which is reported."""
     place = next(place for place in view.leaderboard if not place.fate)
     assert (place.source, place.half) == ("prompts", pytest.approx(1.959964 * 0.012))
-
-
-def test_the_learning_rate_decides_in_the_made_up_sweep(view: SweepView) -> None:
-    """Shares of all parameters, by Optuna's PED-ANOVA."""
-    shares = page_data(view)["importances"]
-    assert set(shares) == {"lr", "batch", "batch.num_generations"}
-    assert max(shares, key=shares.get) == "lr"
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:

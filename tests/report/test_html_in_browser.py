@@ -245,9 +245,9 @@ def test_one_can_flip_through_a_models_texts_and_none_of_them_runs(browser: "Bro
 
 
 def test_a_sweep_that_has_only_begun_has_a_page(browser: "Browser", tmp_path: Path) -> None:
-    """Each figure says why it is not there; importances have no place yet."""
+    """Each figure says why it is not there."""
     sweep = make_sweep(tmp_path / "s", Made(trials=2, running=1, queued=1))
-    with open_page(browser, write_report(read_sweep(sweep)), figures=FIGURES[:-1]) as page:
+    with open_page(browser, write_report(read_sweep(sweep)), figures=FIGURES) as page:
         assert "No trial has finished yet." in page.inner_text("#parameters")
 
 

@@ -94,8 +94,17 @@ def test_a_range_is_narrowed_to_its_better_half_unless_its_edge_says_more(tmp_pa
     at_edge = advise(make(tmp_path / "b", *((9e-3 if lr > 1e-4 else lr, batch, value) for lr, batch, value in moved)))
     assert inside is not None
     assert at_edge is not None
-    assert [s.text for s in inside.steps if "lr" in s.text] == ["Narrow lr to its better half"]
+    assert [s.text for s in inside.steps if "lr" in s.text] == ["Narrow lr to its better part"]
     assert [s.text for s in at_edge.steps if "lr" in s.text] == ["Widen the range of lr"]
+
+
+def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
+    """The best of four equal trials lies at an edge, which is said, and no step follows."""
+    values = [(9e-3, "small", 0.501), (1e-4, "medium", 0.5), (5e-3, "medium", 0.499), (2e-4, "small", 0.5)]
+    found = advise(make(tmp_path, *values))
+    assert found is not None
+    assert any("upper edge of its range" in limit for limit in found.limits)
+    assert not [step for step in found.steps if "lr" in step.text]
 
 
 def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
@@ -103,7 +112,7 @@ def test_trials_without_a_clear_effect_say_that_none_is_to_be_fixed(
 ) -> None:
     """In one sentence."""
     view = make(tmp_path, (3e-4, "small", 0.5), (1e-3, "medium", 0.6), (1e-4, "small", 0.7), (5e-4, "medium", 0.4))
-    assert "No parameter has a significant effect with 4 trials, so fix none of them yet." in printed(view, capsys)
+    assert "4 trials do not show which parameter matters, so fix none of them yet." in printed(view, capsys)
 
 
 def test_with_a_paused_trial_all_count_as_they_were_after_its_share_of_the_training(

@@ -1,51 +1,19 @@
 """Which parameters decide."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from statistics import fmean
 
 import pytest
 
-from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
+from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.space import Choice, Interval, Parameter, Point
 
 PARAMETERS = {
     "lr": Parameter("lr", Interval(1e-5, 1e-2, log=True)),
     "kl": Parameter("kl", Choice(("none", "low"), ("none", "low"))),
 }
-
-
-def points(count: int) -> list[Point]:
-    """Random ones."""
-    stream = random.Random(0)
-    return [{"lr": 10 ** stream.uniform(-5, -2), "kl": stream.choice(["none", "low"])} for _ in range(count)]
-
-
-def test_the_parameter_that_decides_comes_first() -> None:
-    """Only the learning rate matters; shares sum to one."""
-    tried = points(40)
-    found = find_importances(PARAMETERS, tried, [float(point["lr"] or 0) for point in tried], maximize=True)
-    assert next(iter(found)) == "lr"
-    assert found["lr"] > 0.8
-    assert abs(sum(found.values()) - 1) < 1e-6
-
-
-def test_thousands_of_trials_are_told_by_a_sample() -> None:
-    """In a grid's order too, where every fifth trial may be the same seed's."""
-    parameters = {
-        "lr": Parameter("lr", Choice(tuple(range(40)), tuple(range(40)))),
-        "seed": Parameter("seed", Choice((0, 1), (0, 1))),
-    }
-    grid = [{"lr": rate, "seed": seed} for rate in range(40) for seed in (0, 1)] * 30
-    found = find_importances(parameters, grid, [float(point["lr"]) for point in grid], maximize=True)
-    assert found["lr"] > 0.9
-
-
-def test_few_trials_and_equal_ones_tell_nothing() -> None:
-    """Nor do points outside the space."""
-    tried = points(ENOUGH)
-    assert find_importances(PARAMETERS, tried[1:], [0.1] * (ENOUGH - 1), maximize=True) == {}
-    assert find_importances(PARAMETERS, [{"lr": 7.0, "kl": "low"}] * ENOUGH, [0.1] * ENOUGH, maximize=True) == {}
 
 
 REPEATS = 300
@@ -94,6 +62,44 @@ def test_the_best_of_several_values_is_no_effect_where_all_are_equal() -> None:
     kinds = PARAMETERS | {"kl": Parameter("kl", Choice(labels, labels))}
     found = list(contrasts(lambda stream, point: Measured(point, stream.gauss(0.5, 0.05)), "kl", kinds))
     assert fmean(c.is_significant for c in found) <= 0.05
+
+
+NOISE: dict[str, Callable[[random.Random], float]] = {
+    "normal": lambda stream: stream.gauss(0.5, 0.05),
+    "right or wrong": lambda stream: sum(stream.random() < 0.5 for _ in range(64)) / 64,
+    "lognormal": lambda stream: stream.lognormvariate(0, 1.5),
+    "Pareto": lambda stream: stream.paretovariate(1.5),
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("trials", [12, 24, 100])
+def test_noise_shows_no_parameter_that_decides_with_many_trials_either(noise: str, trials: int) -> None:
+    """In one of twenty sweeps at most."""
+    group = Parameter("group", Choice((4, 8, 16), (4, 8, 16)))
+    kinds = PARAMETERS | {"group": group, "beta": Parameter("beta", Interval(0.0, 0.1))}
+    stream, found = random.Random(2), 0
+    for _ in range(REPEATS):
+        tried = [
+            Measured({"lr": 10 ** stream.uniform(-5, -2), "kl": stream.choice(["none", "low"]),
+                      "group": stream.choice([4, 8, 16]), "beta": stream.uniform(0, 0.1)}, NOISE[noise](stream))
+            for _ in range(trials)
+        ]  # fmt: skip
+        found += any(contrast.is_significant for contrast in find_contrasts(kinds, tried, maximize=True))
+    assert found / REPEATS <= 0.06
+
+
+def test_a_peak_in_the_middle_of_a_range_is_found_with_many_trials() -> None:
+    """Its best third is named."""
+    rates = [10 ** (-5 + 3 * n / 29) for n in range(30)]
+    tried = [Measured({"lr": rate, "kl": "low"}, 0.8 - 0.2 * abs(math.log10(rate) + 3.5)) for rate in rates]
+    (found,) = find_contrasts(PARAMETERS, tried, maximize=True)
+    assert (found.is_significant, found.holds(10**-3.5), found.holds(1e-5), found.holds(1e-2)) == (
+        True,
+        True,
+        False,
+        False,
+    )
 
 
 def test_a_clear_effect_of_few_trials_is_significant_and_a_side_with_one_trial_never() -> None:

@@ -109,3 +109,19 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
     assert choose_effort(None, "tpe") == EFFORT
     assert isinstance(build_policy("auto", 0.5), RankPolicy)
     assert isinstance(build_policy("auto", 1.0), NoStopping)
+
+
+def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep that continues keeps its number of evaluations. The last lines say what was spent, whatever has finished."""
+    options = ("trainer=fake", "batch=small", "lr=1e-3", "seed=0,1,2,3,4,5,6,7,8,9,10,11")
+    folder = sweep_here(*options, "search.effort=0.2", "name=low")
+    assert {len(read(trial / "plan.json")["evaluation_steps"]) for trial in trials(folder)} == {10}
+    assert "of the completions that finishing every trial takes" in capsys.readouterr().out
+    sweep_here(*options, "search.effort=1", "name=low")
+    assert "resumed" in capsys.readouterr().out
+    sweep_here(*options, "search.effort=0.2", "schedule.evaluations=2", "name=few")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "schedule.evaluations=2 a sweep spends 54% at least" in said
+    assert "schedule.evaluations=8 makes 0.2 possible" in said

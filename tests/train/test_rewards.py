@@ -100,7 +100,9 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
 def test_a_reward_that_takes_what_the_data_lack_names_their_columns(tmp_path: Path) -> None:
     """And not how many numbers it should return."""
     (tmp_path / "mine.py").write_text("def one(completions, solution, scale=1.0, **_):\n    return [scale]\n")
-    with pytest.raises(RewardError, match="It gets prompts, completions, and the data's columns answer, carry") as error:
+    with pytest.raises(
+        RewardError, match="It gets prompts, completions, and the data's columns answer, carry"
+    ) as error:
         load_reward(f"{tmp_path}/mine.py:one")(prompts=["p"], completions=["a"], carry=[1], answer=["a"])
     assert "Return one number" not in str(error.value)
 

@@ -55,6 +55,12 @@ class Curve:
     start: float | None = None
     errors: Sequence[float | None] = ()
     signals: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    trained: float = 0.0  # completions so far, if they are more than at the last evaluation
+
+    @property
+    def done(self) -> float:
+        """Return the completions that were generated so far."""
+        return max(self.trained, self.completions[-1] if self.completions else 0.0)
 
     @property
     def share(self) -> float:

@@ -12,6 +12,7 @@ from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
 from grposweep.config.precision import check_generation, check_precision, check_quantization
 from grposweep.config.programs import check_processes, check_program, check_reach
+from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trl_args import check_args, check_async
 from grposweep.redaction import refuse_secrets
@@ -281,6 +282,11 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
             f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
             "two out."
         )
+    if (budget := experiment.search.budget) is not None:
+        Budget.parse(budget)
+        if effort is not None or stopping not in (AUTO, "rank"):
+            other = f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
+            yield f"search.budget={budget} with {other}: the budget decides which trials finish. Leave one of the two out."
 
 
 def check_environment(experiment: Experiment) -> Iterator[str]:

@@ -14,11 +14,11 @@ from grposweep.report.completions import warning
 from grposweep.report.ranking import RankedPoint, is_of_evaluation
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
+from grposweep.search.replication import CHANCE
 from grposweep.search.space import Interval
 from grposweep.storage.records import as_mapping
 
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
-NEGLIGIBLE = 0.05  # share in what decides below which a parameter is fixed
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
 FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
@@ -59,7 +59,7 @@ def advise(view: SweepView) -> Advice | None:
     limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
     limits += [text for text, _ in edges]
     limits += [*_collapses(view)] or _none_significant(view)
-    steps = [*(step for _, step in edges), *_focus(view, best.first)]
+    steps = [*(step for _, step in edges if step), *_focus(view, best.first)]
     steps += _further_steps(view, best, tied)
     another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
     steps = steps or list(_longer(view)) or [another_seed]
@@ -169,7 +169,7 @@ def parameter_sentences(view: SweepView) -> list[str]:
     if not view.leaderboard or view.compares:
         return []
     best = view.leaderboard[0].first
-    steps = [*(step for _, step in _edges(view, best)), *_focus(view, best)]
+    steps = [*(step for _, step in _edges(view, best) if step), *_focus(view, best)]
     return [f"{step.text}: {step.command}" for step in steps[:1]] or _none_significant(view)
 
 
@@ -178,7 +178,7 @@ def _none_significant(view: SweepView) -> list[str]:
     found = view.importance
     if not found.contrasts or any(contrast.is_significant for contrast in found.contrasts):
         return []
-    return [f"No parameter has a significant effect with {count(found.trials, 'trial')}, so fix none of them yet."]
+    return [f"{count(found.trials, 'trial')} do not show which parameter matters, so fix none of them yet."]
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
@@ -258,13 +258,15 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
         yield name, "lower" if share <= EDGE else "upper", log
 
 
-def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step]]:
-    """Yield each parameter at an edge of its range, and the command that widens it."""
+def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step | None]]:
+    """Yield each parameter at an edge of its range, and the command that widens it if its values there are better."""
+    clear = {contrast.parameter: contrast for contrast in view.importance.contrasts if contrast.is_significant}
     for name, end, log in _at_edge(view, best):
         low, high = float(view.ranges[name]["low"]), float(view.ranges[name]["high"])
+        wider = _next_sweep(view, f"Widen the range of {name}", name, _interval(_wider(low, high, end, log), log))
         yield (
             f"The best {name} ({label_text(best.point[name])}) lies at the {end} edge of its range ({low:g} to {high:g}).",
-            _next_sweep(view, f"Widen the range of {name}", name, _interval(_wider(low, high, end, log), log)),
+            wider if name in clear and clear[name].holds(best.point[name]) else None,
         )
 
 
@@ -274,16 +276,12 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
 
     found, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
     names = [name for name in best.point if name != "seed" and name not in at_edge]
-    small = [name for name in names if found.shares.get(name, 1.0) < NEGLIGIBLE]
-    for name in sorted(small, key=lambda name: found.shares[name])[:1]:
-        text = f"Fix {name}, which is {found.shares[name]:.0%} of what decides"
-        yield _next_sweep(view, text, name, override_text(best.point[name]))
     clear = [contrast for contrast in found.contrasts if contrast.is_significant and contrast.parameter in names]
     for contrast in [each for each in clear if each.holds(best.point[each.parameter])][:1]:
         name, part = contrast.parameter, contrast.better
         if isinstance(part, Interval):
             half = _interval((part.low, part.high), part.log)
-            yield _next_sweep(view, f"Narrow {name} to its better half", name, half)
+            yield _next_sweep(view, f"Narrow {name} to its better part", name, half)
         elif len(best.point) > 1:
             value = override_text(part.labels[0])
             yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
@@ -309,7 +307,11 @@ def _interval(bounds: tuple[float, float], log: bool) -> str:
 def _collapses(view: SweepView) -> Iterator[str]:
     """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
     ended = [(trial, value) for trial in view.searched if (value := trial.value) is not None]
-    lost = {t.number for t, value in ended if t.start is not None and view.sign * value > view.sign * t.start}
+    lost = {
+        t.number
+        for t, value in ended
+        if t.start is not None and view.sign * (value - t.start) > (t.sampling.margin(CHANCE) or 0.0)
+    }
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
         kept = [number for trial, number in numbers.items() if trial not in lost]

@@ -234,7 +234,6 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "parameters": parameters,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
-        "importances": view.importance.shares,
         "completions": _completions(view),
     }
 

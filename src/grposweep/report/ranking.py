@@ -1,19 +1,19 @@
 """Rank the points of a sweep: first those confirmed on fresh seeds, then the others by value.
 
-And rank its parameters by what they decide: PED-ANOVA's shares, or contrasts of single parameters while there are few
-trials. If some trials are paused or were stopped early, all count as they were after the training that all have had.
+And rank its parameters by their contrasts. If some trials are paused or were stopped early, all count as they were after the
+training that all have had.
 """
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from grporecipe.files import finite_or_none
 from grposweep.config.identity import SAMPLING
 from grposweep.report.trial_view import Direction, TrialView
-from grposweep.search.analysis import ENOUGH, Contrast, Measured, find_contrasts, find_importances
+from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
 from grposweep.search.sampling import Sampling, average, student_quantile
 from grposweep.search.space import read_space
@@ -197,13 +197,12 @@ def _without_seed(point: Mapping[str, Any]) -> Hashable:
 
 @dataclass(frozen=True)
 class Importance:
-    """Each parameter's share in what decides, the largest first; without shares the contrasts, the clearest first.
+    """The contrasts of the parameters, the clearest first.
 
     ``trials`` is the number of trials that count, and ``unfinished`` how many of them have not finished. With some, all count as
     they were after ``share`` of their training.
     """
 
-    shares: Mapping[str, float] = field(default_factory=dict)
     contrasts: Sequence[Contrast] = ()
     trials: int = 0
     unfinished: int = 0
@@ -226,11 +225,8 @@ def find_importance(
     share = min((one for one in shares_reached if one is not None), default=None)
     known = [_measured(trial, metric, share) for trial in (*finished, *unfinished)]
     maximize = direction == "maximize"
-    shares: dict[str, float] = {}
-    if len(finished) >= ENOUGH:
-        shares = find_importances(parameters, [m.point for m in known], [m.value for m in known], maximize)
-    contrasts = find_contrasts(parameters, known, maximize) if not shares and len(known) >= FEWEST else []
-    return Importance(shares, contrasts, len(known), len(unfinished), share)
+    contrasts = find_contrasts(parameters, known, maximize) if len(known) >= FEWEST else []
+    return Importance(contrasts, len(known), len(unfinished), share)
 
 
 def _share_reached(trial: TrialView, metric: str) -> float | None:

@@ -121,6 +121,8 @@ class RunEnd:
     next_gpu_hours: float | None = None  # cost of the next trial, if the budget does not hold it
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
+    budget: str = ""  # search.budget, if it is set
+    effort: float = 1.0  # the share of the cost of finishing every trial that may be spent
     exhausted: bool = False  # no valid point is left
     reasons: Mapping[str, int] = field(
         default_factory=dict
@@ -164,7 +166,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         ):  # not printed above
             console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
-    for text in filter(None, (early_stopping_note(view), continue_note(view))):
+    for text in filter(None, (early_stopping_note(view, end.effort), continue_note(view, end.budget))):
         console.print(text, soft_wrap=True)
     console.print(f"spent: {view.spent_text}")
     for text, style in _run_end(view, end):
@@ -173,12 +175,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
 
 
 def _print_importance(console: Console, view: SweepView) -> None:
-    """Print what decided, and which parameter to widen, fix or narrow next. Effects are printed if one of them is clear."""
+    """Print the effects of the parameters if one of them is clear, and which parameter to widen, fix or narrow next."""
     found = view.importance
-    if found.shares:
-        text = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items())
-        console.print(f"what decided: {text}")
-    elif any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
+    if any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
         console.print(contrasts_table(found, view.metric))
     for text in parameter_sentences(view):
         console.print(text, soft_wrap=True)
@@ -214,10 +213,10 @@ def replication_note(view: SweepView) -> list[str]:
     return [text, f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it"]
 
 
-def early_stopping_note(view: SweepView) -> str:
-    """Return what was spent and what continuing the paused trials costs; empty if every trial finished or failed."""
+def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
+    """Return how many trials finished and what was spent; empty if every trial was to finish, and did or failed."""
     found = Counter(map(outcome, view.searched))
-    if not found["paused"] and not found["stopped early"]:
+    if len(view.searched) < 2 or (effort >= 1 and not found["paused"] and not found["stopped early"]):
         return ""
     kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
     counts = ", ".join(f"{found[name]} {name}" for name in kinds if found[name])
@@ -233,13 +232,14 @@ def early_stopping_note(view: SweepView) -> str:
     return f"{counts}{broke}{spent}"
 
 
-def continue_note(view: SweepView) -> str:
+def continue_note(view: SweepView, budget: str = "") -> str:
     """Return the command and the cost of continuing the paused trials; empty if none stays paused."""
     if not (resting := view.resting):
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
     cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
-    return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with search.effort=1"
+    change = f"a larger search.budget than {budget}" if budget else "search.effort=1"
+    return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with {change}"
 
 
 def model_line(view: SweepView, trial: TrialView | None) -> str:

@@ -19,10 +19,11 @@ from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
 from grposweep.cost import known_part
-from grposweep.registries import runs_trl
+from grposweep.registries import is_external, runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
+from grposweep.search.early_stopping.rank import describe_least
 from grposweep.search.validity import DISK, SpaceValidity
 
 BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
@@ -69,6 +70,7 @@ class SpaceSummary:
     is_local: bool  # trials share the CPU cores of this machine
     # Trials are launched, for the first time: a sweep that continues waits for a full disk.
     is_new: bool = False
+    plan: str = ""  # what search.budget is for; empty without one
     effort: float = 1.0  # below 1 trials are paused, with a checkpoint each
     settings: Sequence[Setting] = ()  # of the first points
 
@@ -99,6 +101,12 @@ def print_space_summary(
         console.print(note, style="yellow", soft_wrap=True, markup=False)
     if summary.budget:
         console.print(summary.budget)
+    if summary.plan:
+        console.print(summary.plan, soft_wrap=True)
+    elif summary.effort < 1 and not is_external(base.trainer.kind):
+        trials, evaluations = summary.trials, base.schedule.evaluations
+        if impossible := describe_least(summary.effort, trials, evaluations):
+            console.print(impossible, style="yellow", soft_wrap=True)
     warnings = {(p.code, p.message): p for p in problems if p.severity == "warning"}
     for (code, message), problem in islice(warnings.items(), SHOWN_WARNINGS):
         console.print(f"warning {code} {message}. {problem.broken.instead}", style="yellow")
@@ -128,6 +136,8 @@ def print_space_summary(
 
 def _size(summary: SpaceSummary, base: Experiment) -> str:
     what = f"{count(summary.trials, 'trial')} ({summary.sampler})" if summary.sampler else "one run"
+    if summary.plan:
+        what = summary.sampler
     if summary.replicates:
         what += f", then up to {summary.replicates} on fresh seeds"
     recorded = f", {summary.recorded} of them recorded already" if summary.recorded else ""

@@ -283,7 +283,8 @@ class Schedule:
     epochs: float | None = key(None, native="num_train_epochs")
     """Passes of a trial over the training prompts."""
     evaluations: int = key(4, native="do_eval eval_steps eval_strategy")
-    """Evaluations of a trial, spread evenly over its optimizer steps."""
+    """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if ``search.effort`` needs them and
+    this is not set."""
     eval_at_start: bool = key(True, native="eval_on_start")
     """Evaluate before the first optimizer step as well."""
     checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy")

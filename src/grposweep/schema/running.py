@@ -214,6 +214,9 @@ class Search:
     """What proposes points."""
     trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
+    budget: str | None = key(None, newer=True)
+    """What the search may cost, which gives the number of trials: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours),
+    or completions. ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide)."""
     budget_gpu_hours: float | None = None
     """The most GPU hours of all trials together: once it is spent, no trial is started (running ones continue). A job's GPUs
     count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one."""
@@ -253,8 +256,8 @@ class Search:
     """Another guard (null: off): at two evaluations in a row more than this share of the held-out completions are the same
     template."""
     effort: float | None = key(None, newer=True)
-    """Share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind the others are
-    paused, and a larger effort continues them (null: 0.6, or 1 for a list of points)."""
+    """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind pause,
+    and a larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
     stopping: str = AUTO
     """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha, hyperband) end trials."""
     screen: bool = key(False, newer=True)

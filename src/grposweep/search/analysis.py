@@ -1,7 +1,6 @@
-"""Analyze trials: the importance and the contrasts of parameters, and the effect of each single change."""
+"""Analyze trials: the contrasts of parameters, and the effect of each single change."""
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,40 +10,7 @@ from grposweep.search.replication import CHANCE, Candidate, Estimate, difference
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
-ENOUGH = 10  # finished trials; below that the answer is noise
-QUANTILE = 0.1  # of the trials, that count as the best; Optuna wants five of them at the least
-FEWEST_BEST = 5
-MOST = 1000  # trials looked at, drawn at random: as good as all of them, and five thousand take seconds
-
-
-def find_importances(
-    parameters: Mapping[str, Parameter], points: Sequence[Point], values: Sequence[float], maximize: bool
-) -> dict[str, float]:
-    """Return each parameter's share in what makes a point one of the best, largest first, by Optuna's PED-ANOVA.
-
-    Source: Watanabe, Bansal and Hutter 2023, PED-ANOVA: Efficiently quantifying hyperparameter importance in arbitrary
-    subspaces. It needs neither scikit-learn nor a model. Conditional parameters are left out, because only some points have
-    them. Empty with too few points or parameters.
-    """
-    if len(parameters) < 2 or len(points) < ENOUGH:
-        return {}
-    import optuna  # 0.8 s that only this analysis should pay
-
-    from grposweep.search.sampler import distribution
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize" if maximize else "minimize")
-    kinds = {name: distribution(parameter) for name, parameter in parameters.items()}
-    looked_at = random.Random(0).sample(list(zip(points, values, strict=True)), min(len(points), MOST))
-    try:
-        for point, value in looked_at:
-            asked = {name: kinds[name] for name in point}
-            study.add_trial(optuna.trial.create_trial(params=dict(point), distributions=asked, value=value))
-        quantile = min(max(QUANTILE, FEWEST_BEST / len(looked_at)), 0.5)
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=quantile)
-        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
-    except (ValueError, RuntimeError):  # a point outside the space, or all trials alike
-        return {}
+ENOUGH = 10  # trials from which a range is divided into three parts: the best value may be in its middle
 
 
 @dataclass(frozen=True)
@@ -60,7 +26,7 @@ class Measured:
 class Contrast:
     """The better values of a parameter against its other values: the difference between the means of their trials.
 
-    ``better`` is one value, or one half of a range. ``trials`` have it, and ``others`` have another value.
+    ``better`` is one value, or one half or third of a range. ``trials`` have it, and ``others`` have another value.
     """
 
     parameter: str
@@ -89,9 +55,10 @@ class Contrast:
 
 
 def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measured], maximize: bool) -> list[Contrast]:
-    """Return each parameter's contrast, the clearest first: for few trials, which ``find_importances`` cannot judge.
+    """Return each parameter's contrast, the clearest first.
 
-    A choice's best value is compared with its other values. A range is divided in the middle of its scale. In a full grid the
+    A choice's best value is compared with its other values, and the best half of a range with the other one. From ``ENOUGH``
+    trials on it is the best third. In a full grid the
     values are compared at each combination of the other parameters. Elsewhere nothing is adjusted for them, so a search that
     moved two parameters together shows the effect of one in both. All together are significant by chance in at most 5 % of
     sweeps (`step_down`), also for the best of more than two values (Bonferroni).
@@ -133,8 +100,9 @@ def _split(
 ) -> tuple[Choice | Interval, list[Measured], list[Measured], int] | None:
     """Return the better part of a parameter, its trials, the others, and the number of parts; None for a single part."""
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
+    count = 3 if len(trials) >= ENOUGH else 2
     for trial in trials:
-        if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
+        if (part := part_of(parameter.domain, trial.point.get(parameter.name), count)) is not None:
             parts.setdefault(repr(part), (part, []))[1].append(trial)
     if len(parts) < 2:
         return None
@@ -142,16 +110,23 @@ def _split(
     return better, ours, [t for part, members in parts.values() if part is not better for t in members], len(parts)
 
 
-def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None:
-    """Return the value itself, or the half of the range that holds it; None for an inactive parameter."""
+def part_of(domain: Choice | Interval, label: Label, count: int = 2) -> Choice | Interval | None:
+    """Return the value itself, or the one of ``count`` equal parts of the range that holds it; None for an inactive parameter."""
     if isinstance(domain, Choice):
         return None if label is None and None not in domain.labels else Choice((label,), (label,))
-    number, middle = as_number(label), replace(domain, integer=False).at(0.5)
+    number, scale = as_number(label), replace(domain, integer=False)
     if number is None:
         return None
-    floor = math.floor(middle)
-    lower, upper = (floor, floor + 1) if domain.integer else (middle, middle)  # halves of integers share no number
-    return replace(domain, low=upper) if number >= upper else replace(domain, high=lower)
+    low = domain.low
+    for part in range(1, count):
+        bound = scale.at(part / count)
+        high, after = (
+            (math.floor(bound), math.floor(bound) + 1) if domain.integer else (bound, bound)
+        )  # none is in two parts
+        if number < after:
+            return replace(domain, low=low, high=high)
+        low = after
+    return replace(domain, low=low)
 
 
 def _average(trials: Sequence[Measured]) -> float:

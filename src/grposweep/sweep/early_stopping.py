@@ -7,7 +7,7 @@ to control.json before it is acted on. It stays in force even if the attempt die
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
 from grposweep.schema import Search
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
-from grposweep.search.early_stopping.rank import RankPolicy
+from grposweep.search.early_stopping.rank import SHARE, RankPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -189,7 +189,14 @@ class EarlyStoppingMonitor:
     @property
     def effort(self) -> float:
         """Return the share of the cost of finishing every trial that may be spent."""
-        return self.stopping.effort if isinstance(self.stopping, RankPolicy) else 1.0
+        if not isinstance(self.stopping, RankPolicy):
+            return 1.0
+        return self.stopping.effort if self.stopping.budget is None else SHARE
+
+    @property
+    def wanted(self) -> int | None:
+        """Return the number of trials that the budget is for; None without one."""
+        return self.stopping.trials(self.curves()) if isinstance(self.stopping, RankPolicy) else None
 
     @property
     def stops_early(self) -> bool:
@@ -307,6 +314,8 @@ class EarlyStoppingMonitor:
         state = _state(trial, number in self.paused)
         curve = reader.curve(number, trial.params, state, self._total(number, reader))
         if state is not State.RUNNING:
+            trained = self.folder.trial(number, trial.user_attrs["experiment"]).result.completions
+            curve = replace(curve, trained=min(trained or 0.0, curve.total))
             self._still[number] = curve
             self._readers.pop(number)
         return curve

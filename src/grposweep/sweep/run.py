@@ -16,19 +16,23 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
 from grporecipe.errors import ExitCode, UserError
+from grporecipe.model.planning import total_completions
 from grposweep.config.asked import find_inputs
 from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.points import Points
 from grposweep.config.programs import check_switches
+from grposweep.config.search_budget import Budget
 from grposweep.config.validate import refuse_mistakes
+from grposweep.cost import known_part
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
@@ -37,9 +41,10 @@ from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State
 from grposweep.report.view import SweepReader
 from grposweep.schema import Search
+from grposweep.search.early_stopping.rank import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
 from grposweep.search.parse import check_numbers
-from grposweep.search.space import Direction, Space
+from grposweep.search.space import Direction, Point, Space
 from grposweep.search.validity import check_space
 from grposweep.storage import paths
 from grposweep.storage.folders import remember
@@ -63,6 +68,7 @@ from grposweep.sweep.start import (
     ValidatedSpace,
     advise_mps,
     build_controller,
+    choose_evaluations_of,
     newer_trl,
     prepare_sweep,
     share_gpus,
@@ -207,6 +213,10 @@ def run_sweep(
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
+    if chosen := choose_evaluations_of(path, judged, overrides):
+        overrides = [*overrides, *chosen]
+        judged = validate_space(console, space, points.fixed(overrides))
+        base = judged.base
     if not path.exists():  # a resume waits for a scheduler that does not answer
         launcher_class(base.cluster.kind).check_available()
     with leaving_nothing(path), ExitStack() as stack:
@@ -381,11 +391,25 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         at_once=min(controller.launcher.slots, max(queue.target, 1)),
         sampler=queue.sampler if controller.study.space.parameters else "",
         budget=controller.spending.promise(queue.planned) if limited else "",
+        plan=_plan(controller, points),
         is_local=not controller.launcher.outlives,
         is_new=not controller.launcher.is_dry and not controller.study.started,
         effort=controller.early_stopping.effort,
         settings=[controller.validator.validate(point).setting for point in points],
     )
+
+
+def _plan(controller: Controller, points: Sequence[Point]) -> str:
+    """Return what ``search.budget`` is for in words; empty without one."""
+    if controller.search.budget is None:
+        return ""
+    budget, found = Budget.parse(controller.search.budget), [controller.validator.validate(point) for point in points]
+    totals = [total for verdict in found if (total := total_completions(known_part(verdict.setting)))]
+    named = f"search.budget={controller.search.budget}"
+    if budget.unit == "h" or (not budget.unit and not totals):
+        return f"{named}: how many trials start is known after the first evaluations"
+    trainings = budget.amount if budget.unit else budget.amount / fmean(totals)
+    return f"{named}: {describe_budget(trainings, controller.validator.points.base.schedule.evaluations)}"
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
@@ -397,6 +421,8 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out=len(left_out),
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
+        effort=controller.early_stopping.effort,
+        budget=controller.search.budget or "",
         reasons=reasons,
     )
 

@@ -24,17 +24,19 @@ from grporecipe.model.setting import TRL
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import redraws
-from grposweep.config.compose import escape, load_experiment, render_experiment
+from grposweep.config.compose import escape, load_experiment, override_name, render_experiment
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
+from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import TASKS, is_opaque, runs_trl
+from grposweep.registries import TASKS, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Cluster, Experiment
-from grposweep.search.early_stopping import build_policy, choose_effort
+from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule
+from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
+from grposweep.search.early_stopping.rank import RankPolicy, choose_evaluations
 from grposweep.search.grid import evaluate_grid, validate_one_factor
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
@@ -45,13 +47,14 @@ from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
+from grposweep.storage.records import as_mapping
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
-from grposweep.sweep.trial_queue import TrialQueue, read_enqueued
+from grposweep.sweep.trial_queue import DEFAULT_TRIALS, TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 from grposweep.train.rewards import NEEDS_CHAT, task_code_problems
 from grposweep.train.tasks import LARGEST, split_rows
@@ -138,6 +141,13 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
             "Leave search.effort out, or set search=tpe."
         )
+    if base.search.budget is not None and (
+        lists_points(sampler) or (is_opaque(base.trainer.kind) and not stops_early(base))
+    ):
+        raise UserError(
+            f"search.budget={base.search.budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
+            "no number of trials follows from it. Set search=tpe, or search.budget_gpu_hours as a limit."
+        )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
         raise UserError(
@@ -170,6 +180,29 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
     )
 
 
+def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterable[str]) -> list[str]:
+    """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the usual number will do.
+
+    A sweep that exists keeps the number that it began with.
+    """
+    base, usual = judged.base, Schedule().evaluations
+    is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
+    if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
+        return []
+    if path.exists():
+        recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
+        chosen = recorded.get("evaluations", usual)
+    elif base.search.budget is not None:
+        chosen = EVALUATIONS_OF_BUDGET
+    elif base.search.effort is not None and base.search.effort < 1 and base.search.stopping in (AUTO, DEFAULT):
+        trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
+        chosen = choose_evaluations(base.search.effort, trials, usual)
+    else:
+        return []
+    return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []
+
+
+EVALUATIONS_OF_BUDGET = 10  # the first rung is then after a tenth of the training, not after a quarter
 KEPT_INVALID = 10_000
 
 
@@ -330,7 +363,12 @@ def build_controller(
         effort = 1.0  # no trial is paused
     monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
     queue.foreseen = monitor.foreseen
-    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
+    controller = Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
+    if base.search.budget is not None:
+        budget = Budget.parse(base.search.budget)
+        monitor.stopping = RankPolicy(budget=lambda curves: budget.completions(curves, controller.spending.hours))
+        queue.budgeted = lambda: monitor.wanted
+    return controller
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:

@@ -103,6 +103,7 @@ class TrialQueue:
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
     known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
+    budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
@@ -123,7 +124,13 @@ class TrialQueue:
     def target(self) -> int:
         """Return the number of trials of the search, without replicates."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
-        wanted = self.search.trials or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
+        if (budgeted := self.budgeted()) is not None:
+            budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
+        wanted = (
+            budgeted
+            or self.search.trials
+            or (most if lists_points(self.sampler) and most is not None else DEFAULT_TRIALS)
+        )
         wanted = wanted if most is None else min(wanted, most)
         return self._before + wanted
 

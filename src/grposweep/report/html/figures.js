@@ -1,4 +1,4 @@
-// Learning curves, progress, slices, importances.
+// Learning curves, progress, slices.
 
 function drawCurves() {
   const metric = document.getElementById("metric").value, over = document.getElementById("over").value;
@@ -170,15 +170,4 @@ function drawSlices() {
       title: i % columns === 0 ? { text: plain(DATA.metric) } : undefined };
   });
   draw("plot-slices", traces, { ...axes, grid: { rows, columns, pattern: "independent", xgap: 0.12, ygap: 0.32 } });
-}
-
-function drawImportances() {
-  const found = Object.entries(DATA.importances).reverse();
-  const names = Object.fromEntries(DATA.parameters.map((parameter) => [parameter.name, parameter.short]));
-  document.getElementById("plot-importances").style.height = `${found.length * 34 + 70}px`;
-  draw("plot-importances", [{
-    type: "bar", orientation: "h", x: found.map(([, share]) => share), y: found.map(([name]) => plain(names[name] ?? name)),
-    marker: { color: color("c1") }, text: found.map(([, share]) => `${Math.round(100 * share)} %`), textposition: "auto",
-    hovertemplate: "%{y}: %{x:.3f}<extra></extra>",
-  }], { xaxis: { range: [0, 1], tickformat: ".0%" }, yaxis: { type: "category" }, margin: { l: 90, r: 16, t: 8, b: 36 } });
 }

@@ -87,7 +87,7 @@ function fill(id, options, chosen) {
 
 // Not every sweep has all of them.
 const FIGURES = { effects: drawEffects, curves: drawCurves, progress: drawProgress, slices: drawSlices, map: drawMap,
-  parallel: drawParallel, importances: drawImportances };
+  parallel: drawParallel };
 
 // One after the other, so that the page can be used meanwhile.
 function drawAll() {

@@ -1,37 +1,65 @@
-"""Pause trials that are behind the others, and spend a chosen share of what finishing every trial would cost.
+"""Pause trials that are behind the others, and spend at most a chosen share of what finishing every trial would cost.
 
-A trial may pause at three rungs: its first evaluation after a tenth, a quarter and half of its training. There it is compared
-with every trial that has reached the same rung. Its rank is the number of those that were better by more than the standard error
-of the difference. It may continue if its rank is within ``exp(-STEEPNESS x rung / effort)`` of all started trials: 61, 29 and 8 %
-at an effort of 0.6. The leader always may. A rank counts once ``FEWEST`` trials have come as far or dropped out. A free slot
-resumes a paused trial that may continue, the shortest first, and otherwise starts a new one. If none is left to start, what is
-left of the effort resumes the other paused trials in the order of their ranks. No trial is ended: with more effort it continues.
+A trial may pause at three rungs: its first evaluation after a tenth, a quarter and half of its training (the first is earlier
+if the effort is below 0.3). There it is compared with every trial that has reached the same rung. Its rank is the number of
+those that were better by more than the standard error of the difference. It may continue if its rank is within ``exp(-STEEPNESS
+x rung / effort)`` of all started trials: 61, 29 and 8 % at an effort of 0.6. The leader always may. A rank counts once
+``FEWEST`` trials have come as far or dropped out. A free slot resumes a paused trial that may continue, the shortest first, and
+otherwise starts a new one. If none is left to start, what is left of the effort resumes the other paused trials in the order of
+their ranks. Nothing resumes beyond the effort, and what the leader needs to finish is kept. If no trial has finished when the
+effort is spent, the one that has come furthest finishes. No trial is ended: with more effort it continues.
 """
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
 
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
 RUNGS = (0.1, 0.25, 0.5)  # shares of the training
+FIRST = 1 / 3  # the first rung takes at most this share of the effort
 STEEPNESS = 3.0
 FEWEST = 8  # trials
+MOST_EVALUATIONS = 20  # that are chosen or advised
+SHARE = 0.4  # a budget is this share of what finishing every trial costs, which gives their number,
+STEEPNESS_OF_BUDGET = 6.0  # and more of it is kept until all have started. Chosen on half of the recorded files
+FINISHING = 0.7  # of what the first rungs leave of a budget, the part that finishes trials, on the same files
+MOST_TRIALS = 500  # that a budget buys
 SAME = 1e-3  # shares that differ by less are the same
 
 
 @dataclass
 class RankPolicy(NoStopping):
-    """Continue trials in the order of their ranks. ``effort`` is the share of the full cost to spend, above 0 to 1."""
+    """Continue trials in the order of their ranks.
+
+    ``effort`` is the share of the full cost to spend, above 0 to 1. ``budget`` returns instead the completions of all trials, or
+    None while they are unknown. The number of trials follows from it (`trials`), and ties are not counted as equal.
+    """
 
     effort: float = 1.0
+    budget: Callable[[Sequence[Curve]], float | None] | None = None
+
+    def trials(self, curves: Sequence[Curve]) -> int | None:
+        """Return how many trials the budget is for, by what is known; None without a budget."""
+        if self.budget is None:
+            return None
+        budget, totals = self.budget(curves), [curve.total for curve in curves if curve.total]
+        return FEWEST if budget is None or not totals else affordable(budget / fmean(totals))
+
+    def _table(self, curves: Sequence[Curve], more: bool = False) -> "Table":
+        if self.budget is None:
+            return Table(curves, self.effort)
+        return Table(curves, SHARE, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False)
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
-        if self.effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve):
+        effort = self.effort if self.budget is None else SHARE
+        if effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, effort):
             return CONTINUE
-        table = Table([*others, replace(curve, state=State.PAUSED)], self.effort)
+        table = self._table([*others, replace(curve, state=State.PAUSED)], more)
         if table.next(more) == curve.number:
             return CONTINUE
         waits = ", waits for others to compare with" if table.may_continue(curve) else ""
@@ -39,49 +67,104 @@ class RankPolicy(NoStopping):
 
     def promote(self, curves: Sequence[Curve], more: bool) -> int | None:
         """Return the paused trial that a free slot resumes, or None to start a new one."""
-        return Table(curves, self.effort).next(more)
+        return self._table(curves, more).next(more)
 
     def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
         """Return the places of all paused trials in words, by number."""
-        table = Table(curves, self.effort)
-        return {c.number: table.place(c) for c in curves if c.state is State.PAUSED and rung_evaluations(c)}
+        table = self._table(curves)
+        return {c.number: table.place(c) for c in table.paused}
 
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the last values of paused trials."""
         return {c.number: c.held_out[-1] for c in curves if c.held_out and c.state is State.PAUSED}
 
 
-def rung_evaluations(curve: Curve) -> list[int]:
+def affordable(trainings: float) -> int:
+    """Return how many trials may start with a budget, in whole trainings."""
+    return min(max(round(trainings / SHARE), 1), MOST_TRIALS)
+
+
+def describe_budget(trainings: float, evaluations: int) -> str:
+    """Return in words how many trials a budget is for; ``trainings`` is what so many whole trainings cost."""
+    trials = affordable(trainings)
+    first = least_share(SHARE, 10**9, evaluations)
+    finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
+    return f"about {trials} trials start, {max(round(min(finish, trials)), 1)} finish"
+
+
+def rungs(effort: float) -> tuple[float, ...]:
+    """Return the shares of the training at which a trial may pause."""
+    return (min(RUNGS[0], FIRST * effort), *RUNGS[1:])
+
+
+def rung_evaluations(curve: Curve, effort: float) -> list[int]:
     """Return the index of the first evaluation at each rung that a trial has reached."""
-    reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in RUNGS)
+    reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in rungs(effort))
     return [index for index in reached if index < len(curve.completions)]
+
+
+def least_share(effort: float, trials: int, evaluations: int) -> float:
+    """Return the least share of the full cost at which every trial reaches its first rung and one finishes."""
+    first = math.ceil((rungs(effort)[0] - SAME) * max(evaluations, 1)) / max(evaluations, 1)
+    return first + (1 - first) / max(trials, 1)
+
+
+def choose_evaluations(effort: float, trials: int, usual: int) -> int:
+    """Return the fewest evaluations, ``usual`` at least, that leave a tenth of the effort for a choice; else ``usual``."""
+    enough = (n for n in range(usual, MOST_EVALUATIONS + 1) if least_share(effort, trials, n) <= 0.9 * effort)
+    return next(enough, usual)
+
+
+def describe_least(effort: float, trials: int, evaluations: int) -> str:
+    """Return in words why an effort is impossible with so many trials and evaluations; empty if it is possible."""
+    least = least_share(effort, trials, evaluations)
+    if trials < 2 or least <= effort:
+        return ""
+    more = (n for n in range(evaluations + 1, MOST_EVALUATIONS + 1) if least_share(effort, trials, n) <= effort)
+    found = next(more, None)
+    change = f"schedule.evaluations={found} makes {effort:g} possible" if found else f"Set search.effort={least:.2g}"
+    return (
+        f"search.effort={effort:g}: with {trials} trials and schedule.evaluations={evaluations} a sweep spends {least:.0%} at "
+        f"least, because each trial trains until its first evaluation and one finishes. {change}."
+    )
 
 
 class Table:
     """The ranks of all started trials at each rung, and what the effort still allows."""
 
-    def __init__(self, curves: Sequence[Curve], effort: float) -> None:
-        self._curves, self._effort = curves, effort
-        self._rungs = {curve.number: rung_evaluations(curve) for curve in curves}
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        effort: float,
+        budget: float | None = None,
+        steepness: float = STEEPNESS,
+        ties: bool = True,
+    ) -> None:
+        self._curves, self._effort, self._shares = curves, effort, rungs(effort)
+        self._steepness, self._ties = steepness, ties
+        self._rungs = {curve.number: rung_evaluations(curve, effort) for curve in curves}
         columns = (
             [c.held_out[at[i]] for c in curves if i < len(at := self._rungs[c.number])] for i in range(len(RUNGS))
         )
         self._columns = [sorted(column) for column in columns]  # values by rung
         self._settled = [self._is_settled(level) for level in range(1, len(RUNGS) + 1)]
-        full = effort * sum(curve.total for curve in curves)
-        self._left = full - sum(self._end(c) if c.state is State.RUNNING else _done(c) for c in curves)  # completions
+        full = effort * sum(curve.total for curve in curves) if budget is None else budget
+        self._left = full - sum(self._end(c) if c.state is State.RUNNING else c.done for c in curves)  # completions
+        self.paused = [curve for curve in curves if curve.state is State.PAUSED and self._level(curve)]
 
     def next(self, more: bool) -> int | None:
         """Return the number of the paused trial to resume, or None. ``more``: whether a new trial could start instead."""
-        paused = [curve for curve in self._curves if curve.state is State.PAUSED and self._level(curve)]
-        good = [c for c in paused if self.may_continue(c) and (not more or self._settled[self._level(c) - 1])]
+        good = [c for c in self.paused if self.may_continue(c) and (not more or self._settled[self._level(c) - 1])]
         for curve in sorted(good, key=lambda c: (self._level(c), self.rank(c), c.number)):
-            if not more or self._fits(curve):
+            if self._fits(curve):
                 return curve.number
-        if more:
+        if more or not self.paused:
             return None
-        ranked = sorted(paused, key=lambda c: (self.rank(c) / self.known(c), -self._level(c), c.number))
-        return next((curve.number for curve in ranked if self._fits(curve)), None)
+        ranked = sorted(self.paused, key=lambda c: (self.rank(c) / self.known(c), -self._level(c), c.number))
+        fitting = next((curve.number for curve in ranked if self._fits(curve)), None)
+        if fitting is None and not any(c.state in (State.FINISHED, State.RUNNING) for c in self._curves):
+            return self._leader.number if self._leader else None  # the one exception
+        return fitting
 
     def place(self, curve: Curve) -> str:
         """Return a trial's rank at its rung in words."""
@@ -90,10 +173,10 @@ class Table:
         ending = "th" if 10 < place % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
         return f"{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
 
-    def rank(self, curve: Curve) -> int:
-        """Return how many trials were better at a trial's rung, by more than the standard error of the difference."""
+    def rank(self, curve: Curve, ties: bool = True) -> int:
+        """Return how many trials were better at a trial's rung, by more than the standard error of the difference if ``ties``."""
         index = self._rungs[curve.number][-1]
-        error = (curve.errors[index] if curve.errors else None) or 0.0
+        error = (ties and curve.errors and curve.errors[index]) or 0.0
         column = self._columns[self._level(curve) - 1]
         return len(column) - bisect_right(column, curve.held_out[index] + math.sqrt(2) * error)
 
@@ -103,8 +186,16 @@ class Table:
 
     def may_continue(self, curve: Curve) -> bool:
         """Return whether a trial's rank is within the share of all started trials that continue from its rung."""
-        share = math.exp(-STEEPNESS * RUNGS[self._level(curve) - 1] / self._effort)
-        return self.rank(curve) < max(1.0, share * len(self._curves))
+        share = math.exp(-self._steepness * self._shares[self._level(curve) - 1] / self._effort)
+        return self.rank(curve, self._ties) < max(1.0, share * len(self._curves))
+
+    @cached_property
+    def _leader(self) -> Curve | None:
+        """The unfinished trial that has come furthest, and of those the best; None once a trial has finished."""
+        known = [c for c in self._curves if self._level(c) and c.state in (State.PAUSED, State.RUNNING)]
+        if any(c.state is State.FINISHED for c in self._curves):
+            return None
+        return min(known, key=lambda c: (-self._level(c), self.rank(c), -c.held_out[-1], c.number), default=None)
 
     def _level(self, curve: Curve) -> int:
         """Return the number of rungs that a trial has reached; one at least if it is paused."""
@@ -117,14 +208,25 @@ class Table:
         waiting = sum(curve.state is State.PAUSED and self.may_continue(curve) for curve in below if self._level(curve))
         return len(self._curves) - 2 * away - waiting >= FEWEST
 
+    @cached_property
+    def _interval(self) -> float:
+        """The share of the training between two evaluations, as far as it is known."""
+        return max((c.completions[0] / c.total for c in self._curves if c.completions and c.total), default=0.0)
+
     def _end(self, curve: Curve) -> float:
         """Return the completions at which a trial reaches its next rung or its end."""
-        rung = next(iter(RUNGS[self._level(curve) :]), 1.0)
-        return max(rung * curve.total, _done(curve))
+        rung = next(iter(self._shares[self._level(curve) :]), 1.0)
+        interval = curve.completions[0] / curve.total if curve.completions and curve.total else self._interval
+        if interval > 0:
+            rung = min(math.ceil((rung - SAME) / interval) * interval, 1.0)
+        return max(rung * curve.total, curve.done)
 
     def _fits(self, curve: Curve) -> bool:
-        return self._end(curve) - _done(curve) <= self._left * (1 + 1e-9)
-
-
-def _done(curve: Curve) -> float:
-    return curve.completions[-1] if curve.completions else 0.0
+        """Return whether the effort allows a trial's next rung, with what another one that leads needs to finish."""
+        leader = self._leader
+        kept = (
+            0.0
+            if leader in (None, curve)
+            else leader.total - (self._end(leader) if leader.state is State.RUNNING else leader.done)
+        )
+        return self._end(curve) - curve.done + kept <= self._left * (1 + 1e-9)
