@@ -19,6 +19,8 @@ DROP = 0.1  # of the reward or of its gain, in addition to noise
 BELOW_ERRORS = 3.0 * math.sqrt(2)  # standard errors of an evaluation: three of the difference of two
 EXPLOSION_TIMES, EXPLOSION_NATS = 3.0, 1.0  # entropy, against the first windows
 VANISHED_SHARE, VANISHED_NATS = 0.1, 0.05  # of the first entropy; healthy policies keep 0.05 nats or more
+FAST_STEPS, FAST_SHARE = 20, 0.2  # logged steps, and the share of the first entropy that is left
+LOST = 1 / 3  # of the reward's gain
 KL_WARN = 1.0  # nats per token, on average: trainings of language models stay below
 SPIKE, SPIKES = 20.0, 3  # times the median; the number of such steps
 NO_VARIANCE = 0.8  # share of groups, on average over the last windows
@@ -177,6 +179,31 @@ def entropy_down(evidence: Evidence) -> Sign | None:
         f"entropy has fallen from {first:.3g} to {last:.2g} nats per token, and the {evidence.reward_name} has not risen",
         (windows[-2].first, windows[-1].last),
         {"first": first, "last": last},
+    )
+
+
+def too_fast(evidence: Evidence) -> Sign | None:
+    """Look for entropy that vanished within the first steps, and a reward that then lost much of its gain.
+
+    SmolLM2-135M on an H100 (benchmarks/gpu/RESULTS.md): rates of 2.3e-5 and more did so, and 1.8e-5 and less did not.
+    """
+    curve, values = evidence.curve, evidence.signal("entropy")
+    begun = median(value for _, value in values[:3])
+    fast = [(step, value) for step, value in values[:FAST_STEPS] if value <= FAST_SHARE * begun]
+    if curve is None or len(curve.held_out) < guards.LONG or len(fast) < guards.TWICE:
+        return None
+    best = max(range(len(curve.held_out)), key=curve.held_out.__getitem__)
+    start = curve.held_out[0] if curve.start is None else curve.start
+    top, now = max(curve.held_out[best], start), fmean(curve.held_out[-guards.TWICE :])
+    noise = 2 * max((error for error in curve.errors if error), default=0.0)
+    if top - now <= max(noise, LOST * (top - start)) and (evidence.risen or not evidence.held_out):
+        return None
+    step, value = fast[0]
+    return Sign(
+        f"entropy fell from {begun:.3g} to {value:.2g} nats per token by step {step}, and the {evidence.reward_name} from "
+        f"{top:.4g} at step {evidence.stops[best]} to {curve.held_out[-1]:.4g}",
+        (step, evidence.log.end),
+        {"first": begun, "by_step": step, "best": top, "now": curve.held_out[-1]},
     )
 
 

@@ -133,6 +133,9 @@ CHECKS = (
     Check("below_start", P, ("start",), checks.below_start, "The evaluation is below its start.",
           "Training makes the model worse on held-out prompts. Lower the learning rate; compare the training reward with the "
           "evaluation's: if the first rises, the reward is being gamed.", "learning_rate"),
+    Check("too_fast", W, ("rows", "entropy"), checks.too_fast, "The learning rate is too high.",
+          "The policy became certain before it had learnt. Lower the learning rate 3 to 5 times, or warm it up over more steps.",
+          "learning_rate warmup_steps"),
     Check("best_step", W, ("rows",), checks.best_earlier, "The best step was earlier.",
           "Take the checkpoint nearest to that step. For the next run: fewer steps, or a lower learning rate.",
           "learning_rate max_steps epochs"),
@@ -184,13 +187,13 @@ EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "falling": {*COLLAPSE, "below_start"},
     "below_start": {"reward_fallen"},
     "best_step": {"below_start"},
-    "few_groups": {"no_variance", "reward_fallen", "nothing_moved"},
+    "few_groups": {"no_variance", "reward_fallen", "nothing_moved", "too_fast"},
     "no_gradient": {"reward_fallen", "no_variance", "few_groups", "learning_rate_zero", "non_finite"},
     "no_update": {"learning_rate_zero"},
     "entropy_fall": {"entropy_collapse"},
     "kl_drift": {"kl_blow_up"},
     "kl_spikes": {"kl_blow_up", "kl_drift"},
     "truncation": {"all_truncated"},
-    "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen"},
+    "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen", "too_fast"},
 }
 NAMES_TO_FAIL = frozenset({check.name for check in CHECKS} | {"collapse"} | {level.value for level in Level})
