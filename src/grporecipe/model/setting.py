@@ -101,7 +101,7 @@ class Row:
         native: a recipe may have a key for it. Otherwise it belongs to this project, or to the command that starts the recipe.
         option: null leaves it at TRL's value.
         judged: a rule reads it.
-        compared: a translation compares it. The numbers of the plan stand for others; those that are not native describe the run.
+        compared: a translation compares it. The plan's numbers stand for others, or they describe the run.
         kept: a translation that changes it has failed.
         unset: its effect if it is None.
         needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``; ``given`` if
@@ -113,16 +113,11 @@ class Row:
     native: bool = True
     option: bool = False
     judged: bool = True
-    compared: bool | None = None
+    compared: bool = True
     kept: bool = False
     unset: Any = None
     needs: str = ""
     said: str = ""
-
-    @property
-    def is_compared(self) -> bool:
-        """Return whether a translation compares the field."""
-        return self.native if self.compared is None else self.compared
 
 
 def row(default: Any = None, **known: Any) -> Any:
@@ -132,7 +127,7 @@ def row(default: Any = None, **known: Any) -> Any:
 
 def own(default: Any = None, **known: Any) -> Any:
     """Declare a field of this project, or of the command that starts the recipe."""
-    return row(default, native=False, **known)
+    return row(default, **{"native": False, "compared": False, **known})
 
 
 def option(default: Any = None, **known: Any) -> Any:
@@ -142,7 +137,7 @@ def option(default: Any = None, **known: Any) -> Any:
 
 def provenance() -> Any:
     """Declare a mapping that describes where values come from; settings with other ones are equal."""
-    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False)})
+    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False, compared=False)})
 
 
 @dataclass(frozen=True)
