@@ -65,7 +65,7 @@ def find_lost(before: Setting, after: Setting, report: str) -> Iterator[str]:
     A field counts if the recipe sets it, or if it has an effect in both. An experiment sets all fields.
     """
     usual = Setting(), Setting().replace(release_defaults(FRAMEWORKS["trl"], TRL))
-    for name in (name for name, each in ROWS.items() if each.is_compared):
+    for name in (name for name, each in ROWS.items() if each.compared):
         here, there = _meaning(before, name), _meaning(after, name)
         is_same = here == there or getattr(before, name) == getattr(after, name) or _is_close(here, there)
         if here is None or is_same:

@@ -8,6 +8,8 @@ Release (`releases`)
     A version of a framework, with the keys that it takes (`KeyTable`) and their types and defaults (`recipe.KeySpec`).
 Setting (`setting.Setting`)
     The numbers that decide a training, in the same words for every framework. Reading turns a recipe into a setting.
+Row (`setting.Row`)
+    What is known of a field of the setting apart from its value; `setting.ROWS` is the one table of fields.
 Completion, prompt, group
     A prompt is sampled ``num_generations`` times; these completions are a group, and advantages are relative to it.
 Rollout

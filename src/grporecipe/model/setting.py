@@ -101,7 +101,7 @@ class Row:
         native: a recipe may have a key for it. Otherwise it belongs to this project, or to the command that starts the recipe.
         option: null leaves it at TRL's value.
         judged: a rule reads it.
-        compared: a translation compares it. The numbers of the plan stand for others; those that are not native describe the run.
+        compared: a translation compares it. The plan's numbers stand for others, or they describe the run.
         kept: a translation that changes it has failed.
         unset: its effect if it is None.
         needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``; ``given`` if
@@ -113,16 +113,11 @@ class Row:
     native: bool = True
     option: bool = False
     judged: bool = True
-    compared: bool | None = None
+    compared: bool = True
     kept: bool = False
     unset: Any = None
     needs: str = ""
     said: str = ""
-
-    @property
-    def is_compared(self) -> bool:
-        """Return whether a translation compares the field."""
-        return self.native if self.compared is None else self.compared
 
 
 def row(default: Any = None, **known: Any) -> Any:
@@ -130,9 +125,9 @@ def row(default: Any = None, **known: Any) -> Any:
     return field(default=default, metadata={"row": Row(**known)})
 
 
-def own(default: Any = None, **known: Any) -> Any:
+def internal(default: Any = None, **known: Any) -> Any:
     """Declare a field of this project, or of the command that starts the recipe."""
-    return row(default, native=False, **known)
+    return row(default, **{"native": False, "compared": False, **known})
 
 
 def option(default: Any = None, **known: Any) -> Any:
@@ -142,7 +137,7 @@ def option(default: Any = None, **known: Any) -> Any:
 
 def provenance() -> Any:
     """Declare a mapping that describes where values come from; settings with other ones are equal."""
-    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False)})
+    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False, compared=False)})
 
 
 @dataclass(frozen=True)
@@ -159,26 +154,26 @@ class Setting:
     field to the native key to edit, and ``lines`` to its line, for messages and fixes.
     """
 
-    framework: FrameworkTraits = own(TRL_FRAMEWORK)
-    version: Version = own(TRL)  # of TRL, or of the framework
-    given: frozenset[str] = own(frozenset())
+    framework: FrameworkTraits = internal(TRL_FRAMEWORK)
+    version: Version = internal(TRL)  # of TRL, or of the framework
+    given: frozenset[str] = internal(frozenset())
     unknown: frozenset[str] = frozenset()  # fields that only a run knows; no rule that reads one is judged
     # topology
-    processes: int | None = own()
+    processes: int | None = internal()
     tensor_parallel_size: int = 1
     sequence_parallel_size: int = 1
     context_parallel_size: int = 1
-    launcher: str | None = own()  # trl (its own command), accelerate, torchrun, python; None: not stated
-    visible_gpus: int | None = own()  # that one process sees, if known
+    launcher: str | None = internal()  # trl (its own command), accelerate, torchrun, python; None: not stated
+    visible_gpus: int | None = internal()  # that one process sees, if known
     data_processes: int | None = row(compared=False)  # ranks that a batch is split over, if fewer than the processes
     pipeline_parallel_size: int = 1
-    nodes: int | None = own()  # of a job of ours; None: not known
-    gpus_per_node: int | None = own()
-    server_gpus: int = own(0)  # of the job's GPUs, those of a vLLM server: no training processes
-    shared_server_gpus: int = own(0)  # of a vLLM server for several jobs
-    server_command: str | None = own()  # a shell line that starts another server than TRL's
-    walltime_min: int | None = own()  # minutes, of a job
-    host_memory_gib: int | None = own()  # of a job on each node
+    nodes: int | None = internal()  # of a job of ours; None: not known
+    gpus_per_node: int | None = internal()
+    server_gpus: int = internal(0)  # of the job's GPUs, those of a vLLM server: no training processes
+    shared_server_gpus: int = internal(0)  # of a vLLM server for several jobs
+    server_command: str | None = internal()  # a shell line that starts another server than TRL's
+    walltime_min: int | None = internal()  # minutes, of a job
+    host_memory_gib: int | None = internal()  # of a job on each node
     # the batch
     num_generations: int = row(8, kept=True)
     per_device_train_batch_size: int = 8
@@ -187,7 +182,7 @@ class Setting:
     # Completions per rollout, global; None: follows from the others.
     generation_batch_size: int | None = row(compared=False)
     num_iterations: int = row(1, kept=True)
-    prompts_per_step: int | None = own()  # as the user set it
+    prompts_per_step: int | None = internal()  # as the user set it
     prompts_per_rollout: int | None = row(compared=False)  # the same; None if the framework has no such key
     prompts_per_generation: int | None = row(said="portions")  # a rollout is generated in portions of this many prompts
     experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
@@ -198,9 +193,9 @@ class Setting:
     removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
     # Micro-batches are filled up to a number of tokens: B is an upper bound at best.
     dynamic_batching: bool = row(False, said="micro-batches")
-    auto: frozenset[str] = own(frozenset())  # sizes left to the planner
-    unsolved: frozenset[str] = own(frozenset())  # those of them that no value fits
-    max_per_device_train_batch_size: int | None = own()  # the planner's bound
+    auto: frozenset[str] = internal(frozenset())  # sizes left to the planner
+    unsolved: frozenset[str] = internal(frozenset())  # those of them that no value fits
+    max_per_device_train_batch_size: int | None = internal()  # the planner's bound
     auto_find_batch_size: bool = False
     split_batches: bool = False
     # evaluation
@@ -210,26 +205,26 @@ class Setting:
     eval_steps: float | None = row(needs="evaluates", said="held-out")  # optimizer steps; below 1: a share
     per_device_eval_batch_size: int = row(8, needs="evaluates")
     num_generations_eval: int | None = row(needs="evaluates")  # None: num_generations
-    eval_prompts: int | None = own()
+    eval_prompts: int | None = internal()
     dataloader_drop_last: bool = row(False, needs="evaluates")
     # data and schedule
-    train_prompts: int | None = own()
+    train_prompts: int | None = internal()
     max_steps: int | None = row(compared=False)  # optimizer steps
     ends_with_epochs: bool = row(False, compared=False)  # the epochs bound max_steps; in TRL max_steps overrides them
     epochs: float | None = None  # passes over the training prompts
-    budget_completions: int | None = own()
-    evaluations: int = own(0)
-    eval_at_start: bool = own(False)  # one evaluation more, before the first step
-    checkpoints: int = own(0)
-    checkpoint_minutes: float | None = own()  # between checkpoints by time
-    step_seconds: float | None = own()  # of an optimizer step, as measured
+    budget_completions: int | None = internal()
+    evaluations: int = internal(0)
+    eval_at_start: bool = internal(False)  # one evaluation more, before the first step
+    checkpoints: int = internal(0)
+    checkpoint_minutes: float | None = internal()  # between checkpoints by time
+    step_seconds: float | None = internal()  # of an optimizer step, as measured
     # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
-    asynchronous: tuple[tuple[str, str, str], ...] = own(())
+    asynchronous: tuple[tuple[str, str, str], ...] = internal(())
     save_steps: float | None = None  # optimizer steps; below 1: a share
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False
     # KL
-    kl_enabled: bool | None = own()  # None if a framework has no such key
+    kl_enabled: bool | None = internal()  # None if a framework has no such key
     beta: float = 0.0
     use_bias_correction_kl: bool | None = row(compared=False, needs="beta")
     sync_ref_model: bool = False
@@ -295,7 +290,7 @@ class Setting:
     model_name_or_path: str | None = None
     dataset_name: str | None = None  # a hub id or a path
     # The same for held-out data, if named separately.
-    eval_dataset_name: str | None = own(compared=True, needs="evaluates", said="held-out")
+    eval_dataset_name: str | None = internal(compared=True, needs="evaluates", said="held-out")
     parameters: int | None = row(compared=False)  # weights of the model, if known
     lora: bool = row(False, kept=True)
     lora_rank: int = row(16, kept=True, needs="lora")
@@ -304,21 +299,23 @@ class Setting:
     # Modules; none: PEFT chooses by the model.
     lora_targets: tuple[str, ...] = row(("all-linear",), needs="lora", said="modules")
     # While they are stored between steps; float32 masters of ZeRO and FSDP do not count.
-    weights_dtype: str = own("float32", compared=True)
-    autocast_dtype: str | None = own()  # of matrix products, where autocast makes it another than the weights'
-    architecture: Architecture | None = own()  # if its shape is known
-    has_chat_template: bool | None = own()  # of its tokenizer, once preparation has looked
-    chat: bool | None = own()  # whether prompts are conversations; None: not known
-    prompt_tokens: int | None = own()  # of the longest prompt, if counted
+    weights_dtype: str = internal("float32", compared=True)
+    autocast_dtype: str | None = internal()  # of matrix products, where autocast makes it another than the weights'
+    architecture: Architecture | None = internal()  # if its shape is known
+    has_chat_template: bool | None = internal()  # of its tokenizer, once preparation has looked
+    chat: bool | None = internal()  # whether prompts are conversations; None: not known
+    prompt_tokens: int | None = internal()  # of the longest prompt, if counted
     gradient_checkpointing: bool = False
     # the GPU
-    sharding: str = own("none", compared=True, needs="sharding!=none")  # none, zero1, zero2, zero3, fsdp
-    loads_on_every_rank: bool | None = own(True)  # FSDP's whole model in main memory; None: only with a reference model
-    gpu: str | None = own()  # the GPUs' name
-    gpu_memory_gib: float | None = own()  # that a trial may use of each GPU
+    sharding: str = internal("none", compared=True, needs="sharding!=none")  # none, zero1, zero2, zero3, fsdp
+    # FSDP's whole model in main memory; None: only with a reference model.
+    loads_on_every_rank: bool | None = internal(True)
+    gpu: str | None = internal()  # the GPUs' name
+    gpu_memory_gib: float | None = internal()  # that a trial may use of each GPU
     gpu_trials: int = row(1, compared=False)  # that share a GPU
-    runtime: Runtime = own(OF_TRL)  # how memory is used
-    memory_factors: tuple[tuple[str, float], ...] = own(())  # by which measured peaks correct the estimate of a phase
+    runtime: Runtime = internal(OF_TRL)  # how memory is used
+    # By which measured peaks correct the estimate of a phase.
+    memory_factors: tuple[tuple[str, float], ...] = internal(())
     # generation
     temperature: float = row(1.0, kept=True)
     top_p: float | None = row(unset=1.0)
@@ -328,7 +325,7 @@ class Setting:
     generation_kwargs: str | None = option()  # JSON
     max_prompt_length: int | None = None  # tokens
     max_completion_length: int = row(256, kept=True)  # tokens
-    uses_tools: bool = own(False)  # completions have several turns, which max_completion_length bounds together
+    uses_tools: bool = internal(False)  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
     vllm_mode: str = row("colocate", needs="use_vllm")
     vllm_tensor_parallel_size: int = row(1, needs="use_vllm")

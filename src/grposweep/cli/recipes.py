@@ -55,8 +55,8 @@ Measured = Annotated[
     str | None, Option(metavar="SWEEP", help="Estimate GPU hours from the finished trials of this sweep.")
 ]
 LINES = (
-    'One {"id", "framework", "processes", "trl_version", "framework_version", "dataset_size", "gpu", "config"} per line from '
-    "stdin, one answer per line."
+    'One {"id", "framework", "processes", "framework_version", "dataset_size", "gpu", "config"} per line from stdin, '
+    "one answer per line."
 )
 
 
