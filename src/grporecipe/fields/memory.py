@@ -49,7 +49,7 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
     is_megatron = recipe.launch is not None and "megatron" in recipe.launch.program
     read = None if is_megatron else FRAMEWORKS[s.framework.name].memory
     fields = (read(values_of(recipe), s) if read is not None else None) or {}
-    kept = {name: fields[name] for name in ("weights_dtype", "sharding", "runtime", "keys") if name in fields}
+    kept: Fields = {name: fields[name] for name in ("weights_dtype", "sharding", "runtime", "keys") if name in fields}
     return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None})
 
 
