@@ -30,6 +30,7 @@ from grporecipe.rules.registry import Change, Severity, Violation
 
 SIZES = frozenset(("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
                    "generation_batch_size", "num_generations", "num_iterations"))  # fmt: skip
+STEP_SIZES = SIZES | {"prompts_per_step", "prompts_per_rollout"}
 LENGTHS = SIZES | {"max_steps", "epochs"}
 PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
         "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
@@ -147,7 +148,7 @@ def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> lis
 
     def rests_on(found: Diagnostic) -> set[str]:
         rule = REGISTRY.get(found.code)
-        return {*found.keys, *(setting.key(name) for name in (rule.reads if rule is not None else ()))}
+        return {*found.keys, *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ()))}
 
     return [found for found in diagnostics if not found.code.startswith("GA") or wrong.isdisjoint(rests_on(found))]
 
