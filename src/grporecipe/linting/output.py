@@ -171,7 +171,7 @@ def show_total(screen: Screen, total: Total) -> None:
     colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
-    screen.wrap("; ".join(parts), "", colour)
+    screen.say(screen.paint("; ".join(parts), colour))
     for version, names in _files_by_version(total).items():
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         named = ", ".join(names[:MOST_NAMED]) + more
