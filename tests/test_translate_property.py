@@ -143,7 +143,7 @@ def test_a_value_that_only_the_script_knows_is_listed_and_never_written(target: 
 
 
 @pytest.mark.parametrize("target", WRITERS)
-def test_the_group_of_a_fork_is_no_guess_in_silence(target: str, tmp_path: Path) -> None:
+def test_the_group_of_a_fork_is_named_as_a_guess(target: str, tmp_path: Path) -> None:
     """Its trainer sizes groups by a key of its own: the translation fails and names the key, and its other keys are listed."""
     folder = shutil.copytree(PROJECT / "tests" / "repositories" / "verl_groups_by_another_key", tmp_path / "fork")
     (folder / ".git").mkdir()

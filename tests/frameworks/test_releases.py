@@ -20,7 +20,7 @@ from grporecipe.rules.loss import AGGREGATIONS, CORRECTIONS, LEVELS, SCALES
 from support import PROJECT
 
 NEXT = {name: f"{major}.{minor + 1}.0" for name, (major, minor, _) in NEWEST.items()}
-LAUNCH = "python3 -m openrlhf.cli.train_ppo_ray --rollout.n_samples_per_prompt 8 "
+LAUNCH = "python3 -m openrlhf.cli.train_ppo_ray --rollout.n_samples_per_prompt 8 --vllm.num_engines 1 "
 
 
 def findings(path: Path, script: str, **options: Any) -> list[Diagnostic]:

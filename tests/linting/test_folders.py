@@ -192,3 +192,15 @@ def test_a_long_run_says_how_far_it_is_on_a_terminal_only(tmp_path: Path, monkey
     assert "1 files:" in shown.getvalue()
     assert shown.getvalue().endswith("\x1b[K")
     assert piped.getvalue() == ""
+
+
+def test_recipes_of_other_frameworks_are_named_by_their_framework(tmp_path: Path) -> None:
+    """So a folder of them does not look empty."""
+    (tmp_path / "run.sh").write_text("python3 train.py --advantage-estimator grpo --rollout-batch-size 32\n")
+    (tmp_path / "a.yaml").write_text("grpo: {num_prompts_per_step: 32}\npolicy: {model_name: m}\n")
+    out = io.StringIO()
+    lint_files([tmp_path], LintOptions(Options(), select_rules()), out)
+    assert (
+        "2 files skipped (no GRPO recipes; NeMo-RL, which is not read: 1; slime, which is not read: 1)"
+        in out.getvalue()
+    )

@@ -127,7 +127,7 @@ def test_a_launch_in_a_variable_or_switched_off_by_a_default_is_read(script: str
     assert (recipe.framework, recipe.config["data.train_batch_size"]) == ("verl", 64)
 
 
-def test_a_launch_that_is_switched_off_is_not_read_beside_another(tmp_path: Path) -> None:
+def test_a_launch_that_is_switched_off_is_not_read_if_another_runs(tmp_path: Path) -> None:
     """The one that runs by default is meant."""
     script = f'if [[ "${{OLD:-0}}" == "1" ]]; then\n  {OVERRIDES}\nfi\n{OVERRIDES} trainer.nnodes=2\n'
     (recipe,) = load(tmp_path, script)

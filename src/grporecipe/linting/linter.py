@@ -29,6 +29,7 @@ from grporecipe.rules.keys import OF_DEFAULTS, accepting_releases, find_violatio
 from grporecipe.rules.registry import Change, Severity, Violation
 
 SIZES = {*planning.ROLLOUT_READS, "num_generations", "num_iterations"} - {"version", "processes", "data_processes"}
+STEP_SIZES = SIZES | {"prompts_per_step", "prompts_per_rollout"}
 LENGTHS = SIZES | {"max_steps", "epochs"}
 PLAN = ("completions_per_rollout", "prompts_per_rollout", "completions_per_step", "prompts_per_step", "steps_per_rollout",
         "rollouts_per_epoch", "dropped_prompts", "total_steps")  # fmt: skip
@@ -146,7 +147,7 @@ def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> lis
 
     def rests_on(found: Diagnostic) -> set[str]:
         rule = REGISTRY.get(found.code)
-        return {*found.keys, *(setting.key(name) for name in (rule.reads if rule is not None else ()))}
+        return {*found.keys, *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ()))}
 
     return [found for found in diagnostics if not found.code.startswith("GA") or wrong.isdisjoint(rests_on(found))]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import textwrap
@@ -24,6 +25,7 @@ from grporecipe.terminal import one_line
 RED, YELLOW, GREEN, BOLD, DIM, PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 INDENT = "    "
 MOST_NAMED = 5
+OTHER = re.compile(r"(?:this is an? |it launches )(\S+)(?: configuration)?, which grposweep does not read")
 
 
 class Screen:
@@ -171,7 +173,7 @@ def show_total(screen: Screen, total: Total) -> None:
     colour = RED if errors or total.unusable else YELLOW if warnings else GREEN
     if not (total.files or total.unusable or total.in_folders):
         screen.say("no recipe to judge in these folders")
-    screen.wrap("; ".join(parts), "", colour)
+    screen.say(screen.paint("; ".join(parts), colour))
     for version, names in _files_by_version(total).items():
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         named = ", ".join(names[:MOST_NAMED]) + more
@@ -180,7 +182,9 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         others = len(total.skipped) - len(total.unjudged)
-        why = " (no GRPO recipes)" if others else ""
+        found = Counter(match[1] for reason in total.skipped.values() if (match := OTHER.search(reason)))
+        read = "".join(f"; {name}, which is not read: {number}" for name, number in found.most_common())
+        why = f" (no GRPO recipes{read})" if others else ""
         screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
     if total.unjudged:
         named = ", ".join(one_line(name) for name in total.unjudged[:MOST_NAMED])

@@ -254,8 +254,8 @@ STREAMS: Version = (1, 9, 0)
 def trl_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """Values that TRL's GRPOTrainer refuses at start.
 
-    LoRA on the LM head ("Applying a PEFT adapter to `lm_head` is not supported"), ``router_aux_loss_coef`` of a dense model ("is
-    not a Mixture-of-Experts model"), Liger's fused cross-entropy, and batches that one process dispatches with streamed data.
+    LoRA on the LM head: "Applying a PEFT adapter to `lm_head` is not supported". ``router_aux_loss_coef`` of a dense model: "is
+    not a Mixture-of-Experts model". Liger's fused cross-entropy. Batches that one process dispatches, if data are streamed.
     Source: trl 1.9 (streamed data), 1.14 (auxiliary loss), 1.15 and 1.16 trainer/grpo_trainer.py (__init__).
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
