@@ -66,10 +66,10 @@ def _size(prompt: Any) -> int:
 def _tokens(tokenizer: Any, prompt: Any, template: Mapping[str, Any]) -> Any:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
-    return render(tokenizer, prompt, template, return_dict=True)["input_ids"]
+    return render_prompt(tokenizer, prompt, template, return_dict=True)["input_ids"]
 
 
-def render(tokenizer: Any, prompt: Any, template: Mapping[str, Any], **how: Any) -> Any:
+def render_prompt(tokenizer: Any, prompt: Any, template: Mapping[str, Any], **how: Any) -> Any:
     """Return a conversation in the chat template, up to where the model's turn begins."""
     return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **how, **template)
 
@@ -86,7 +86,7 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
         shown = f"a conversation of {', '.join(roles)}"
         cure = "task.system_prompt=null" if experiment.task.system_prompt else "prompts with other roles"
         try:
-            rendered = render(tokenizer, prompt, experiment.model.chat_template_kwargs, tokenize=False)
+            rendered = render_prompt(tokenizer, prompt, experiment.model.chat_template_kwargs, tokenize=False)
         except Exception as error:  # of Jinja, or what the template runs into
             raise UserError(
                 f"the chat template of model.path={path} refuses {shown}: {error}. Set {cure}, or another model."
@@ -157,5 +157,5 @@ class FileTokenizer:
         )
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         template = environment.from_string(self.chat_template or "")
-        text = template.render(messages=turns, **self.tokens, **variables)
+        text = template.render_prompt(messages=turns, **self.tokens, **variables)
         return {"input_ids": self.inner.encode(text, add_special_tokens=False).ids}
