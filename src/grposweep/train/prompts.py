@@ -157,5 +157,5 @@ class FileTokenizer:
         )
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         template = environment.from_string(self.chat_template or "")
-        text = template.render_prompt(messages=turns, **self.tokens, **variables)
+        text = template.render(messages=turns, **self.tokens, **variables)
         return {"input_ids": self.inner.encode(text, add_special_tokens=False).ids}
