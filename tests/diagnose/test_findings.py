@@ -45,6 +45,11 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     "non_finite": {"loss": lambda step: math.nan if step > 80 else 0.1},
     "kl_blow_up": {"reward": flat, "kl": lambda step: step / 5},
     "entropy_collapse": {"reward": flat, "entropy": lambda step: 0.5 * 0.8**step},
+    "rate_too_high": {
+        "reward": flat,
+        "entropy": lambda step: max(2.0 - 0.35 * step, 0.2),
+        "frac_reward_zero_std": lambda _: 0.9,
+    },
     "entropy_fall": {"reward": flat, "entropy": lambda step: max(0.49 * 0.94**step, 0.009)},
     "entropy_explosion": {"reward": flat, "entropy": lambda step: 0.5 + step / 20},
     "no_variance": {"reward": lambda _: 0.0, "frac_reward_zero_std": lambda _: 1.0, "reward_std": lambda _: 0.0},
