@@ -163,6 +163,12 @@ def test_checks_without_data_are_listed() -> None:
     assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
 
 
+@pytest.mark.parametrize("name", ["time_share__generation", "time__generation"])
+def test_the_share_of_generation_is_read_under_its_name_and_its_earlier_one(name: str) -> None:
+    """Metrics of ``time/`` are seconds now; old files have shares among them."""
+    assert "generation_bound" in found(judge(run(100, **{name: lambda _: 0.95})))
+
+
 def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
     """If there are evaluations, they decide."""
     held_out = [0.5, 0.6, 0.7, 0.8, 0.65, 0.5, 0.4, 0.4]

@@ -199,8 +199,8 @@ def fast_entropy_fall(evidence: Evidence) -> Sign | None:
         return None
     step, value = early[fallen]
     return Sign(
-        f"entropy fell from {early[0][1]:.3g} to {value:.2g} nats per token by step {step}, and the {evidence.reward_name} has not "
-        "risen",
+        f"entropy fell from {early[0][1]:.3g} to {value:.2g} nats per token by step {step}, and the {evidence.reward_name} has "
+        "not risen",
         (early[0][0], step),
         {"first": early[0][1], "fallen": value},
     )
