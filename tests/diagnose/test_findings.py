@@ -166,7 +166,8 @@ def test_checks_without_data_are_listed() -> None:
 @pytest.mark.parametrize("name", ["time_share__generation", "time__generation"])
 def test_the_share_of_generation_is_read_under_its_name_and_its_earlier_one(name: str) -> None:
     """Metrics of ``time/`` are seconds now; old files have shares among them."""
-    assert "generation_bound" in found(judge(run(100, **{name: lambda _: 0.95})))
+    findings = judge(run(100, **{name: lambda _: 0.95})).findings
+    assert "generation_bound" in [finding.name for finding in findings]
 
 
 def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:
