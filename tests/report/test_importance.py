@@ -99,7 +99,7 @@ def test_a_range_is_narrowed_to_its_better_half_unless_its_edge_says_more(tmp_pa
 
 
 def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
-    """The best of four equal trials lies at an edge, which is said, and no step follows."""
+    """The best of four equal trials lies at an edge. The limits name it, and no step follows."""
     values = [(9e-3, "small", 0.501), (1e-4, "medium", 0.5), (5e-3, "medium", 0.499), (2e-4, "small", 0.5)]
     found = advise(make(tmp_path, *values))
     assert found is not None

@@ -115,7 +115,7 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
 def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sweep that continues keeps its number of evaluations. The last lines say what was spent, whatever has finished."""
+    """A sweep that continues keeps its number of evaluations. The last lines say what was spent in each case."""
     options = ("trainer=fake", "batch=small", "lr=1e-3", "seed=0,1,2,3,4,5,6,7,8,9,10,11")
     folder = sweep_here(*options, "search.effort=0.2", "name=low")
     assert {len(read(trial / "plan.json")["evaluation_steps"]) for trial in trials(folder)} == {10}

@@ -18,7 +18,7 @@ from grposweep.search.replication import CHANCE
 from grposweep.search.space import Interval
 from grposweep.storage.records import as_mapping
 
-MOSTLY = 0.5  # share of the variance over prompts in one prompt, from which that is said
+MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names

@@ -12,7 +12,7 @@ from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.results import TrialResult
 
 USUAL_SHARE = 0.15  # of the variance over prompts in one prompt, up to which nothing is widened,
-USUAL_PROMPTS = 4  # or so many prompts' equal shares, whatever is more
+USUAL_PROMPTS = 4  # or the equal shares of so many prompts if they are more
 HEAVY = 12.0
 
 
