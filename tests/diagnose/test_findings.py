@@ -54,7 +54,7 @@ BROKEN: dict[str, dict[str, Callable[[int], float]]] = {
     "no_gradient": {"reward": flat, "grad_norm": lambda _: 0.0},
     "no_update": {"reward": flat, "update_size": lambda _: 0.0},
     "best_step": {"reward": lambda step: 0.3 + 0.005 * min(step, 60) - 0.008 * max(step - 60, 0)},
-    "too_fast": {
+    "rate_too_high": {
         "reward": lambda step: 0.1 + 0.05 * min(step, 10) - 0.02 * min(max(step - 10, 0), 20),
         "entropy": lambda step: max(2 * 0.7**step, 0.05),
     },
@@ -83,7 +83,7 @@ def test_each_problem_is_found_with_its_steps(name: str) -> None:
 def test_entropy_that_falls_fast_is_no_problem_while_the_reward_stays() -> None:
     """Half of the rates that SmolLM2 learnt with on an H100 did so."""
     rows = run(100, reward=lambda step: 0.1 + 0.06 * min(step, 10), entropy=lambda step: max(2 * 0.7**step, 0.05))
-    assert "too_fast" not in found(judge(rows))
+    assert "rate_too_high" not in found(judge(rows))
 
 
 # The logged steps that each cause takes, and what is logged.
@@ -166,6 +166,13 @@ def test_checks_without_data_are_listed() -> None:
     rows = [{"reward": row["reward"], "loss": row["loss"]} for row in run(100)]
     missing = judge(rows).not_judged
     assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
+
+
+@pytest.mark.parametrize("name", ["time_share__generation", "time__generation"])
+def test_the_share_of_generation_is_read_under_its_name_and_its_earlier_one(name: str) -> None:
+    """Metrics of ``time/`` are seconds now; old files have shares among them."""
+    findings = judge(run(100, **{name: lambda _: 0.95})).findings
+    assert "generation_bound" in [finding.name for finding in findings]
 
 
 def test_the_best_step_is_named_and_an_evaluation_below_its_start() -> None:

@@ -433,3 +433,14 @@ def test_the_recipe_of_a_trial_does_not_write_into_its_folder(commands: Commands
     (trial,) = (path for path in (sweep / "trials").iterdir() if path.name.startswith(f"{best:04}-"))
     (trial / "recipe.yaml").write_text(f"learning_rate: 1e-6\noutput_dir: {trial.resolve()}/model\n")
     assert f"output_dir: output-{trial.name}/model" in commands("best", "s", "--as", "recipe").out
+
+
+def test_a_comparison_that_was_chosen_by_its_results_counts_the_others(commands: Commands, made: Path) -> None:
+    """The best of six trials against another of them is one of 15 pairs; two named trials are a comparison of their own."""
+    assert read_sweep(made.with_name("b")).best is not None
+    named, chosen = commands("compare", "b/1", "b/2"), commands("compare", "b", "b/2")
+    assert "comparisons" not in named.out
+    assert "for the best of" in " ".join(chosen.out.split())
+    values = [Values([value], [Sampling(0.05)]) for value in (0.5, 0.63)]
+    assert "± 0.1386 (95 %), p = 0.066" in compare_values(*values)
+    assert "± 0.2075 (95 %), p = 0.99" in compare_values(*values, among=15)

@@ -99,7 +99,7 @@ def test_a_range_is_narrowed_to_its_better_half_unless_its_edge_says_more(tmp_pa
 
 
 def test_a_range_is_not_widened_without_evidence(tmp_path: Path) -> None:
-    """The best of four equal trials lies at an edge, which is said, and no step follows."""
+    """The best of four equal trials lies at an edge. The limits name it, and no step follows."""
     values = [(9e-3, "small", 0.501), (1e-4, "medium", 0.5), (5e-3, "medium", 0.499), (2e-4, "small", 0.5)]
     found = advise(make(tmp_path, *values))
     assert found is not None
@@ -200,3 +200,17 @@ def test_a_paused_trial_has_one_value_on_the_terminal_and_on_the_page(
     page = render_report(view)
     assert ">0.5300<" in page
     assert ">0.3600<" not in page
+
+
+def test_a_trial_that_fell_after_its_best_evaluation_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By more than the errors of its last two evaluations, with the step to keep; a smaller fall is noise."""
+    view = make(tmp_path, *CLEAR)
+    metrics = view.trials[0].path / "metrics.jsonl"
+    for errors, told in ((0.04, True), (0.2, False)):
+        values = ((0, 0.05), (20, 0.67), (40, 0.78), (50, 0.68), (60, 0.7))
+        lines = [{"kind": "eval", "step": s, "eval_reward": v, "eval_reward_se": errors} for s, v in values]
+        metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        said = printed(read_sweep(view.path), capsys)
+        assert ("past its peak: 0.7800 at step 40, 0.7000 at step 60" in " ".join(said.split())) == told

@@ -63,6 +63,21 @@ def test_a_replay_says_what_each_policy_costs_and_finds(recorded: Path) -> None:
     assert content["default"]["cost"] <= 0.55
 
 
+def test_with_a_budget_the_number_of_trials_is_free(recorded: Path) -> None:
+    """Our policy starts more trials than plain TPE for the same completions, and none spends more than the budget."""
+    options = ("--budget", "3,5", "--policy", "default,tpe,halving", "--repeats", 2)
+    content = json.loads(replay(recorded, *options, "--format", "json").stdout)
+    assert {name: set(rows) for name, rows in content.items()} == {
+        key: {"3", "5"} for key in ("default", "tpe", "halving")
+    }
+    rows = [row for found in content.values() for row in found.values()]
+    assert all(0 <= row["regret"] <= row["picked"] and 0 < row["cost"] <= 1 for row in rows)
+    assert content["default"]["5"]["started"] > content["tpe"]["5"]["started"]
+    assert "| default |" in replay(recorded, *options).stdout
+    refused = replay(recorded, "--budget", "few")
+    assert (refused.returncode, "Set --budget" in refused.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_one_call_compares_several_efforts_and_numbers_of_trials(recorded: Path) -> None:
     """The table has a row per policy, effort and number of trials; a file limits how many can start."""

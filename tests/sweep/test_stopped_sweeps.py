@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from grporecipe.errors import UserError
 from grposweep.search.early_stopping import EFFORT, NoStopping, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy
 from grposweep.storage.provenance import TIMES
@@ -114,7 +115,7 @@ def test_grids_and_comparisons_pause_nothing_unless_asked() -> None:
 def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossible(
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sweep that continues keeps its number of evaluations. The last lines say what was spent, whatever has finished."""
+    """A sweep that continues keeps its number of evaluations. The last lines say what was spent in each case."""
     options = ("trainer=fake", "batch=small", "lr=1e-3", "seed=0,1,2,3,4,5,6,7,8,9,10,11")
     folder = sweep_here(*options, "search.effort=0.2", "name=low")
     assert {len(read(trial / "plan.json")["evaluation_steps"]) for trial in trials(folder)} == {10}
@@ -125,3 +126,17 @@ def test_an_effort_gets_the_evaluations_that_it_needs_and_says_what_is_impossibl
     said = " ".join(capsys.readouterr().out.split())
     assert "schedule.evaluations=2 a sweep spends 54% at least" in said
     assert "schedule.evaluations=8 makes 0.2 possible" in said
+
+
+def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
+    sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two and a half times as many trials start as it could finish; its last lines name a larger budget."""
+    options = ("trainer=fake", "batch=small", "name=budget", "search.budget=4x", "trainer.fake.step_seconds=0.001")
+    folder = sweep_here(*options, "lr=tag(log,interval(1e-5,1e-1))")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "search.budget=4x: about 10 trials start, 2 finish" in said
+    assert "run the same command with a larger search.budget than 4x" in said
+    assert len(trials(folder)) == 10
+    with pytest.raises(UserError, match="every trial finishes, so no"):
+        sweep_here(*options, "lr=1e-4,1e-3")

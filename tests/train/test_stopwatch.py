@@ -39,7 +39,9 @@ def test_generation_lies_within_scoring_and_is_counted_once(clock: Clock) -> Non
             clock.now += 6
     clock.now += 3
     reading = watch.read(tokens=500)
-    assert [reading[f"time/{part}"] for part in ("generation", "scoring", "training")] == pytest.approx([0.6, 0.1, 0.3])
+    assert [reading[f"time_share/{part}"] for part in ("generation", "scoring", "training")] == pytest.approx(
+        [0.6, 0.1, 0.3]
+    )
     assert (reading["time/step"], reading["tokens_per_second"]) == (10.0, 50.0)
 
 
@@ -51,7 +53,7 @@ def test_an_evaluation_costs_a_step_nothing(clock: Clock) -> None:
     with watch.pause(), watch.measure("generation"):
         clock.now += 50
     reading = watch.read(tokens=10)
-    assert (reading["time/step"], reading["time/generation"], reading["tokens_per_second"]) == (2.0, 0.0, 5.0)
+    assert (reading["time/step"], reading["time_share/generation"], reading["tokens_per_second"]) == (2.0, 0.0, 5.0)
 
 
 def test_tokens_before_a_checkpoint_are_not_this_attempts(clock: Clock) -> None:

@@ -244,8 +244,12 @@ def test_every_step_says_what_it_cost(make_trial: MakeTrial) -> None:
     steps = [line for line in metrics_of(folder) if line["kind"] == "train"]
     assert len(steps) == 4
     for line in steps:
-        assert line["time/generation"] + line["time/scoring"] + line["time/training"] == pytest.approx(1.0)
-        assert min(line[name] for name in ("memory/peak", "tokens_per_second", "time/step", "time/generation")) > 0
+        assert line["time_share/generation"] + line["time_share/scoring"] + line[
+            "time_share/training"
+        ] == pytest.approx(1.0)
+        assert (
+            min(line[name] for name in ("memory/peak", "tokens_per_second", "time/step", "time_share/generation")) > 0
+        )
 
 
 def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(make_trial: MakeTrial) -> None:
@@ -259,7 +263,7 @@ def test_every_evaluation_keeps_completions_and_measures_how_varied_they_are(mak
     assert all(c.reward == c.rewards["dense"] and c.value is not None for group in kept.values() for c in group)
     assert {step: [replace(c, attempt=0) for c in group] for step, group in read_completions(disturbed).items()} == kept
     rows = [line for line in metrics_of(straight) if line["kind"] == "eval"]
-    assert all(row["samples"] == 32 and 0 < row["diversity"] <= 1 and row["time/diversity"] < 0.5 for row in rows)
+    assert all(row["samples"] == 32 and 0 < row["diversity"] <= 1 and row["time_share/diversity"] < 0.5 for row in rows)
 
 
 def test_the_model_of_the_best_evaluation_is_kept_across_an_interruption(make_trial: MakeTrial) -> None:

@@ -182,7 +182,7 @@ def entropy_down(evidence: Evidence) -> Sign | None:
     )
 
 
-def too_fast(evidence: Evidence) -> Sign | None:
+def rate_too_high(evidence: Evidence) -> Sign | None:
     """Look for entropy that vanished within the first steps, and a reward that then lost much of its gain.
 
     SmolLM2-135M on an H100 (benchmarks/gpu/RESULTS.md): rates of 2.3e-5 and more did so, and 1.8e-5 and less did not.

@@ -133,7 +133,7 @@ CHECKS = (
     Check("below_start", P, ("start",), checks.below_start, "The evaluation is below its start.",
           "Training makes the model worse on held-out prompts. Lower the learning rate; compare the training reward with the "
           "evaluation's: if the first rises, the reward is being gamed.", "learning_rate"),
-    Check("too_fast", W, ("rows", "entropy"), checks.too_fast, "The learning rate is too high.",
+    Check("rate_too_high", W, ("rows", "entropy"), checks.rate_too_high, "The learning rate is too high.",
           "The policy became certain before it had learnt. Lower the learning rate 3 to 5 times, or warm it up over more steps.",
           "learning_rate warmup_steps"),
     Check("best_step", W, ("rows",), checks.best_earlier, "The best step was earlier.",
@@ -187,13 +187,13 @@ EXPLAINED_BY = {  # a finding is not shown if one of these explains it
     "falling": {*COLLAPSE, "below_start"},
     "below_start": {"reward_fallen"},
     "best_step": {"below_start"},
-    "few_groups": {"no_variance", "reward_fallen", "nothing_moved", "too_fast"},
+    "few_groups": {"no_variance", "reward_fallen", "nothing_moved", "rate_too_high"},
     "no_gradient": {"reward_fallen", "no_variance", "few_groups", "learning_rate_zero", "non_finite"},
     "no_update": {"learning_rate_zero"},
-    "entropy_fall": {"entropy_collapse"},
+    "entropy_fall": {"entropy_collapse", "rate_too_high"},
     "kl_drift": {"kl_blow_up"},
     "kl_spikes": {"kl_blow_up", "kl_drift"},
     "truncation": {"all_truncated"},
-    "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen", "too_fast"},
+    "loss_near_zero": {*IDLE, "no_variance", "few_groups", "non_finite", "reward_fallen", "rate_too_high"},
 }
 NAMES_TO_FAIL = frozenset({check.name for check in CHECKS} | {"collapse"} | {level.value for level in Level})

@@ -22,9 +22,9 @@ TRANSFORMERS = {  # of its training loop
     "eval_steps_per_second", "eval_model_preparation_time",
 }  # fmt: skip
 OURS = {  # of train/trl.py, train/trl_callbacks.py and train/diversity.py
-    "eval_reward_se", "eval_reward_noise", "update_size", "time/step", "time/generation", "time/scoring", "time/training",
-    "time/diversity", "tokens_per_second", "memory/peak", "samples", "diversity", "template_share", "distinct_ngrams",
-    "similarity_within", "similarity_across", "foreign_script_share", "marker_share",
+    "eval_reward_se", "eval_reward_noise", "update_size", "time/step", "time_share/generation", "time_share/scoring",
+    "time_share/training", "time_share/diversity", "tokens_per_second", "memory/peak", "samples", "diversity", "template_share",
+    "distinct_ngrams", "similarity_within", "similarity_across", "foreign_script_share", "marker_share",
 }  # fmt: skip
 _RECORDED = re.compile(r'_metrics\[[^\]]+\]\[f?"([^"]+)"\]')
 _OF_A_REWARD = re.compile(r"\{\w*reward\w*\}")

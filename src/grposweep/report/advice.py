@@ -18,6 +18,7 @@ from grposweep.search.replication import CHANCE
 from grposweep.search.space import Interval
 from grposweep.storage.records import as_mapping
 
+MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
@@ -224,6 +225,11 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
         yield f"Trials {named}{more} {close} {what}: {_spread(view, trials)}."
     elif best.source != "seeds":
         yield "This is one seed. Another seed moves results by more than the interval says."
+    if len(best.seeds) == 1 and (share := best.seeds[0].sampling.largest) > MOSTLY:
+        yield (
+            f"One held-out prompt makes {share:.0%} of the variance, so the result is about that prompt. Bound the reward, or "
+            "set a larger task.eval_prompts."
+        )
     if best.half is None:
         yield "Its evaluation reports no standard error, so the interval is unknown."
 

@@ -72,24 +72,28 @@ class Values:
         return average(self.samplings).minus(average(other.samplings))
 
 
-def compare(one: Values, other: Values) -> str:
-    """Return the difference ``other - one``, its p-value, and the test behind it."""
+def compare(one: Values, other: Values, among: int = 1) -> str:
+    """Return the difference ``other - one``, its p-value, and the test behind it.
+
+    ``among``: comparisons from which this one was chosen by its results; p and the interval hold for all of them (Bonferroni).
+    """
     difference = fmean(other.values) - fmean(one.values)
     if len(one.values) > 1 and len(other.values) > 1:
-        return f"{difference:+.4f}, {_welch(one, other)}"
+        return f"{difference:+.4f}, {_welch(one, other, among)}"
     sampled = Values(one.values[:1], one.samplings[:1]).minus(Values(other.values[:1], other.samplings[:1]))
-    p, half = sampled.p_value(difference), sampled.margin(CHANCE)
+    p, half = sampled.p_value(difference), sampled.margin(CHANCE / among)
     if p is None:
         return f"{difference:+.4f}; there are neither several seeds per side nor standard errors, so this may be chance"
     prompts = len(sampled.means)
     how = f"t-test, paired over {prompts:,} prompts" if prompts else "z-test from the evaluations' standard errors"
+    how += f", for the best of {among:,} comparisons" if among > 1 else ""
     return (
-        f"{difference:+.4f} ± {half:.4f} (95 %), {_chance(p)} ({how}; "
+        f"{difference:+.4f} ± {half:.4f} (95 %), {_chance(min(p * among, 1.0))} ({how}; "
         "it covers the choice of prompts. To cover seeds, train several on each side)"
     )
 
 
-def _welch(one: Values, other: Values) -> str:
+def _welch(one: Values, other: Values, among: int) -> str:
     """Welch's t-test, two-sided, unequal variances; p is at least that of the evaluations' own errors."""
     from scipy import stats  # half a second
 
@@ -100,7 +104,8 @@ def _welch(one: Values, other: Values) -> str:
         p = sampled if math.isnan(p) else max(p, sampled)
     if math.isnan(p):
         return f"over {counts} that all agree: no spread to test against"
-    return f"{_chance(p)} (Welch's t-test over {counts})"
+    chosen = f", for the best of {among:,} comparisons" if among > 1 else ""
+    return f"{_chance(min(p * among, 1.0))} (Welch's t-test over {counts}{chosen})"
 
 
 def _chance(p: float) -> str:
@@ -152,6 +157,11 @@ class Side:
         """Return whether the user named two trials of one point, which differ in their seeds only."""
         is_one_point = self.view.path == other.view.path and _but_seed(self.trial) == _but_seed(other.trial)
         return is_one_point and not (self.is_best or other.is_best)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its values are from seeds that the choice of the best did not see."""
+        return self.is_best and len([trial for trial in self.seeds if trial.number != self.trial.number]) > 1
 
     @property
     def searched(self) -> int:
@@ -278,7 +288,21 @@ def _verdict(first: Side, side: Side) -> str:
         return "no result on one side"
     if first.is_other_seed(side):  # the mean over seeds is the same on both sides
         return compare(first.own_value, side.own_value)
-    return compare(first.values, side.values) + _measured_differently(first, side)
+    return compare(first.values, side.values, _chosen_among(first, side)) + _measured_differently(first, side)
+
+
+def _chosen_among(first: Side, side: Side) -> int:
+    """Return how many comparisons this one was chosen from by its results.
+
+    Those are all pairs of a sweep whose best trial is compared with another of its trials. The best of a sweep against something
+    else was chosen from its trials. Two bests of as many trials have the same bias. Fresh seeds were not seen by the choice.
+    """
+    bests = [each for each in (first, side) if each.is_best and not each.is_fresh]
+    sizes = {each.searched for each in bests}
+    if not bests or (len(bests) == 2 and len(sizes) == 1):
+        return 1
+    most = max(sizes)
+    return max(most * (most - 1) // 2, 1) if first.view.path == side.view.path else max(most, 1)
 
 
 def _measured_differently(first: Side, side: Side) -> str:

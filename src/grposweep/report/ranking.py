@@ -98,7 +98,7 @@ class RankedPoint:
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
         samplings = [trial.sampling for trial in self.seeds]
-        return self._half(self.values, average(samplings) if len(samplings) > 1 else Sampling(samplings[0].error))
+        return self._half(self.values, average(samplings) if len(samplings) > 1 else samplings[0])
 
     def _half(self, values: Sequence[float], sampling: Sampling) -> float | None:
         """Return half of the interval that holds for the best of all points together (Bonferroni)."""

@@ -68,6 +68,9 @@ class State(StrEnum):
         return "stopped early" if self is State.PRUNED else self.value
 
 
+LEAST_CURVE = 4  # evaluations, from which a peak is told
+
+
 class CurvePoint(NamedTuple):
     """One measurement with its standard error, after ``step`` optimizer steps and ``completions`` generated.
 
@@ -160,14 +163,32 @@ class TrialView:
 
     @property
     def at_best(self) -> str:
-        """At which step the objective was taken, and what was subtracted, under ``search.at=best``; empty otherwise."""
+        """At which step the objective was taken under ``search.at=best``, or that the last one is past the best; else empty."""
         step, optimism = self.result.best_step, self.result.optimism
-        if self.objective is None or step is None:
+        if self.objective is None:
             return ""
+        if step is None:
+            return self.past_peak
         noise = "not corrected: its noise is not known"
         if optimism is not None:
             noise = f"less {optimism:.4f}, the noise in a maximum"
         return f"best evaluation, at step {step:,} ({noise})"
+
+    @property
+    def past_peak(self) -> str:
+        """That the objective fell after its best evaluation, by more than the errors of both last ones; empty otherwise."""
+        search = as_mapping(self.config.get("search"))
+        sign = -1 if search.get("direction") == "minimize" else 1
+        points = [point for point in self.curve(str(search.get("metric") or "eval_reward")) if point.step > 0]
+        if len(points) < LEAST_CURVE or any(point.error is None for point in points):
+            return ""
+        best = max(points, key=lambda point: sign * point.value)
+        if not all(sign * (best.value - point.value) > (point.error or 0.0) for point in points[-2:]):
+            return ""
+        return (
+            f"past its peak: {best.value:.4f} at step {best.step:,}, {points[-1].value:.4f} at step {points[-1].step:,}. "
+            "search.at=best with another name keeps the best step's model; less the noise in a maximum, it is a fair value"
+        )
 
     @property
     def start(self) -> float | None:

@@ -3,13 +3,17 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import NormalDist, stdev
 
 from grporecipe.files import finite_or_none
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.results import TrialResult
+
+USUAL_SHARE = 0.15  # of the variance over prompts in one prompt, up to which nothing is widened,
+USUAL_PROMPTS = 4  # or the equal shares of so many prompts if they are more
+HEAVY = 12.0
 
 
 @dataclass(frozen=True)
@@ -23,9 +27,28 @@ class Sampling:
     means: Sequence[float] = ()
     prompts: str = ""
 
+    @cached_property
+    def largest(self) -> float:
+        """The share of the variance over prompts that a single prompt makes, from 0 to 1; 0 if unknown."""
+        mean = math.fsum(self.means) / len(self.means) if self.means else 0.0
+        squares = [(value - mean) ** 2 for value in self.means]
+        return max(squares) / whole if squares and (whole := math.fsum(squares)) > 0 else 0.0
+
+    @property
+    def widening(self) -> float:
+        """The factor on the interval for the heavy tail that a dominating prompt shows; 1 without one.
+
+        Student's t alone covers 69 to 84 % instead of 95 % for 64 prompts from a Pareto (1.5) or lognormal (1.5) distribution.
+        The constants are simulated, so that those have 93 % or more with 16 to 256 prompts, and normal values the same as before.
+        """
+        usual = max(USUAL_SHARE, USUAL_PROMPTS / len(self.means)) if self.means else 1.0
+        return 1 + HEAVY * max(self.largest - usual, 0.0)
+
     def margin(self, chance: float) -> float | None:
         """Return half of an interval that misses with this chance, by Student's t over the prompts; None if unknown."""
-        return None if self.error is None else student_quantile(len(self.means) - 1, 1 - chance / 2) * self.error
+        if self.error is None:
+            return None
+        return student_quantile(len(self.means) - 1, 1 - chance / 2) * self.error * self.widening
 
     def p_value(self, value: float) -> float | None:
         """Return the chance of a value at least this far from 0, two-sided; None if unknown."""
@@ -33,7 +56,7 @@ class Sampling:
 
         if not self.error:
             return None
-        far, freedom = -abs(value) / self.error, len(self.means) - 1
+        far, freedom = -abs(value) / self.error / self.widening, len(self.means) - 1
         return 2 * float(ndtr(far) if freedom < 1 else stdtr(freedom, far))
 
     def minus(self, other: "Sampling") -> "Sampling":

@@ -29,7 +29,8 @@ from grposweep.storage.records import as_mapping
 # Fields of a metrics line that may differ between two runs of one trial. All others are bit-identical on a CPU.
 TIMES = (
     "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
-    "time/step", "time/generation", "time/scoring", "time/training", "time/diversity", "tokens_per_second", "memory/peak",
+    "time/step", "tokens_per_second", "memory/peak", "time_share/generation", "time_share/scoring", "time_share/training",
+    "time_share/diversity", "time/generation", "time/scoring", "time/training", "time/diversity",  # earlier names of the shares
 )  # fmt: skip
 
 

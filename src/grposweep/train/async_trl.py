@@ -294,7 +294,7 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
             train["sampling/kl"] = train.pop("kl")
         if "loss" in logs:
             seconds, waited = sum(train.get("perf/step_s", ())), sum(train.get("perf/rollout_wait_s", ()))
-            shares = {"time/step": seconds, "time/generation": min(waited / seconds, 1.0)} if seconds else {}
+            shares = {"time/step": seconds, "time_share/generation": min(waited / seconds, 1.0)} if seconds else {}
             logs = {**logs, **shares, "memory/peak": peak_gib()}
         super().log(logs, start_time)
 

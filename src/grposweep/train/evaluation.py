@@ -203,4 +203,4 @@ def keep_evaluation(
     keep_completions(attempt.folder, kept, maximize=search.direction == "maximize")
     attempt.tracker.log_completions(step, kept)
     now = time.perf_counter()
-    return {**metrics, "time/diversity": (now - before) / max(now - began, 1e-9)}
+    return {**metrics, "time_share/diversity": (now - before) / max(now - began, 1e-9)}

@@ -71,8 +71,8 @@ class Stopwatch:
         self._seconds, self._lap = dict.fromkeys(self._seconds, 0.0), now
         return {
             "time/step": step,
-            **{f"time/{part}": share for part, share in shares.items()},
-            "time/training": max(1.0 - sum(shares.values()), 0.0),
+            **{f"time_share/{part}": share for part, share in shares.items()},
+            "time_share/training": max(1.0 - sum(shares.values()), 0.0),
             "tokens_per_second": (tokens - (self._first_tokens or 0)) / so_far,
             "memory/peak": peak_gib(),
         }

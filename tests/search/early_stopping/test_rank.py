@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grposweep.config.search_budget import Budget
 from grposweep.search.early_stopping import Action, Curve, State
 from grposweep.search.early_stopping.rank import FEWEST, RankPolicy, least_share
 
@@ -138,11 +139,12 @@ class Swept:
     slots: int
     values: list[list[float]]
     random: Random
+    policy: RankPolicy | None = None
     curves: list[Curve] = field(default_factory=list)
 
     def run(self) -> "Swept":
         """Start, resume, pause and fail trials until nothing is left."""
-        policy, ends = RankPolicy(self.effort), dict[int, float]()
+        policy, ends = self.policy or RankPolicy(self.effort), dict[int, float]()
         while True:
             while len(ends) < self.slots:
                 more = len(self.curves) < len(self.values)
@@ -181,6 +183,28 @@ class Swept:
             self._set(number, state=State.FINISHED)
         elif policy.decide(self.curves[number], others, len(self.curves) < len(self.values)).action is Action.PAUSE:
             self._set(number, state=State.PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("text", "trials"), [("8x", 20), ("8000", 20), ("4h", 10), ("1000x", 500), ("0.3x", 1)], ids=str
+)
+def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) -> None:
+    """Two and a half times as many as it could finish, 500 at most. Here two GPU hours have trained two whole trainings."""
+    curves, budget = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)], Budget.parse(text)
+    policy = RankPolicy(budget=lambda known: budget.completions(known, lambda: 2.0))
+    assert policy.trials(curves) == trials
+    assert RankPolicy(budget=lambda _: None).trials([]) == FEWEST
+
+
+def test_a_budget_is_spent_and_not_exceeded() -> None:
+    """With three slots: all trials that it buys start, several finish, and the leaders do."""
+    drawn = [[round(Random(n).random(), 3)] for n in range(25)]
+    swept = Swept(1.0, 10, 3, drawn, Random(0))
+    swept.policy = RankPolicy(budget=lambda _: 10 * 1.5 * TOTAL)
+    curves = swept.run().curves
+    spent = sum(curve.done for curve in curves)
+    assert 0.9 * 15 * TOTAL < spent <= 15 * TOTAL
+    assert sum(curve.state is State.FINISHED for curve in curves) >= 3
 
 
 VALUES = st.lists(st.floats(-1, 1).map(lambda value: round(value, 1)), min_size=1, max_size=10)
