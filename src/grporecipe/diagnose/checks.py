@@ -196,7 +196,7 @@ def rate_too_high(evidence: Evidence) -> Sign | None:
     start = curve.held_out[0] if curve.start is None else curve.start
     top, now = max(curve.held_out[best], start), fmean(curve.held_out[-guards.TWICE :])
     noise = 2 * max((error for error in curve.errors if error), default=0.0)
-    if top - now <= max(noise, LOST * (top - start)) and (evidence.risen or not evidence.held_out):
+    if top - now <= max(noise, LOST * (top - start)) and evidence.risen:
         return None
     step, value = fast[0]
     return Sign(
