@@ -18,7 +18,7 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 277  # a merge lowers it
+MOST_FILES = 287  # a merge lowers it
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
     "grporecipe": 1380, "grporecipe/diagnose": 1772, "grporecipe/fields": 1034, "grporecipe/frameworks": 6120,
