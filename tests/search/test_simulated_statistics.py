@@ -200,10 +200,11 @@ def test_a_large_effect_is_found() -> None:
     [
         (lambda stream: stream.gauss(0.0, 1.0), 0.0, 0.93, 0.98),
         (lambda stream: float(stream.random() < 0.5), 0.5, 0.93, 0.98),
+        (lambda stream: float(stream.random() < 0.1), 0.1, 0.93, 0.995),
         (lambda stream: stream.lognormvariate(0, 1.5), math.exp(1.125), 0.93, 0.99),
         (lambda stream: stream.paretovariate(1.5), 3.0, 0.92, 0.99),
     ],
-    ids=["normal", "right or wrong", "lognormal", "Pareto"],
+    ids=["normal", "right or wrong", "rarely right", "lognormal", "Pareto"],
 )
 def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
     draw: Callable[[random.Random], float], mean: float, least: float, most: float
@@ -215,3 +216,11 @@ def test_the_interval_of_one_point_covers_its_mean_with_heavy_tails_too(
         margin = Sampling(stdev(means) / 8, means).margin(0.05)
         covered += margin is not None and abs(fmean(means) - mean) <= margin
     assert least <= covered / 1000 <= most
+
+
+def test_few_successes_are_no_heavy_tail() -> None:
+    """Three right answers of 64 prompts: about as wide as Agresti and Coull's interval, and not three times Student's."""
+    means = [1.0] * 3 + [0.0] * 61
+    margin = Sampling(stdev(means) / 8, means).margin(0.05)
+    assert margin is not None
+    assert 0.06 < margin < 0.09
