@@ -31,7 +31,7 @@ gpu-parts: $(VENV)/ready
 	$(BIN)/python benchmarks/gpu/pack.py
 
 gpu-report: $(VENV)/ready
-	$(BIN)/python benchmarks/gpu/report.py
+	$(BIN)/python benchmarks/gpu/gpu_report.py
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

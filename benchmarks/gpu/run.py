@@ -4,7 +4,7 @@
 
 MODEL is a folder with SmolLM2-135M-Instruct (``make real-model``). Nothing is downloaded, and nothing is installed. Each part
 adds lines to FOLDER/results.jsonl and FOLDER/grid.jsonl as they come. The same command continues what was stopped: measured
-points, tests and trials are not run again. ``--rehearsal`` does all of it in small, on a CPU. report.py makes the tables.
+points, tests and trials are not run again. ``--rehearsal`` does all of it in small, on a CPU. gpu_report.py makes the tables.
 """
 
 import argparse

@@ -8,14 +8,14 @@ from pathlib import Path
 from support import PROJECT
 
 sys.path.insert(0, str(PROJECT / "benchmarks" / "gpu"))
-import report
+import gpu_report
 
 HERE = PROJECT / "benchmarks" / "gpu"
 
 
 def test_the_results_are_those_of_the_lines_that_are_kept() -> None:
     """A table that was edited, or a line without its table, is noticed."""
-    assert report.render(report.RESULTS, report.GRID) == (HERE / "RESULTS.md").read_text()
+    assert gpu_report.render(gpu_report.RESULTS, gpu_report.GRID) == (HERE / "RESULTS.md").read_text()
 
 
 def test_lines_that_are_reported_twice_are_kept_once(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_lines_that_are_reported_twice_are_kept_once(tmp_path: Path) -> None:
     first, kept = tmp_path / "first", tmp_path / "kept"
     first.write_text('{"card": "A"}\n{"card": "B"}\n')
     for _ in range(2):
-        report.add(first, kept)
+        gpu_report.add(first, kept)
     assert kept.read_text() == first.read_text()
 
 
@@ -34,7 +34,7 @@ def test_a_card_is_told_its_failed_tests_and_its_fastest_way_to_share(tmp_path: 
         {"part": "packing", "card": "A", "trials": 8, "mps": True, "step_seconds": 0.8, "seconds_a_trial_step": 0.1},
     ]
     (tmp_path / "results").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    text = report.render(tmp_path / "results", tmp_path / "none")
+    text = gpu_report.render(tmp_path / "results", tmp_path / "none")
     assert "0 passed, 1 failed, 0 were skipped." in text
     assert "| `x` | failed: two lines | 1 |" in text
     assert "| 8 | yes | 0.80 | 0.10 |" in text

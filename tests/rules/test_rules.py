@@ -227,6 +227,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("GA203", SMALL | {"learning_rate": 2e-7}, SMALL | {"learning_rate": 1e-6}),
     ("GA203", LARGE | {"learning_rate": 1e-6, "lora": True}, LARGE | {"learning_rate": 1e-5, "lora": True}),
     ("GS107", {"learning_rate": 1e5}, {"learning_rate": 1e-5}),
+    ("GS206", {"learning_rate": 0.5}, {"learning_rate": 1e-3}),
     ("GL213", VLLM | told(vllm_max_model_length=256, max_completion_length=256) | {"use_vllm": True},
      told(vllm_max_model_length=1024, max_completion_length=256, use_vllm=True)),
     ("GA205", {"sharding": "fsdp", "processes": 2}, {"sharding": "fsdp", "processes": 2} | VLLM),

@@ -92,7 +92,7 @@ def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(co
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     """One process holds no group of open_r1_medium."""
     counts = evaluate_grid(
-        build_validator(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1,2,3"])
+        build_validator(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1e-4,2e-4,3e-4"])
     )
     assert counts.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
     assert counts.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}

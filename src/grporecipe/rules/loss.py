@@ -355,6 +355,9 @@ def _untruncate(s: Setting) -> Iterator[Change]:
     yield {"vllm_importance_sampling_correction": False}
 
 
+USUAL_PROMPT = 512  # tokens
+
+
 @rule("GL213", "warning", ("given", "use_vllm", "vllm_mode", "vllm_max_model_length", "max_prompt_length",
       "max_completion_length", "framework"), of=EVERY, blames=("vllm_max_model_length", "max_completion_length"),
       why="prompts and completions of {needed} tokens do not fit, so vLLM cuts completions early",
@@ -365,14 +368,17 @@ def completions_fit_the_model_length(s: Setting) -> dict[str, object] | None:
 
     vLLM: ``max_tokens`` is cut to ``max_model_len`` minus the prompt, and a prompt of that length is refused. verl passes
     ``min(response_length, max_model_len - len(prompt_ids))``. Cut completions rarely have an answer, so they get no reward. Where
-    no length of prompts is set, one token is assumed. Sources: trl 1.16 generation/vllm_generation.py; ms-swift 4.6
-    rlhf_trainers/rollout_mixin.py; verl 0.9 workers/rollout/vllm_rollout/vllm_async_server.py (generate).
+    no length of prompts is set, one token is assumed. A limit of prompts is not their length, so 512 tokens that are left for
+    them are enough. Sources: trl 1.16 generation/vllm_generation.py; ms-swift 4.6 rlhf_trainers/rollout_mixin.py; verl 0.9
+    workers/rollout/vllm_rollout/vllm_async_server.py (generate).
     """
     if not s.given or s.vllm_max_model_length is None or s.vllm_mode != "colocate":
         return None
     needed = (s.max_prompt_length or 1) + s.max_completion_length
     generates = s.use_vllm or s.framework.unit == "prompts"
-    return {"needed": needed} if generates and 0 < s.vllm_max_model_length < needed else None
+    room = s.vllm_max_model_length - s.max_completion_length
+    is_short = 0 < s.vllm_max_model_length < needed and room < USUAL_PROMPT
+    return {"needed": needed} if generates and is_short else None
 
 
 @rule("GL210", "warning", (*CORRECTED, *TRUNCATING, "max_completion_length"), of=OF_TRL, to=_untruncate,

@@ -6,7 +6,8 @@ its documentation; its metadata (`grposweep.schema.learning.key`) says what it s
 
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from typing import Any, get_type_hints
 
 from grposweep.schema.learning import (
@@ -137,6 +138,7 @@ def starts_own_server(generation: Generation) -> bool:
 def drop_newer(content: dict[str, Any]) -> None:
     """Remove the newer keys that have their defaults from an experiment as nested dicts (``asdict``)."""
     for path in keys_with("newer"):
-        section, name = path.split(".")
-        if content[section][name] == default_of(path):
-            del content[section][name]
+        *sections, name = path.split(".")
+        held = reduce(getitem, sections, content)
+        if held[name] == default_of(path):
+            del held[name]

@@ -222,7 +222,7 @@ def nothing_is_generated_for_the_bin(s: Setting) -> Facts | None:
     return {"surplus": -prompts % size * s.num_generations}
 
 
-@rule("GS304", "warning", ("filters_groups", "max_steps"), of=EASYR1, blames=("filters_groups", "max_steps"),
+@rule("GS304", "note", ("filters_groups", "max_steps"), of=EASYR1, blames=("filters_groups", "max_steps"),
       why="dropped groups are replaced by further prompts, so a counted epoch is more than one pass over the data",
       instead="Set {max_steps}, which counts rollouts.")  # fmt: skip
 def epochs_are_epochs(s: Setting) -> bool:

@@ -279,7 +279,8 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
 
     OpenRLHF 0.10.2 named nearly all options by sections: ``--rollout_batch_size`` became ``--rollout.batch_size``. 0.11.2
     replaced ``is_correction_enable`` and ``is_correction_type`` by ``is_correction_level`` and ``is_correction_mode``. It reads
-    no files, so a program that passes a file on may keep some of its keys: a warning.
+    no files, so a program that passes a file on may keep some of its keys: a warning for what is spelt like an option, else a
+    note.
     """
     takes, declared = known_keys(recipe), recipe.code.declares if recipe.code else {}
     is_file = recipe.launch is None and recipe.file is not None
@@ -296,8 +297,11 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
             yield _replaced(recipe, key, f"{when}and argparse stops")
             continue
         why = f"{when}and argparse stops" if lived else f"OpenRLHF has no option {cut(key)}, and argparse stops"
-        found = unknown(recipe, key, [other] if other is not None and other in takes else closest_keys(key, takes), why)
-        yield replace(found, severity="warning") if is_file else found
+        if is_file and not lived:
+            why = f"OpenRLHF has no option {cut(key)}: the program that passes this file on takes it out, or argparse stops"
+        near = [other] if other is not None and other in takes else closest_keys(key, takes)
+        found = unknown(recipe, key, near, why)
+        yield replace(found, severity="warning" if near or lived else "note") if is_file else found
 
 
 def _replaced(recipe: Recipe, key: str, why: str) -> Violation:

@@ -1,6 +1,6 @@
 """Put what run.py measured into RESULTS.md, under the card's name: ``make gpu-report``.
 
-    python benchmarks/gpu/report.py [FOLDER ...]
+    python benchmarks/gpu/gpu_report.py [FOLDER ...]
 
 Each FOLDER (default: build/gpu) holds results.jsonl and grid.jsonl. Their lines are added to those of this folder, so tables of
 several cards and days stand together, and curves go to benchmarks/curves/sums.jsonl.
