@@ -67,9 +67,9 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
         yield Violation(f"{key}={show(value)}", f"{above} is {empty}, and Hydra adds a key to it only with a +",
                          f"Write +{key}.", (key,), ({key: None, f"+{key}": value},), frozenset({key, f"+{key}"}))  # fmt: skip
         return
+    if is_file and not _misspelled(plain, known):
+        return  # a file may have keys that code reads by name, or that its own program reads
     near = nearest(plain, known, value)
-    if is_file and not near:
-        return  # a file may have keys for code of its own, and its program may compose another configuration
     found = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
     yield replace(found, severity="warning") if is_file else found
 
