@@ -397,7 +397,7 @@ def _decide(recipe: Recipe, keys: list[str], setting: Setting) -> bool:
         other = read_recipe(replace(recipe, config=rest)).setting
     except UserError:  # the recipe cannot be read without them
         return True
-    return other.replace({name: getattr(setting, name) for name in ("given", *COUNTED)}) != setting
+    return other.replace({name: getattr(setting, name) for name in ("given", "runtime", *COUNTED)}) != setting
 
 
 def _with_intervals(setting: Setting) -> Setting:

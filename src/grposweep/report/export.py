@@ -410,7 +410,7 @@ def _omitted(task: "Task") -> str:
 
 
 # Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.
-READ_ELSEWHERE = ("prompt_column", "answer_column", "chat", "system_prompt", "keep_between", "tools", "environment_factory",
+READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "keep_between", "tools", "environment_factory",
                   "train_prompts")  # fmt: skip
 
 
@@ -424,6 +424,7 @@ def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict
     there = Path(str(view.provenance.get("working_directory") or "."))
     data, rewards = there / (task.path or ""), [_dotted(spec, there) for spec in task.rewards]
     is_plain = all(getattr(task, name) == getattr(Task(), name) for name in READ_ELSEWHERE)
+    is_plain = is_plain and not setting.chat  # prompts that go into a template here, and not there
     if not (is_plain and data.is_file() and data.suffix == ".jsonl" and all(rewards) and setting.train_prompts):
         return {}
     with suppress(OSError, ValueError, AttributeError), data.open(encoding="utf-8-sig") as rows:

@@ -12,10 +12,9 @@ from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.results import TrialResult
 
 USUAL_SHARE = 0.15  # of the variance over prompts in one prompt, up to which nothing is widened,
-USUAL_PROMPTS = 4  # or the equal shares of so many prompts if they are more
 HEAVY = 12.0
 FEW_VALUES = 3  # 0 and 1, and what their differences can be: bounded, so no prompt can pay more than was seen
-FEW_USUAL, FEW_HEAVY = 0.05, 1.5
+FEW_USUAL, FEW_HEAVY = 0.1, 1.5
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,13 @@ class Sampling:
         """The factor on the interval for the heavy tail that a dominating prompt shows; 1 without one.
 
         Student's t alone covers 69 to 84 % instead of 95 % for 64 prompts from a Pareto (1.5) or lognormal (1.5) distribution.
-        The constants are simulated, so that those have 93 % or more with 16 to 256 prompts, and normal values the same as before.
+        The constants are simulated, so that those have 93 % or more with 64 to 256 prompts, and normal values the same as before.
         Rare successes of rewards of 0 or 1 are no heavy tail: 5 % of 64 prompts need 1.4 times the width for 96 %, not 3.
         """
         if 0 < len(set(self.means)) <= FEW_VALUES:
             return 1 + FEW_HEAVY * max(self.largest - FEW_USUAL, 0.0)
-        usual = max(USUAL_SHARE, USUAL_PROMPTS / len(self.means)) if self.means else 1.0
+        # The largest of n normal deviations is about the root of 2 ln n.
+        usual = max(USUAL_SHARE, 2 * math.log(len(self.means)) / len(self.means)) if self.means else 1.0
         return 1 + HEAVY * max(self.largest - usual, 0.0)
 
     def margin(self, chance: float) -> float | None:
