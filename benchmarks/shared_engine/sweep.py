@@ -129,7 +129,7 @@ def run(name: str, folder: Path, grouped: bool) -> dict[str, object]:
         "grouped": grouped,
         "seconds": round(max(line["time"] for line in runs if line["event"] == "end") - started, 1),
         "seconds in steps": round(sum(line["time/step"] for line in steps), 1),
-        "of these generation": round(sum(line["time/generation"] * line["time/step"] for line in steps), 1),
+        "of these generation": round(sum(line["time_share/generation"] * line["time/step"] for line in steps), 1),
         "GiB": round(peak[0], 2),
         "rewards": [
             round(found[-1].get("eval_reward") or 0, 3)
