@@ -56,7 +56,9 @@ def show(view: SweepView) -> None:
         cells = " | ".join(f"{value:.3f}" for value in (trial.objective or 0.0, *values))
         print(f"| {trial.point['lr']} | {cells} | {warning(trial) or 'nothing'} |")
     print("\n" + "\n".join(winner_warning(view.best)))
-    shares = [line["time_share/diversity"] for trial in view.trials for line in trial.lines if "time_share/diversity" in line]
+    shares = [
+        line["time_share/diversity"] for trial in view.trials for line in trial.lines if "time_share/diversity" in line
+    ]
     print(
         f"\nmeasuring and keeping completions took {fmean(shares):.1%} of the evaluations' time (at most {max(shares):.1%})"
     )

@@ -13,7 +13,8 @@ from grposweep.storage.results import TrialResult
 
 USUAL_SHARE = 0.15  # of the variance over prompts in one prompt, up to which nothing is widened,
 HEAVY = 12.0
-FEW_VALUES = 0.5  # of the prompts: means of 0 and 1 are alike often, and bounded, so no prompt can pay more than was seen
+# Means of rewards of 0 and 1 are alike often, and bounded, so no prompt can pay more than was seen.
+FEW_VALUES = 0.5  # of the prompts
 FEW_USUAL, FEW_HEAVY = 0.1, 1.5
 
 
