@@ -175,7 +175,8 @@ def run_packing(run: Run) -> None:
             continue
         lr = "lr=" + ",".join(rates[:trials])
         folder = run.sweep(f"packing_{trials}_{mps}".lower(), *words, lr, trials_at_once=trials)
-        stop_mps()
+        if mps:
+            stop_mps()
         found = [
             line for path in folder.glob("trials/*/metrics.jsonl") for line in read(path) if line["kind"] == "train"
         ]

@@ -72,15 +72,14 @@ def test_nothing_goes_without_a_yes(
 
 
 def test_a_sweep_that_runs_keeps_its_files(sweep: Path) -> None:
-    """A live controller, or a trial whose end is not known."""
-    with Lease(sweep / "lease.json"), pytest.raises(UserError, match="its controller runs"):
-        remove(str(sweep), [], OUTPUTS, asks=False)
+    """A live controller holds its lease. One that was killed leaves an attempt without an end, and nothing that runs."""
     trial = trials(sweep)[1]
     (trial / "result.json").unlink()
     append_line(trial / "attempts.jsonl", {"attempt": 9, "event": "started", "job_id": "1", "time": 1.0})
-    with pytest.raises(UserError, match=r"trials 5 may still run.* grposweep cancel s"):
+    with Lease(sweep / "lease.json"), pytest.raises(UserError, match=r"its controller runs.* grposweep cancel s"):
         remove(str(sweep), [], OUTPUTS, asks=False)
-    assert remove(str(sweep), ["4"], OUTPUTS, asks=False) == 0
+    assert remove(str(sweep), [], OUTPUTS, asks=False) == 0
+    assert not sweep.exists()
 
 
 def test_a_removal_that_was_killed_is_finished_by_the_same_command(sweep: Path) -> None:

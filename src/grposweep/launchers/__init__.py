@@ -87,8 +87,7 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     Raises UserError if there is no such sweep, if a scheduler does not answer, or if a controller works on the sweep here.
     """
     folder = find_sweep(named, outputs)
-    launchers = [found for found in map(launcher_class, LAUNCHERS) if found.may_have_jobs(folder.path)]
-    jobs = {launcher: _jobs(launcher, folder.path) for launcher in launchers}
+    jobs = find_jobs(folder.path)
     for launcher, found in jobs.items():  # controllers first: they would submit more
         launcher.cancel_jobs(sorted(job.job_id for job in found if job.is_controller))
     with Lease(folder.lease):
@@ -106,10 +105,16 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     )
 
 
+def find_jobs(sweep: Path) -> dict[type[Launcher], list[SweepJob]]:
+    """Return the jobs of a sweep that wait or run, by launcher. Raises UserError if a scheduler does not answer."""
+    launchers = (found for found in map(launcher_class, LAUNCHERS) if found.may_have_jobs(sweep))
+    return {launcher: _jobs(launcher, sweep) for launcher in launchers}
+
+
 def _jobs(launcher: type[Launcher], sweep: Path) -> list[SweepJob]:
     try:
         return [job for job in launcher.list_jobs(sweep) if job.is_of_sweep]
     except LauncherUnreachable as error:
         raise UserError(
-            f"{launcher.scheduler} does not answer ({error}), so nothing was cancelled. Try again on a login node."
+            f"{launcher.scheduler} does not answer ({error}), so nothing was changed. Try again on a login node."
         ) from error

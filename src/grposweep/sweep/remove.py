@@ -13,6 +13,7 @@ from pathlib import Path
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import delete_folder
 from grporecipe.terminal import count, say
+from grposweep.launchers import find_jobs
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep
 from grposweep.storage.lease import is_held
@@ -40,7 +41,7 @@ def remove(named: str, trials: Sequence[str], outputs: Path, asks: bool) -> int:
     """
     sweep = find_sweep(named, outputs)
     chosen = [_find_trial(sweep, name) for name in trials]
-    _check_idle(sweep, chosen or list(sweep.trials()))
+    _check_idle(sweep)
     sizes = measure([folder.path / name for folder in chosen for name in LARGE] if chosen else [sweep.path])
     if not sizes:
         say(f"{sweep.path.name}: these trials have neither checkpoints nor a model")
@@ -87,11 +88,11 @@ def _find_trial(sweep: SweepFolder, name: str) -> TrialFolder:
     raise UserError(f"{name} is no trial of {sweep.path.name}. It has {numbers or 'none'}.")
 
 
-def _check_idle(sweep: SweepFolder, trials: Sequence[TrialFolder]) -> None:
-    busy = [str(folder.number) for folder in trials if folder.open_attempt() is not None and not folder.is_done]
-    if not busy and not is_held(sweep.lease):
+def _check_idle(sweep: SweepFolder) -> None:
+    jobs = sum(map(len, find_jobs(sweep.path).values()))
+    if not jobs and not is_held(sweep.lease):
         return
-    still = f"trials {', '.join(busy)} may still run" if busy else "its controller runs"
+    still = f"it has {count(jobs, 'job')} that waits or runs" if jobs else "its controller runs"
     raise UserError(
         f"{sweep.path.name}: {still}, and would write again what is removed. Stop the sweep with Ctrl-C, or its jobs with "
         f"grposweep cancel {sweep.path.name}."
