@@ -3,7 +3,7 @@
     python benchmarks/gpu/gpu_report.py [FOLDER ...]
 
 Each FOLDER (default: build/gpu) holds results.jsonl and grid.jsonl. Their lines are added to those of this folder, so tables of
-several cards and days stand together, and curves go to benchmarks/curves/sums.jsonl.
+several cards and days stand together. Curves go to benchmarks/curves/sums.jsonl, and those of the first card to docs/curves.svg.
 """
 
 import json
@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parent
 sys.path[:0] = [str(BENCHMARKS / "memory"), str(HERE.parents[1] / "src")]
 
+from curves_chart import PICTURE, draw_recorded  # noqa: E402  # it is in this folder
 from gpu_grid import CONTEXT, GIB, HEAD, TOLERANCE, Outcome, read_outcomes, row  # noqa: E402  # it is in this folder
 
 RESULTS, GRID = HERE / "results.jsonl", BENCHMARKS / "memory" / "grid.jsonl"
@@ -124,6 +125,7 @@ def main(folders: list[Path]) -> None:
     curves = [json.loads(line) for line in read(RESULTS) if '"part": "curves"' in line]
     kept = ({key: value for key, value in line.items() if key not in RUN_KEYS} for line in curves)
     (BENCHMARKS / "curves" / "sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    PICTURE.write_text(draw_recorded(RESULTS))
 
 
 if __name__ == "__main__":

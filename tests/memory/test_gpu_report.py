@@ -16,6 +16,7 @@ HERE = PROJECT / "benchmarks" / "gpu"
 def test_the_results_are_those_of_the_lines_that_are_kept() -> None:
     """A table that was edited, or a line without its table, is noticed."""
     assert gpu_report.render(gpu_report.RESULTS, gpu_report.GRID) == (HERE / "RESULTS.md").read_text()
+    assert gpu_report.draw_recorded(gpu_report.RESULTS) == gpu_report.PICTURE.read_text()
 
 
 def test_lines_that_are_reported_twice_are_kept_once(tmp_path: Path) -> None:
