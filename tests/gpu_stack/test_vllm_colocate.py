@@ -1,5 +1,6 @@
 """Real vLLM inside the ranks (its CPU build), through grposweep's own trainer: it samples from the weights that are trained."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from grporecipe.errors import ExitCode
 from grposweep.train.vllm import LIMIT
+from support import PROJECT
 from train.conftest import MakeTrial, metrics_of, result_of
 
 from .conftest import ROUNDING, Ranks, differences, log_of, wrapped
@@ -77,3 +79,31 @@ def test_another_seed_samples_other_completions(make_trial: MakeTrial, ranks: Ra
     print(found)
     assert found[0] == found[2]
     assert found[0][0] != found[1][0]
+
+
+MODEL = PROJECT / ".models" / "smollm2_135m"
+REAL = (
+    "model.dtype=float32", f"model.path={MODEL}", "task.kind=jsonl", "task.chat=true", "task.eval_prompts=2", "lr=1e-5",
+    "generation.vllm_max_model_length=96", "schedule.max_steps=3", "schedule.eval_at_start=false",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(not MODEL.is_dir(), reason="needs the model that `make real-model` makes (93 MB, a minute)")
+def test_the_engine_of_a_real_language_model_samples_from_the_weights_that_are_trained(
+    make_trial: MakeTrial, ranks: Ranks, tmp_path: Path
+) -> None:
+    """SmolLM2 on conversations: its template is used, the weights change in each step, and the engine has them."""
+    rows = [{"prompt": [{"role": "user", "content": f"What is {n} + 5?"}], "answer": f"{n + 5}"} for n in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "rewards.py").write_text(
+        "def spread(completions, **_):\n    return [i % 2 for i in range(len(completions))]"
+    )
+    task = (f"task.path={tmp_path / 'rows.jsonl'}", f"task.rewards=[{tmp_path / 'rewards.py'}:spread]")
+    folder = make_trial(*COLOCATED, *REAL, *task)
+    assert ranks.train(folder) == ExitCode.FINISHED, log_of(folder)
+    found = differences(folder)
+    print(found)
+    assert len(found) == 3
+    # thirty layers instead of two: 1e-5 in sync
+    assert max(found) < 10 * ROUNDING
+    assert all(line["update_size"] > 0 for line in metrics_of(folder) if line["kind"] == "train")
