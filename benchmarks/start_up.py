@@ -1,32 +1,93 @@
-"""How long a user waits for --help and --cfg job: medians of whole processes (aim: under 1.5 s)."""
+"""How long a user waits for a command: whole processes, seconds on the clock and of a CPU, medians.
 
+    python benchmarks/start_up.py [--against CHECKOUT] [--repeats 5]
+
+``--against`` runs another checkout's commands in turn with this one's, with the same packages, and prints its seconds too.
+"""
+
+import argparse
+import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-RUN = Path(__file__).resolve().parents[1] / "src" / "run.py"
-REPEATS = 7
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]
+
+from made import Made, make_sweep  # noqa: E402 - a module of the tests
+
+RECIPE = str(PROJECT / "docs" / "recipe.yaml")
+RUN = "run.py"
+FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1", "name=again")
+# What a user types, and the exit code.
+COMMANDS = (
+    (("--help",), 0),
+    (("lint", RECIPE, "--processes", "8"), 1),
+    (("plan", RECIPE, "--processes", "8"), 1),
+    (("fit", RECIPE, "--processes", "8", "--gpu", "A100"), 0),
+    (("list",), 0),
+    (("status", "thousand"), 0),
+    (("best", "thousand"), 0),
+    (("show", "12", "--sweep", "thousand"), 0),
+    (("space", "lr=1e-4,1e-3", "batch=small,medium"), 0),
+    ((RUN, "--help"), 0),
+    ((RUN, "--cfg", "job"), 0),
+    ((RUN, "lr=1e-3", *FAKE), 0),
+    ((RUN, "lrr=1e-3"), 2),
+    ((RUN, "lr=0"), 2),
+    ((RUN, "batch.num_generations=5"), 2),
+)
 
 
-def seconds(*arguments: str) -> list[float]:
-    """Wall times of the command, after one warm-up."""
-    times = []
-    for _ in range(REPEATS + 1):
-        since = time.perf_counter()
-        subprocess.run([sys.executable, str(RUN), *arguments], stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - since)
-    return times[1:]
+def cpu_seconds() -> float:
+    """Return the CPU seconds of the commands so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(checkout: Path, here: Path, words: tuple[str, ...], code: int) -> tuple[float, float]:
+    """Run a command of a checkout; return its seconds on the clock and of a CPU.
+
+    Raises ValueError if its exit code is another.
+    """
+    shutil.rmtree(here / "outputs" / "again", ignore_errors=True)
+    program = [str(checkout / "src" / RUN), *words[1:]] if words[0] == RUN else ["-m", "grposweep", *words]
+    since, before = time.perf_counter(), cpu_seconds()
+    done = subprocess.run(
+        [sys.executable, *program], cwd=here, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(checkout / "src"), "TERM": "dumb"},
+    )  # fmt: skip
+    if done.returncode != code:
+        raise ValueError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr.decode()}")
+    return time.perf_counter() - since, cpu_seconds() - before
 
 
 def main() -> None:
     """Print one row a command."""
-    print("| command | median s | min | max |\n|---|---|---|---|")
-    for arguments in (("--help",), ("--cfg", "job"), ("--cfg", "job", "batch=large", "kl=low")):
-        times = seconds(*arguments)
-        name = " ".join(arguments)
-        print(f"| `run.py {name}` | {statistics.median(times):.2f} | {min(times):.2f} | {max(times):.2f} |")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    checkouts = [PROJECT, *([options.against.resolve()] if options.against else [])]
+    print(f"| command | median s | CPU s |{' before, s | CPU s |' * (len(checkouts) - 1)}")
+    print(f"|---{'|---|---' * len(checkouts)}|")
+    with tempfile.TemporaryDirectory() as scratch:
+        here = Path(scratch)
+        make_sweep(here / "outputs" / "thousand", Made(trials=1000, running=8, queued=2, steps=200, evaluations=20))
+        for words, code in COMMANDS:
+            # the first of each is not counted: it compiles and fills caches
+            rounds = [
+                [second for checkout in checkouts for second in measure(checkout, here, words, code)]
+                for _ in range(options.repeats + 1)
+            ]
+            medians = map(statistics.median, zip(*rounds[1:], strict=True))
+            name = " ".join(Path(word).name if word == RECIPE else word for word in words)
+            print(f"| `{name}` | {' | '.join(f'{median:.2f}' for median in medians)} |", flush=True)
 
 
 if __name__ == "__main__":
