@@ -28,6 +28,7 @@ VERL: dict[str, tuple[Any, ...]] = {
     "data.train_batch_size": SIZES, f"{ROLLOUT}.n": SIZES, f"{ACTOR}.ppo_mini_batch_size": SIZES,
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": SIZES, f"{ACTOR}.use_dynamic_bsz": (True, False), "trainer.nnodes": (1, 2),
     f"{ACTOR}.ulysses_sequence_parallel_size": (1, 2, 3), f"{ROLLOUT}.temperature": (0.0, 1.0),
+    f"{ACTOR}.ppo_micro_batch_size": (2, 4, 8), "trainer.n_gpus_per_node": (1, 2, 4, 8),
 }  # fmt: skip
 EASYR1: dict[str, tuple[Any, ...]] = {
     "data.rollout_batch_size": SIZES, "worker.rollout.n": SIZES, "worker.actor.global_batch_size": SIZES,
