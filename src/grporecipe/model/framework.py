@@ -175,6 +175,7 @@ class Framework:
         takes: the keys of a release, with types and defaults.
         keys: keys that no other framework has; for dotted keys, their first parts.
         programs: matches its programs and paths.
+        program: its training program in a checkout of it, which reads the recipes that no launch names.
         trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
         sections: the first words of its dotted keys.
         renamed: older names of keys, read as the present ones.
@@ -212,6 +213,7 @@ class Framework:
     takes: Callable[[Version], Mapping[str, KeySpec]]
     keys: frozenset[str] = frozenset()
     programs: re.Pattern[str] | None = None
+    program: str = ""
     trainings: re.Pattern[str] | None = None
     sections: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -102,9 +102,11 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     code = None
     framework = FRAMEWORKS[options.framework]
     if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
-        from grporecipe.reading.python.launched import read_nearest
+        from grporecipe.reading.python.launched import read_launched, read_nearest
         from grporecipe.reading.scripts import read_launching
 
         code = read_nearest(path) or read_launching(path)
+        if code is None and framework.program:
+            code = read_launched(framework.program, path)
     return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
                         launch_fields=fields, code=code)  # fmt: skip
