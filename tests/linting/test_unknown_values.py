@@ -76,6 +76,12 @@ FORKS: dict[str, tuple[str, dict[str, str], str]] = {  # by rule: a launch that 
          "trl/trainer/grpo_trainer.py": ""},
         "if batch % num_generations: raise ValueError",
     ),
+    "GB106": (
+        "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model m --num_generations 4 --per_device_train_batch_size 4 "
+        "--generation_batch_size 12",
+        {"swift/version.py": "__version__ = '4.5.0'\n", "swift/rlhf_trainers/grpo_trainer.py": ""},
+        "if self.generation_batch_size % global_batch_size: raise ValueError",
+    ),
     "GT601": (
         "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --prompt_data d --colocate_all_models --vllm_num_engines 3 "
         "--n_samples_per_prompt 8 --micro_rollout_batch_size 4 --micro_train_batch_size 4 --advantage_estimator rloo",
