@@ -174,6 +174,7 @@ class Framework:
         fields: its table of fields.
         takes: the keys of a release, with types and defaults.
         keys: keys that no other framework has; for dotted keys, their first parts.
+        words: by key, words that a recipe outside of any repository has for this framework only.
         programs: matches its programs and paths.
         program: its training program in a checkout of it, which reads the recipes that no launch names.
         trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
@@ -212,6 +213,7 @@ class Framework:
     fields: tuple[Field, ...]
     takes: Callable[[Version], Mapping[str, KeySpec]]
     keys: frozenset[str] = frozenset()
+    words: Mapping[str, frozenset[str]] = field(default_factory=dict)
     programs: re.Pattern[str] | None = None
     program: str = ""
     trainings: re.Pattern[str] | None = None

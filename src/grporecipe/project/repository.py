@@ -203,7 +203,9 @@ def set_by_program(file: Path, program: str = "") -> dict[str, str]:
         above = (folder for folder in file.absolute().parents[1:] if folder.is_relative_to(root))
         paths = [path for folder in above for path in sorted(folder.glob("*.py"))]
     texts = {path.name: head_of(path) for path in paths if path is not None}
-    return {key: f"{name} sets it" for name, text in texts.items() if "hydra.main(" in text for key in SETS.findall(text)}
+    return {
+        key: f"{name} sets it" for name, text in texts.items() if "hydra.main(" in text for key in SETS.findall(text)
+    }
 
 
 LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")

@@ -7,9 +7,10 @@ from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
+from grporecipe.project.repository import find_root
 from grporecipe.project.settings import settings_for
 from grporecipe.reading.build import Options, build_recipe, find_near, load_text
-from grporecipe.reading.detect import recognise_recipe
+from grporecipe.reading.detect import by_words, recognise_recipe
 from grporecipe.reading.launcher_files import read_keys
 from grporecipe.reading.signs import refuse_toml
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
@@ -85,6 +86,8 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
         refuse_toml(text)
     flat = parse_yaml(text)
     framework = recognise_recipe(flat.config, [str(path)]) if options.framework == "auto" else options.framework
+    if options.framework == "auto" and framework == next(iter(FRAMEWORKS)) and find_root(path) is None:
+        framework = by_words(flat.config) or framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
 

@@ -32,6 +32,12 @@ ONLY = frozenset(
      "morph_router_url", "code_eval_test_batch_size"]
 )  # fmt: skip
 
+# Its registry of rewards (src/open_r1/rewards.py). TRL's own words end in "_reward", or are dotted paths.
+REWARDS = frozenset(
+    ["accuracy", "format", "reasoning_steps", "cosine", "repetition_penalty", "length", "code", "binary_code", "ioi_code",
+     "cf_code", "code_format", "tag_count", "soft_overlong_punishment"]
+)  # fmt: skip
+
 
 @lru_cache(maxsize=128)
 def known(version: Version) -> KeyTable:
@@ -115,6 +121,7 @@ FRAMEWORK = replace(
     takes=known,
     key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),
     keys=ONLY,
+    words={"reward_funcs": REWARDS},
     commands={},
     programs=re.compile("open[_-]r1"),
     program=PROGRAM,
