@@ -28,6 +28,7 @@ VERL: dict[str, tuple[Any, ...]] = {
     "data.train_batch_size": SIZES, f"{ROLLOUT}.n": SIZES, f"{ACTOR}.ppo_mini_batch_size": SIZES,
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": SIZES, f"{ACTOR}.use_dynamic_bsz": (True, False), "trainer.nnodes": (1, 2),
     f"{ACTOR}.ulysses_sequence_parallel_size": (1, 2, 3), f"{ROLLOUT}.temperature": (0.0, 1.0),
+    f"{ACTOR}.ppo_micro_batch_size": (2, 4, 8), "trainer.n_gpus_per_node": (1, 2, 4, 8),
 }  # fmt: skip
 EASYR1: dict[str, tuple[Any, ...]] = {
     "data.rollout_batch_size": SIZES, "worker.rollout.n": SIZES, "worker.actor.global_batch_size": SIZES,
@@ -74,6 +75,12 @@ FORKS: dict[str, tuple[str, dict[str, str], str]] = {  # by rule: a launch that 
         {"VERSION": "1.9.0", "trl/trainer/grpo_config.py": "class GRPOConfig:\n    num_generations: int = 8\n",
          "trl/trainer/grpo_trainer.py": ""},
         "if batch % num_generations: raise ValueError",
+    ),
+    "GB106": (
+        "NPROC_PER_NODE=2 swift rlhf --rlhf_type grpo --model m --num_generations 4 --per_device_train_batch_size 4 "
+        "--generation_batch_size 12",
+        {"swift/version.py": "__version__ = '4.5.0'\n", "swift/rlhf_trainers/grpo_trainer.py": ""},
+        "if self.generation_batch_size % global_batch_size: raise ValueError",
     ),
     "GT601": (
         "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --prompt_data d --colocate_all_models --vllm_num_engines 3 "

@@ -101,6 +101,16 @@ def test_a_named_framework_always_wins(tmp_path: Path) -> None:
     assert detect_framework({"learning_rate": 1e-5}) == "trl"  # an object of few keys, from a program
 
 
+@pytest.mark.parametrize(("rewards", "framework"), [("[accuracy, format]", "open-r1"), ("[accuracy_reward]", "trl")])
+def test_the_names_of_rewards_tell_open_r1_from_trl(rewards: str, framework: str, tmp_path: Path) -> None:
+    """Without a repository around a recipe: its program would tell more."""
+    path = tmp_path / "x.yaml"
+    path.write_text(f"num_generations: 8\nlearning_rate: 1e-6\nreward_funcs: {rewards}\n")
+    assert load_recipe(path, Options()).framework == framework
+    (tmp_path / ".git").mkdir()
+    assert load_recipe(path, Options()).framework == "trl"
+
+
 def test_a_sign_in_the_program_s_name_is_enough(tmp_path: Path) -> None:
     """A supervised script with TRL's options has none."""
     path = tmp_path / "run.sh"

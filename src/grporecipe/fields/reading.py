@@ -178,8 +178,15 @@ def _dropped(framework: Framework, recipe: Recipe) -> Set[str]:
     return (rows & framework.takes(recipe.version).keys()) - recipe.vendored.keys() - values_of(recipe).given
 
 
-# Two values of each type, so that a field that follows from a key differs from one reading to the other.
-SAMPLES = {"int": (2, 7), "float": (0.25, 3.0), "bool": (True, False)}
+def with_other_values(framework: Framework, recipe: Recipe) -> list[Recipe]:
+    """Return the recipe with several values of each key that only the run knows. What is true for all of them is certain."""
+    takes, hidden = framework.known_keys(recipe), {*(key.lstrip("+") for key in recipe.unresolved), *recipe.assumed}
+    keys = hidden & takes.keys()
+    return [_with_values(framework, recipe, keys, which) for which in range(len(SAMPLES["int"]))] if keys else []
+
+
+# Values of each type. The first two differ, so that a field that follows from a key differs from one reading to the other.
+SAMPLES = {"int": (2, 7, 1, 64), "float": (0.25, 3.0, 0.0, 1.0), "bool": (True, False, True, False)}
 
 
 def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: int) -> Recipe:
@@ -190,7 +197,7 @@ def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: in
     config = dict(recipe.config)
     for key in keys:
         kind = rows.get(key) or (takes[key].type if key in takes else "any")
-        sample = SAMPLES.get(kind.removeprefix("auto ").rstrip("?"), (None, "another"))[which]
+        sample = SAMPLES.get(kind.removeprefix("auto ").rstrip("?"), (None, "another", "other", None))[which]
         config[written.get(key, key)] = sample
     return replace(recipe, config=config, unresolved={}, assumed={})
 

@@ -272,11 +272,13 @@ SET_IN = " (It is set in "
 
 
 def _told_once(fixed: FixedFile, root: Path | None, told: set[tuple[Path | None, str, str, str]]) -> FixedFile:
-    """Return a judged file without warnings on a recipe that it only names, if they were told before, at another launch."""
+    """Return a judged file without warnings that were told before, at another launch of the same recipe or program."""
 
     def is_new(result: LintResult, problem: Diagnostic) -> bool:
         message, _, place = problem.message.partition(SET_IN)
         named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file or "")
+        if not named and problem.line is None and result.recipe.launch:  # of what the program holds
+            named = result.recipe.launch.program
         if problem.severity == "error" or not named:
             return True
         known = (root, Path(named).name, problem.code, message)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings, UserError
-from grporecipe.fields.reading import fields_behind, values_of
+from grporecipe.fields.reading import fields_behind, values_of, with_other_values
 from grporecipe.fields.recipes import read_recipe, spell_keys
 from grporecipe.linting.sources import sources_of, sources_of_keys
 from grporecipe.model import planning
@@ -127,6 +127,8 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
             diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
         elif selection.has(rule.code):
             broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
+            if rule.severity == "error" and broken:
+                broken = _certain(rule, broken, recipe)
             diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
         diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
@@ -266,6 +268,13 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
     """Return whether a problem is about keys without a value that a command line may still set."""
     stated = {*(str(key).lstrip("+~") for key, value in recipe.config.items() if value is not None), *recipe.unresolved}
     return bool((recipe.may_have_more or _is_part(recipe)) and broken.fields and stated.isdisjoint(broken.fields))
+
+
+def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
+    """Return the findings that hold for every value of the keys that only the run knows."""
+    others = with_other_values(FRAMEWORKS[recipe.framework], recipe)
+    found = [{each.fields for each in find_violations(rule, other)} for other in others]
+    return [each for each in broken if all(each.fields in fields for fields in found)]
 
 
 def _is_part(recipe: Recipe) -> bool:

@@ -174,7 +174,9 @@ class Framework:
         fields: its table of fields.
         takes: the keys of a release, with types and defaults.
         keys: keys that no other framework has; for dotted keys, their first parts.
+        words: by key, words that a recipe outside of any repository has for this framework only.
         programs: matches its programs and paths.
+        program: its training program in a checkout of it, which reads the recipes that no launch names.
         trainings: matches the programs that are certain to be a GRPO training with dotted overrides.
         sections: the first words of its dotted keys.
         renamed: older names of keys, read as the present ones.
@@ -211,7 +213,9 @@ class Framework:
     fields: tuple[Field, ...]
     takes: Callable[[Version], Mapping[str, KeySpec]]
     keys: frozenset[str] = frozenset()
+    words: Mapping[str, frozenset[str]] = field(default_factory=dict)
     programs: re.Pattern[str] | None = None
+    program: str = ""
     trainings: re.Pattern[str] | None = None
     sections: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -186,6 +186,28 @@ def _registers(root: Path, word: str) -> bool:
     return any(registered.search(text) or ("Enum)" in text and listed.search(text)) for text in texts)
 
 
+SETS = re.compile(r"^[ \t]+(?:config|cfg)\.((?:\w+\.)+\w+)[ \t]*=(?!=)", re.MULTILINE)
+
+
+def set_by_program(file: Path, program: str = "") -> dict[str, str]:
+    """Return the keys that a Hydra program of the repository sets itself, each with the file that does.
+
+    Without a launch the program is one above a configuration, up to the repository's root.
+    """
+    root = find_root(file)
+    if root is None:
+        return {}
+    if program:
+        paths = [find_program(program, file)]
+    else:
+        above = (folder for folder in file.absolute().parents[1:] if folder.is_relative_to(root))
+        paths = [path for folder in above for path in sorted(folder.glob("*.py"))]
+    texts = {path.name: head_of(path) for path in paths if path is not None}
+    return {
+        key: f"{name} sets it" for name, text in texts.items() if "hydra.main(" in text for key in SETS.findall(text)
+    }
+
+
 LITERAL = re.compile(r"(?:[\w.+-]+/)+[\w.+-]+\.(?:json|ya?ml|py)")
 
 

@@ -11,6 +11,7 @@ from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten
+from grporecipe.project.repository import set_by_program
 from grporecipe.project.settings import settings_for
 from grporecipe.project.versions import Judged, find_version
 from grporecipe.reading.detect import detect_framework, recognise_recipe
@@ -85,8 +86,11 @@ def build_recipe(config: Mapping[str, Any], options: Options, paths: tuple[str, 
         processes = settings_for(Path(file)).processes
     judged = options.find_version(framework, config, None if file is None else Path(file), more.pop("folder", ""),
                                   base=more.get("base", ""), code=more.get("code"), launch=more.get("launch"))  # fmt: skip
+    launch, own = more.get("launch"), {}
+    if file is not None and FRAMEWORKS[framework].is_dotted:
+        own = set_by_program(Path(file), launch.program if launch else "")
     return Recipe(framework, judged.version, config, processes, options.train_prompts, options.gpu_gib, options.gpu,
-                  version_source=judged.source, vendored=judged.vendored, assumed=judged.assumed,
+                  version_source=judged.source, vendored=judged.vendored, assumed={**own, **judged.assumed},
                   unchecked=judged.unchecked, **more)  # fmt: skip
 
 

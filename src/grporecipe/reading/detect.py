@@ -44,6 +44,18 @@ def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), progr
     return name
 
 
+def by_words(config: Mapping[str, Any]) -> str:
+    """Return the framework whose words a recipe has for a key; empty if there is none."""
+
+    def has(framework: Framework) -> bool:
+        listed = ((config.get(key), words) for key, words in framework.words.items())
+        return any(
+            isinstance(value, list) and bool(value) and words.issuperset(map(str, value)) for value, words in listed
+        )
+
+    return next((each.name for each in _latest_first() if has(each)), "")
+
+
 def _by_keys(config: Mapping[str, Any]) -> str:
     words = {str(key).lstrip("+~").split(".", 1)[0] for key in config} | {str(key) for key in config}
     return next((each.name for each in _latest_first() if not each.keys.isdisjoint(words)), "")

@@ -7,9 +7,10 @@ from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
+from grporecipe.project.repository import find_root
 from grporecipe.project.settings import settings_for
 from grporecipe.reading.build import Options, build_recipe, find_near, load_text
-from grporecipe.reading.detect import recognise_recipe
+from grporecipe.reading.detect import by_words, recognise_recipe
 from grporecipe.reading.launcher_files import read_keys
 from grporecipe.reading.signs import refuse_toml
 from grporecipe.reading.yaml_text import FlatConfig, parse_nested, parse_yaml
@@ -85,6 +86,8 @@ def parse_recipe(path: Path, text: str, options: Options) -> Recipe:
         refuse_toml(text)
     flat = parse_yaml(text)
     framework = recognise_recipe(flat.config, [str(path)]) if options.framework == "auto" else options.framework
+    if options.framework == "auto" and framework == next(iter(FRAMEWORKS)) and find_root(path) is None:
+        framework = by_words(flat.config) or framework
     flat = parse_nested(text) if FRAMEWORKS[framework].is_dotted else flat
     return _from_yaml(path, flat, replace(options, framework=framework))
 
@@ -102,9 +105,11 @@ def _from_yaml(path: Path, flat: FlatConfig, options: Options) -> Recipe:
     code = None
     framework = FRAMEWORKS[options.framework]
     if framework.name in OWN_READERS and flat.config.keys() - framework.takes(framework.version).keys():
-        from grporecipe.reading.python.launched import read_nearest
+        from grporecipe.reading.python.launched import read_launched, read_nearest
         from grporecipe.reading.scripts import read_launching
 
         code = read_nearest(path) or read_launching(path)
+        if code is None and framework.program:
+            code = read_launched(framework.program, path)
     return build_recipe(flat.config, options, (str(path),), file=str(path), lines=flat.lines, duplicates=flat.duplicates,
                         launch_fields=fields, code=code)  # fmt: skip

@@ -99,10 +99,15 @@ def a_point_leaves_some_memory_free(s: Setting) -> Facts | None:
     return {"what": _what(s), "needed": _needs(memory), "shared": _shared(s)}
 
 
-@rule("GM202", "warning", ("sharding", "processes"), blames=("sharding", "processes"),
+@rule("GM202", "warning", ("sharding", "processes", "given"), blames=("sharding", "processes"),
       why="{processes=} has no rank to share with", instead="Set {sharding}=none, or more processes.")  # fmt: skip
 def what_is_sharded_has_several_ranks(s: Setting) -> bool:
-    """Sharding divides states among the ranks of a trial, so a single rank gains nothing from it."""
+    """Sharding divides states among the ranks of a trial, so a single rank gains nothing from it.
+
+    A launch that only names a file of accelerate is not told: one file serves launches on one GPU and on several.
+    """
+    if s.given and "sharding" not in s.given:
+        return False
     return s.sharding != "none" and s.processes is not None and s.processes <= 1
 
 

@@ -71,18 +71,32 @@ def vllm_has_a_place(s: Setting) -> bool:
     return s.use_vllm and s.vllm_mode not in VLLM_MODES and s.version >= MODE_CHECKED
 
 
+def _shares_a_process(s: Setting) -> bool:
+    """Return whether a single process sees several GPUs."""
+    return s.launcher == "python" and (s.visible_gpus or 0) > 1 and (s.processes or 1) == 1
+
+
 @rule("GT105", "error", ("version", "visible_gpus", "launcher", "processes"), every_count, blames=("visible_gpus", "launcher"),
-      why="a single process sees all of them, and {late}",
+      why="a single process sees all of them, and TRL refuses it",
       instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.")  # fmt: skip
-def several_gpus_have_a_launcher(s: Setting) -> dict[str, object] | None:
+def several_gpus_have_a_launcher(s: Setting) -> bool:
     """A single process that sees several GPUs uses DataParallel, which GRPO does not support: launch one process per GPU.
 
     TRL since 1.15: "GRPOTrainer does not support `nn.DataParallel`, which `Trainer` uses when several GPUs are visible to
-    a single process." Before, B silently applies to every GPU.
+    a single process." GT204 speaks of older releases.
     """
-    if s.launcher != "python" or s.visible_gpus is None or s.visible_gpus < 2 or (s.processes or 1) > 1:
-        return None
-    return {"late": "TRL refuses it" if s.version >= SINGLE_GPU_CHECKED else "this TRL runs it with DataParallel"}
+    return s.version >= SINGLE_GPU_CHECKED and _shares_a_process(s)
+
+
+@rule("GT204", "warning", ("version", "visible_gpus", "launcher", "processes"), blames=("visible_gpus", "launcher"),
+      why="a single process sees all of them, so this TRL silently multiplies the batch by {s.visible_gpus} (DataParallel)",
+      instead="Launch with accelerate launch or torchrun, or set CUDA_VISIBLE_DEVICES=0.")  # fmt: skip
+def several_gpus_do_not_multiply_the_batch(s: Setting) -> bool:
+    """Before TRL 1.15 a single process that sees several GPUs trains: ``per_device_train_batch_size`` applies to each of them.
+
+    transformers training_args.py ``train_batch_size``: B times ``n_gpu``. The group and batch rules of TRL do not count it.
+    """
+    return s.version < SINGLE_GPU_CHECKED and _shares_a_process(s)
 
 
 @rule("GT106", "error", ("server_gpus", "nodes", "gpus_per_node", "vllm_tensor_parallel_size"), of=TRL_LIKE,

@@ -170,6 +170,13 @@ def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"warmup_steps": keys.get("warmup_steps") or keys.get("warmup_ratio") or 0.0}
 
 
+def _count_rewards(values: Mapping[str, Any]) -> int | None:
+    """Return the number of rewards. An environment may add one of its own (grpo_trainer.py, ``use_gym_env``)."""
+    if values.get("use_gym_env") or values.get("gym_env"):
+        return None
+    return len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model")))
+
+
 def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
     values = found.stated
@@ -190,7 +197,7 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
         "kl_reward_coefficient": beta if in_reward else 0.0,
         "kl_reward_estimator": "k1" if in_reward else None,
         "loads_reference": beta != 0,
-        "rewards": len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model"))),
+        "rewards": _count_rewards(values),
         "vllm_importance_sampling_correction": mode is not None,
     }
     if mode is not None:

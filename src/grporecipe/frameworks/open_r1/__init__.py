@@ -32,6 +32,12 @@ ONLY = frozenset(
      "morph_router_url", "code_eval_test_batch_size"]
 )  # fmt: skip
 
+# Its registry of rewards (src/open_r1/rewards.py). TRL's own words end in "_reward", or are dotted paths.
+REWARDS = frozenset(
+    ["accuracy", "format", "reasoning_steps", "cosine", "repetition_penalty", "length", "code", "binary_code", "ioi_code",
+     "cf_code", "code_format", "tag_count", "soft_overlong_punishment"]
+)  # fmt: skip
+
 
 @lru_cache(maxsize=128)
 def known(version: Version) -> KeyTable:
@@ -55,7 +61,7 @@ def mixture_trouble(mixture: Any) -> str | None:
 
 
 GPUS_PER_NODE = 8
-SCRIPT = "slurm/train.slurm"
+SCRIPT, PROGRAM = "slurm/train.slurm", "src/open_r1/grpo.py"
 
 
 def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
@@ -73,7 +79,7 @@ def expand_sbatch(words: list[Word]) -> tuple[list[Word], int] | None:
     line = words[script].line
     recipe = Word(f"recipes/{after['model'].text}/grpo/config_{after['config'].text}.yaml", line,
                   after["model"].unknown or after["config"].unknown)  # fmt: skip
-    launch = f"accelerate launch --num_processes={int(nodes.text) * GPUS_PER_NODE} src/open_r1/grpo.py --config"
+    launch = f"accelerate launch --num_processes={int(nodes.text) * GPUS_PER_NODE} {PROGRAM} --config"
     extra = after["args"].text if "args" in after else ""
     launched = [*(Word(text, line) for text in launch.split()), recipe, *(Word(text, line) for text in _split(extra))]
     return launched, GPUS_PER_NODE
@@ -104,7 +110,7 @@ def write_recipe(framework: Framework, s: Setting) -> TranslatedRecipe:
     """Return a recipe with the launch of Open-R1's README: DeepSpeed's stage 2, or 3 if the setting has it."""
     stage = "zero3" if s.sharding == "zero3" else "zero2"
     accelerate = ("--config_file", f"recipes/accelerate_configs/{stage}.yaml")
-    return render(framework, s, script=("src/open_r1/grpo.py",), options=accelerate)
+    return render(framework, s, script=(PROGRAM,), options=accelerate)
 
 
 FRAMEWORK = replace(
@@ -115,8 +121,10 @@ FRAMEWORK = replace(
     takes=known,
     key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),
     keys=ONLY,
+    words={"reward_funcs": REWARDS},
     commands={},
     programs=re.compile("open[_-]r1"),
+    program=PROGRAM,
     expand=expand_sbatch,
     render=write_recipe,
 )
