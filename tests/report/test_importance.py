@@ -214,3 +214,24 @@ def test_a_trial_that_fell_after_its_best_evaluation_says_so(
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         said = printed(read_sweep(view.path), capsys)
         assert ("past its peak: 0.7800 at step 40, 0.7000 at step 60" in " ".join(said.split())) == told
+
+
+def test_similar_rewards_of_prompts_that_differ_in_digits_are_told_and_change_no_number(tmp_path: Path) -> None:
+    """16 prompts of four texts. Rewards without such a pattern are no news, and neither are families that the user has named."""
+    view = make(tmp_path, *CLEAR)
+    result = view.trials[0].path / "result.json"
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01}))
+    steady, groups = [0.1 * (n // 4) + 0.01 * (n % 4) for n in range(16)], [n // 4 for n in range(16)]
+    told = {}
+    for name, means, families in (
+        ("alike", steady, []),
+        ("mixed", sorted(steady, key=lambda v: v % 0.1), []),
+        ("named", steady, groups),
+    ):
+        line = {"step": 100, "prompts": "a", "means": means, "alike": groups, "families": families}
+        (view.trials[0].path / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+        advice = advise(read_sweep(view.path))
+        assert advice is not None
+        assert "eval_reward 0.8000" in advice.sentence
+        told[name] = "task.family_column" in " ".join(advice.limits)
+    assert told == {"alike": True, "mixed": False, "named": False}

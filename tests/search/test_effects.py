@@ -98,5 +98,13 @@ def test_no_effect_is_found_where_there_is_none() -> None:
 def test_one_seed_tells_nothing_and_a_failure_is_called_unfinished() -> None:
     """No spread, no verdict."""
     runners = [Candidate(0, {1: 0.5}), Candidate(1, {1: 0.9}), Candidate(2, {1: 0.9, 2: None})]
-    found = compare_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1).effects
-    assert [effect.verdict for effect in found] == ["unknown", "unfinished", "unfinished"]
+    found = compare_effects({0: {}, 1: {"lr": 1}, 2: {"lr": 2}, 3: {"lr": 3}}, runners, 1)
+    assert [effect.verdict for effect in found.effects] == ["unknown", "unfinished", "unfinished"]
+    assert found.baseline == 0
+
+
+def test_without_its_baseline_no_effect_is_known() -> None:
+    """It has not finished: means are shown, and no differences."""
+    found = compare_effects({0: {}, 1: {"lr": 1}}, [Candidate(1, {1: 0.8, 2: 0.9})], 1)
+    (effect,) = found.effects
+    assert (found.baseline, effect.verdict, effect.effect) == (None, "unknown", None)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from grposweep.search.replication import (
     FIRST_LOOK,
     Candidate,
+    EndedTrial,
     Ranking,
+    Replication,
     difference,
     estimate,
     fresh_seeds,
@@ -48,8 +50,9 @@ def test_an_interval_is_that_of_students_t() -> None:
 
 
 def test_one_value_has_no_interval() -> None:
-    """The value alone says nothing about its error."""
+    """The value alone says nothing about its error over seeds, also if the one over prompts is known."""
     assert estimate([0.5]).margin == math.inf
+    assert estimate([0.5], sampling=Sampling(0.1)).margin == math.inf
     assert str(estimate([0.5])) == "0.5000"
 
 
@@ -112,9 +115,47 @@ def test_a_clear_loser_drops_out_and_saves_its_replicates() -> None:
 
 def test_the_lucky_one_of_the_search_does_not_win() -> None:
     """Number 0 came first in the search; fresh seeds know nothing of that."""
-    standing, _ = run_race(drawn({0: 0.5, 1: 0.8}, 0.02, random.Random(1)))
+    standing, spent = run_race(drawn({0: 0.5, 1: 0.8}, 0.02, random.Random(1)))
     assert standing.winner is not None
     assert standing.winner.number == 1
+    assert spent == 2 * FIRST_LOOK  # more seeds would change nothing
+
+
+def test_replicates_of_a_point_that_is_no_leader_do_not_count() -> None:
+    """The sweep continues with fewer leaders than before."""
+    searched = [EndedTrial(0, 0.9, {}), EndedTrial(1, 0.5, {})]
+    replicate = EndedTrial(2, 0.99, {"role": "confirm", "of": 1, "seed": 1000})
+    replication = Replication((1000, 2000), leaders=1)
+    assert replication.ranking([*searched, replicate]).wanted == ((0, 1000), (0, 2000))
+    assert (replication.most(5), Replication((1000, 2000), leaders=None).most(5)) == (2, 10)
+
+
+@pytest.mark.parametrize("prompts", [3, 100])
+def test_a_value_at_the_end_of_its_interval_has_a_p_of_five_percent(prompts: int) -> None:
+    """For few prompts and many."""
+    sampling = Sampling(0.1, [n / prompts for n in range(prompts)])
+    assert sampling.p_value(sampling.margin(0.05) or 0.0) == pytest.approx(0.05)
+
+
+def test_a_difference_of_equal_seeds_has_the_error_of_both_points() -> None:
+    """Standard errors of 0.1 and 0.3 over other prompts, and two seeds."""
+    one, other = (Candidate(n, {1: 0.5, 2: 0.5}, dict.fromkeys((1, 2), Sampling(e))) for n, e in ((0, 0.1), (1, 0.3)))
+    assert difference(one, other).margin == pytest.approx(1.96 * math.hypot(0.1, 0.3) / math.sqrt(2), rel=1e-3)
+
+
+@pytest.mark.parametrize(("deviation", "out"), [(0.3, [1]), (0.45, [])])
+def test_of_two_leaders_one_is_worse_at_five_percent(deviation: float, out: list[int]) -> None:
+    """Either could be called worse, so each direction has half of it. With three seeds t is 4.3; here it is 5.8 or 3.8."""
+    better = {seed: 1 + deviation * place for seed, place in zip(SEEDS, (-1, 0, 1), strict=False)}
+    standing = race([Candidate(0, better), Candidate(1, dict.fromkeys(better, 0.0))], SEEDS[:3])
+    assert list(standing.out) == out
+
+
+def test_few_successes_widen_the_interval_somewhat() -> None:
+    """Three of 64 prompts: a third more than Student's t. Half of them: nothing."""
+    for successes, factor in ((3, 1.33), (32, 1.0)):
+        found = Sampling(0.1, [1.0] * successes + [0.0] * (64 - successes))
+        assert found.margin(0.05) == pytest.approx(factor * 1.998 * 0.1, rel=0.01)
 
 
 def test_equal_points_are_tied() -> None:

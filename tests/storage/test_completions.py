@@ -88,6 +88,16 @@ def test_the_best_evaluation_may_have_a_single_completion() -> None:
     assert (best_step(found), best_step(found, maximize=False), best_step({})) == (3, 1, None)
 
 
+def test_the_values_of_families_have_the_mean_of_the_prompts_and_the_spread_of_the_families(tmp_path: Path) -> None:
+    """Families of one size have their means. Damaged numbers are no families."""
+    append_prompt_rewards(tmp_path, 2, PromptRewards("a", (0.0, 0.2, 1.0, 0.8), (0, 0, 1, 1), (0, 1, 1, 1)))
+    found = read_prompt_rewards(tmp_path, [2])
+    assert (found.by_family, found.alike) == (pytest.approx((0.1, 0.9)), (0, 1, 1, 1))
+    uneven = PromptRewards("a", (0.0, 0.0, 0.9), (5, 5, 9)).by_family
+    assert uneven == pytest.approx((-0.1, 0.7))
+    assert PromptRewards.parse({"means": [0.5, 1.0], "families": [0, "x"], "alike": [1]}).by_family == (0.5, 1.0)
+
+
 def test_rewards_by_prompt_are_the_mean_of_the_evaluations_asked_for(tmp_path: Path) -> None:
     """A step that a resumed trial repeats counts once; other prompts in between, or a step without any, say nothing."""
     for step, prompts, means in (

@@ -16,7 +16,9 @@ from grposweep.search.parse import parse_space
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
-from grposweep.sweep.budget import Budget, CostModel
+from grposweep.storage.folders import SweepFolder
+from grposweep.storage.results import end_run, start_run
+from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.trial_queue import TrialQueue
 
 HOUR = 3600.0
@@ -76,6 +78,7 @@ def test_a_budget_says_how_many_trials_fit(expectation: CostModel) -> None:
         "about 12 of 30 trials fit search.budget_gpu_hours=50, at 4 each"
     )
     assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
+    assert Budget(50.0, expectation).promise(2, 12, 8 * HOUR, 0.0).startswith("12 trials fit")
     unknown = Budget(50.0, CostModel(expectation.validator))
     assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
     assert unknown.holds({"schedule.max_steps": SHORT, "lr": 1e-3}, spent=0.0, promised=0.0)
@@ -91,6 +94,32 @@ def start_all(queue: TrialQueue, name: str) -> list[Any]:
 
 
 HOURS = {0: 1.0, 1: 3.0, 2: 1.05, 3: 2.0}  # by seed
+
+
+def test_the_first_finished_trial_says_how_many_fit_and_the_budget_ends_when_it_is_spent(
+    compose: Compose, tmp_path: Path
+) -> None:
+    """It took two GPU hours. To the hour is spent too; without a budget nothing is said."""
+    validator = build_validator(compose, "schedule=steps", "schedule.max_steps=40,80", "lr=interval(1e-4,1e-2)")
+    study, folder, point = (
+        SweepStudy(tmp_path, validator.space, "maximize"),
+        SweepFolder(tmp_path),
+        finished(0, SHORT, 1e-3),
+    )
+    study.add(point.params, {"experiment": "abcdef"})
+    study.tell(0, 0.5)
+    path = folder.trial(0, "abcdef").path
+    path.mkdir(parents=True)
+    start_run(path, 0, 2)
+    end_run(path, 0, seconds=HOUR)
+    told, over = [], []
+    for hours in (10.0, 2.0, None):
+        spent = GpuHourBudget(folder, study, Budget(hours, CostModel(validator)), {})
+        over.append(spent.is_over())
+        told.append(spent.refit(study.trials[0], 8))
+    assert told == ["about 5 of 8 trials fit search.budget_gpu_hours=10, at 2 each",
+                    "about 1 of 8 trials fit search.budget_gpu_hours=2, at 2 each", ""]  # fmt: skip
+    assert over == [False, True, False]
 
 
 @pytest.mark.parametrize(

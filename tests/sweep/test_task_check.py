@@ -44,6 +44,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
             ["task.chat=false", "task.tools=[rewards.py:close]"],
             ["task.tools is set, but prompts are plain text", "close has no docstring"],
         ),
+        (["task.family_column=topic"], ["task.family_column=topic", "the held-out prompts has no topic"]),
         (["task.environment_factory=rewards.py:Gme"], ["rewards.py has no class Gme"]),
         (
             ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],

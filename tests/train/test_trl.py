@@ -13,7 +13,7 @@ from grposweep.storage.completions import read_completions
 from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.train import trl as grpo
 from grposweep.train.attempt import load_attempt
-from grposweep.train.evaluation import HeldOutEvaluation, mean_over_prompts, prompt_means
+from grposweep.train.evaluation import HeldOutEvaluation, group_prompts, mean_over_prompts, prompt_means
 from grposweep.train.restore import REFERENCE
 from grposweep.train.run import run_attempt
 
@@ -224,6 +224,25 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
     mean, error = mean_over_prompts(prompt_means(rank1 + rank0, generations=2))
     assert mean == pytest.approx((0.5 + 0.0 + 1.0) / 3)
     assert error == pytest.approx(0.5 / 3**0.5)
+
+
+def ask(held_out: HeldOutEvaluation, prompts: list[str], **columns: list[object]) -> dict[int, int]:
+    """Return the families of held-out prompts with these texts and columns."""
+    held_out.start()
+    held_out.hear(prompts, ["1"] * len(prompts), {"prompt_id": list(range(len(prompts))), **columns})
+    return group_prompts([row[3] for row in held_out.completions(0)])
+
+
+def test_equal_prompts_and_those_of_a_named_family_count_once() -> None:
+    """The standard error is the one of their means; without families prompts that differ are independent."""
+    prompts = ["1+1=", " 1+1=", "2+2=", "3+3="]
+    held_out = HeldOutEvaluation([1.0], "from")
+    held_out.record(0, [], [])
+    assert ask(held_out, ["1+1=", "2+2="]) == {}
+    assert ask(held_out, prompts) == {0: 0, 1: 0, 2: 1, 3: 2}
+    families = ask(held_out, prompts, **{"from": [1, 1, 2, 2]})
+    assert families == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert mean_over_prompts({0: 0.0, 1: 0.2, 2: 0.8, 3: 1.0}, families) == pytest.approx((0.5, 0.4))
 
 
 def test_held_out_rewards_are_weighted_and_skip_what_could_not_be_judged() -> None:

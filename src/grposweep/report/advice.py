@@ -15,7 +15,9 @@ from grposweep.report.ranking import RankedPoint, is_of_evaluation
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
 from grposweep.search.replication import CHANCE
+from grposweep.search.sampling import p_of_groups
 from grposweep.search.space import Interval
+from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
 MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
@@ -230,8 +232,19 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
             f"One held-out prompt makes {share:.0%} of the variance, so the result is about that prompt. Bound the reward, or "
             "set a larger task.eval_prompts."
         )
+    if len(best.seeds) == 1 and _has_variants(best.first):
+        yield (
+            f"Held-out prompts that differ only in digits have similar rewards (permutation test, p < {CHANCE:g}). The interval "
+            "counts each of them. Set task.family_column to a column that names their families."
+        )
     if best.half is None:
         yield "Its evaluation reports no standard error, so the interval is unknown."
+
+
+def _has_variants(trial: TrialView) -> bool:
+    """Return whether prompts that differ only in digits have similar rewards, and are in no families."""
+    found = read_prompt_rewards(trial.path, trial.result.evaluated)
+    return not found.families and p_of_groups(found.means, found.alike) < CHANCE
 
 
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:

@@ -242,5 +242,7 @@ def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
         before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
         if before:
             found = read_prompt_rewards(trial.path, [before[-1].step])
-            return Measured(dict(trial.point), before[-1].value, Sampling(before[-1].error, found.means, found.prompts))
+            return Measured(
+                dict(trial.point), before[-1].value, Sampling(before[-1].error, found.by_family, found.prompts)
+            )
     return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)

@@ -126,6 +126,9 @@ class Task:
     """Column with the prompt."""
     answer_column: str = "answer"
     """Column with the answer that rewards compare with."""
+    family_column: str | None = key(None, newer=True)
+    """Column that names the family of a held-out prompt: variants of one question. Intervals count a family once (null: only
+    equal prompts are one family)."""
     system_prompt: str | None = None
     """Text of a system turn before each prompt (null: none)."""
     chat: bool | None = key(False, setting="chat")

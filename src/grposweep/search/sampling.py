@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from random import Random
 from statistics import NormalDist, stdev
 
 from grporecipe.files import finite_or_none
@@ -16,13 +17,15 @@ HEAVY = 12.0
 # Means of rewards of 0 and 1, and their differences, lie from -1 to 1 and are often alike.
 FEW_VALUES = 0.5  # of the prompts
 FEW_USUAL, FEW_HEAVY = 0.1, 1.5
+DRAWS = 399  # of a permutation test: a tenth of a second for 256 prompts
 
 
 @dataclass(frozen=True)
 class Sampling:
     """What the choice of prompts and completions does to a mean reward: its standard error over prompts, None if unknown.
 
-    ``means`` are the mean rewards of the prompts, in their order, and ``prompts`` is a hash of the prompts; empty if unknown.
+    ``means`` are the mean rewards of the prompts or of their families, in their order (`PromptRewards.by_family`), and
+    ``prompts`` is a hash of the prompts; empty if unknown.
     """
 
     error: float | None = None
@@ -104,6 +107,29 @@ def _joint(parts: Sequence[Sampling], apart: float | None, joined: Callable[[Seq
     return Sampling(stdev(means) / math.sqrt(len(means)) or apart, means, parts[0].prompts)
 
 
+def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
+    """Return the chance that so much of the variance is between groups if a value's group means nothing; 1 without groups.
+
+    It is a permutation test with `DRAWS` draws, always the same ones.
+    """
+    members: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    if not 1 < len(members) < len(groups) or len(set(values)) < 2:
+        return 1.0
+    mean, draw = math.fsum(values) / len(values), Random(0)
+    centred = [value - mean for value in values]
+
+    def between() -> float:
+        return math.fsum(math.fsum(centred[place] for place in of) ** 2 / len(of) for of in members.values())
+
+    found, larger = between() * (1 - 1e-9), 0
+    for _ in range(DRAWS):
+        draw.shuffle(centred)
+        larger += between() >= found
+    return (1 + larger) / (1 + DRAWS)
+
+
 def share_error(value: float | None, error: float | None, samples: int | None) -> float | None:
     """Return an evaluation's standard error; for rewards that are all 0 or all 1 the one of a share, which is not 0.
 
@@ -118,11 +144,11 @@ def share_error(value: float | None, error: float | None, samples: int | None) -
 def read_sampling(trial: Path, result: TrialResult, samples: int | None) -> Sampling:
     """Return the sampling of a trial's objective, which has so many prompts if they are not recorded."""
     found = read_prompt_rewards(trial, result.evaluated)
-    error = share_error(result.objective, finite_or_none(result.objective_se), len(found.means) or samples)
-    return Sampling(error, found.means, found.prompts)
+    error = share_error(result.objective, finite_or_none(result.objective_se), len(found.by_family) or samples)
+    return Sampling(error, found.by_family, found.prompts)
 
 
 def read_sampling_of_start(trial: Path, result: TrialResult) -> Sampling:
     """Return the sampling of the metric before training; without a standard error the value counts as exact."""
     found = read_prompt_rewards(trial, [0])
-    return Sampling(finite_or_none(result.start_se) or 0.0, found.means, found.prompts)
+    return Sampling(finite_or_none(result.start_se) or 0.0, found.by_family, found.prompts)

@@ -146,10 +146,29 @@ def _write(trial: Path, found: Evaluations) -> None:
 
 @dataclass(frozen=True)
 class PromptRewards:
-    """The mean rewards of prompts in their order; ``prompts`` is a hash of their texts. Empty if one reward is unknown."""
+    """The mean rewards of prompts in their order; ``prompts`` is a hash of their texts. Empty if one reward is unknown.
+
+    ``families`` and ``alike`` number the family of each prompt, and the prompts whose texts differ only in digits. Each is empty
+    if all prompts are different.
+    """
 
     prompts: str = ""
     means: Sequence[float] = ()
+    families: Sequence[int] = ()
+    alike: Sequence[int] = ()
+
+    @property
+    def by_family(self) -> Sequence[float]:
+        """Return a value for each family, or for each prompt without families; their mean is that of all prompts.
+
+        The standard error of their mean is the cluster-robust one (Liang and Zeger 1986). Families of one size have their means.
+        The values of a difference are the differences of the values, so two results are compared family by family.
+        """
+        mean = math.fsum(self.means) / max(len(self.means), 1)
+        sums: dict[int, float] = {}
+        for family, value in zip(self.families, self.means, strict=bool(self.families)):
+            sums[family] = sums.get(family, 0.0) + value - mean
+        return tuple(mean + total * len(sums) / len(self.means) for total in sums.values()) or self.means
 
     @classmethod
     def parse(cls, record: object) -> Self:
@@ -158,13 +177,23 @@ class PromptRewards:
         listed = content.get("means")
         means = [finite_or_none(value) for value in listed] if isinstance(listed, list) else []
         known = [value for value in means if value is not None]
-        return cls(text_or(content.get("prompts")), tuple(known)) if known and len(known) == len(means) else cls()
+        if not known or len(known) < len(means):
+            return cls()
+        groups = (_groups(content.get(name), len(known)) for name in ("families", "alike"))
+        return cls(text_or(content.get("prompts")), tuple(known), *groups)
+
+
+def _groups(listed: object, prompts: int) -> tuple[int, ...]:
+    """Return the numbers of a JSON list for so many prompts; empty for anything else."""
+    known = tuple(each for each in listed if isinstance(each, int)) if isinstance(listed, list) else ()
+    return known if len(known) == prompts else ()
 
 
 def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> None:
     """Append the evaluation after so many optimizer steps."""
     line = {"step": step, "prompts": rewards.prompts, "means": [round(value, 6) for value in rewards.means]}
-    append_line(trial / paths.PROMPT_REWARDS, line)
+    groups = {name: list(of) for name, of in (("families", rewards.families), ("alike", rewards.alike)) if of}
+    append_line(trial / paths.PROMPT_REWARDS, line | groups)
 
 
 def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
@@ -174,4 +203,4 @@ def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
     if len({(one.prompts, len(one.means)) for one in found}) != 1:
         return PromptRewards()
     means = tuple(math.fsum(values) / len(values) for values in zip(*(one.means for one in found), strict=True))
-    return PromptRewards(found[0].prompts, means)
+    return replace(found[0], means=means)

@@ -225,7 +225,7 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
     def _judge_held_out(self, step: int) -> dict[str, Any]:
         began, attempt, weights = time.perf_counter(), self.attempt, self.attempt.experiment.task.reward_weights
         generations = attempt.setting.num_generations_eval or attempt.plan.num_generations
-        held_out = HeldOutEvaluation(weights or [1.0] * len(self.rewards))
+        held_out = HeldOutEvaluation(weights or [1.0] * len(self.rewards), attempt.experiment.task.family_column)
         held_out.ends = frozenset([*self.eos_token_ids, self.processing_class.pad_token_id])
         held_out.start()
         heard = [trl.listen(reward, number, held_out) for number, reward in enumerate(self.rewards)]

@@ -39,7 +39,8 @@ _END = " .!\n\t)}]>*$\"'"
 class Completion:
     """One held-out completion. ``parts`` are its rewards in the task's order (None: not judged).
 
-    ``text`` is what is judged and measured, of several turns the last one's; ``shown`` has all of them.
+    ``text`` is what is judged and measured, of several turns the last one's; ``shown`` has all of them. ``family`` is that of
+    the prompt, by ``task.family_column``.
     """
 
     prompt_id: int
@@ -50,6 +51,7 @@ class Completion:
     reward: float | None = None
     parts: tuple[float | None, ...] = ()
     shown: str = ""
+    family: str = ""
 
     @property
     def ends_with_answer(self) -> bool:

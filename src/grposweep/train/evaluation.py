@@ -1,6 +1,7 @@
 """One held-out evaluation: rewards prompt by prompt, a few completions that are kept, and how varied all of them are."""
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, measure, pick_places
 from grposweep.train.rewards import text_of, transcript
 
+DIGITS = re.compile(r"\d+")
 KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
 
 
@@ -24,6 +26,7 @@ class HeldOutEvaluation:
     """The rewards of one evaluation, prompt by prompt, as the reward functions see them on this rank."""
 
     weights: list[float]
+    family_column: str | None = None
     ends: frozenset[int] = frozenset()  # tokens that end a completion: without one it is truncated
     active: bool = False
     prompts: list[list[int]] = field(default_factory=list)  # prompt_id, by call
@@ -38,9 +41,11 @@ class HeldOutEvaluation:
         """Record the texts of one call."""
         if not self.active:
             return
-        ids, answers = (
+        blank = [""] * len(prompts)
+        ids, answers, families = (
             columns.get("completion_ids") or [()] * len(prompts),
-            columns.get("answer") or [""] * len(prompts),
+            columns.get("answer") or blank,
+            columns.get(self.family_column or "") or blank,
         )
         self.texts.append(
             [
@@ -50,6 +55,7 @@ class HeldOutEvaluation:
                     text=text_of(completion),
                     shown=transcript(completion),
                     answer=str(answers[place]),
+                    family=str(families[place]),
                     truncated=bool(self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends),
                 )
                 for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
@@ -128,11 +134,30 @@ def prompt_means(rows: list[tuple[int, int, int, int, float]], generations: int)
     return {prompt: float(torch.tensor(v, dtype=torch.float64).nanmean()) for prompt, v in by_prompt.items()}
 
 
-def mean_over_prompts(by_prompt: Mapping[int, float]) -> tuple[float, float | None]:
-    """Return the mean of the prompts' mean rewards, and its standard error over prompts."""
-    means = torch.tensor([mean for mean in by_prompt.values() if not math.isnan(mean)], dtype=torch.float64)
-    error = float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
-    return float(means.mean()), error
+def mean_over_prompts(
+    by_prompt: Mapping[int, float], families: Mapping[int, int] | None = None
+) -> tuple[float, float | None]:
+    """Return the mean of the prompts' mean rewards, and its standard error over prompts, or over their families."""
+    known = {prompt: mean for prompt, mean in by_prompt.items() if not math.isnan(mean)}
+    mean = float(torch.tensor(list(known.values()), dtype=torch.float64).mean())
+    grouped = PromptRewards("", list(known.values()), [families[prompt] for prompt in known] if families else ())
+    means = torch.tensor(grouped.by_family, dtype=torch.float64)
+    return mean, float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
+
+
+def group_prompts(completions: Sequence[Completion]) -> dict[int, int]:
+    """Return the family of each prompt, by its id; empty if all differ. Equal prompts are one family."""
+    families = dict[str, str]()
+    asked = {completion.prompt_id: completion for completion in completions}
+    for completion in asked.values():
+        families.setdefault(completion.prompt.strip(), completion.family or completion.prompt.strip())
+    return _number({prompt: families[completion.prompt.strip()] for prompt, completion in asked.items()})
+
+
+def _number(named: Mapping[int, str]) -> dict[int, int]:
+    """Return a number for each name, in the order of the prompts' ids; empty if all names differ."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(named[prompt] for prompt in sorted(named)))}
+    return {prompt: numbers[named[prompt]] for prompt in sorted(named)} if len(numbers) < len(named) else {}
 
 
 def rewards_by_prompt(by_prompt: Mapping[int, float], completions: Sequence[Completion]) -> PromptRewards:
@@ -141,7 +166,10 @@ def rewards_by_prompt(by_prompt: Mapping[int, float], completions: Sequence[Comp
     means = [by_prompt[prompt] for prompt in sorted(by_prompt)]
     if by_prompt.keys() != texts.keys() or any(map(math.isnan, means)):
         return PromptRewards()
-    return PromptRewards(text_sha256("\0".join(texts[prompt] for prompt in sorted(texts)))[:12], means)
+    families = tuple(group_prompts(completions).values())
+    alike = tuple(_number({prompt: DIGITS.sub("0", text.strip()) for prompt, text in texts.items()}).values())
+    known = "\0".join([*(texts[prompt] for prompt in sorted(texts)), *map(str, families)])
+    return PromptRewards(text_sha256(known)[:12], means, families, alike if len(set(alike)) > 1 else ())
 
 
 def judge(
@@ -159,7 +187,7 @@ def judge(
     ``rows`` and ``completions`` are those of all ranks, ``values`` what else was measured; the rest as `keep_evaluation`.
     """
     by_prompt = prompt_means(rows, generations)
-    mean, error = mean_over_prompts(by_prompt)
+    mean, error = mean_over_prompts(by_prompt, group_prompts([completion for *_, completion in completions]))
     found: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
     if attempt.is_main:
         ordered = in_order(completions, generations)

@@ -309,7 +309,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
     """Build the trainer, with its rewards recorded during evaluations."""
     rewards = load_rewards(attempt.task)
     updates = UpdateNormCallback()
-    held_out = HeldOutEvaluation(list(attempt.experiment.task.reward_weights or [1.0] * len(rewards)))
+    task = attempt.experiment.task
+    held_out = HeldOutEvaluation(list(task.reward_weights or [1.0] * len(rewards)), task.family_column)
     transformers.set_seed(attempt.experiment.seed)
     if arguments.use_vllm and arguments.vllm_mode == "server" and attempt.rank == 0:
         wait_for_server(str(arguments.vllm_server_base_url), arguments.vllm_server_timeout)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grposweep.config.search_budget import Budget
 from grposweep.search.early_stopping import Action, Curve, State
-from grposweep.search.early_stopping.rank import FEWEST, RankPolicy, least_share
+from grposweep.search.early_stopping.rank import FEWEST, RankPolicy, describe_budget, least_share
 
 TOTAL = 1000.0  # completions
 
@@ -74,6 +74,38 @@ def test_the_shares_that_continue_follow_the_effort() -> None:
             curves = [replace(c, state=State.FINISHED) if c.number == number else c for c in curves]
         counts.append(resumed)
     assert counts == [11, 14, 15]
+
+
+def test_with_all_the_effort_no_trial_pauses() -> None:
+    """The worst of eight continues."""
+    assert decide(1.0, trial(99, -0.1), first_evaluations(FEWEST - 1))[0] is Action.CONTINUE
+
+
+def test_after_half_of_the_training_a_small_effort_continues_the_best_only() -> None:
+    """The second of eight pauses, also if the first has finished."""
+    stopped = [trial(n, 0.0, state=State.STOPPED) for n in range(10, 40)]  # they leave enough of the effort
+    others = [*stopped, *(trial(n, *[n / 100] * 5) for n in range(6))]
+    assert decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.06] * 10)])[0] is Action.PAUSE
+    assert decide(0.3, trial(99, *[0.055] * 5), [*others, trial(6, *[0.01] * 10)])[0] is Action.CONTINUE
+
+
+def test_a_rank_among_many_weighs_more_than_one_among_few() -> None:
+    """Of what is left, the third of eight after a tenth resumes before the second of two after 30 %."""
+    curves = [trial(0, *[0.9] * 10), trial(1, 0.8, 0.8, 0.8), *(trial(n, (9 - n) / 10) for n in range(2, 8))]
+    assert RankPolicy(budget=lambda _: 5 * TOTAL).promote(curves, more=False) == 2
+
+
+def test_a_trial_without_an_evaluation_is_expected_to_take_one_interval_until_its_rung() -> None:
+    """Not what a finished trial took: the effort would seem to be spent."""
+    curves = [*first_evaluations(7), trial(7, *[0.9] * 10), trial(8, state=State.RUNNING)]
+    assert RankPolicy(0.25).promote(curves, more=False) == 6
+
+
+def test_places_are_ordinal_numbers() -> None:
+    """Those from 11 to 13 of each hundred end alike."""
+    said = RankPolicy(0.6).describe(first_evaluations(1001))
+    words = ("1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "20th", "21st", "111th", "911th", "922nd", "1001st")
+    assert [said[1001 - int(word[:-2])].split()[0] for word in words] == list(words)
 
 
 def test_trials_that_differ_by_less_than_the_error_of_their_difference_are_tied() -> None:
@@ -194,6 +226,17 @@ def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) ->
     policy = RankPolicy(budget=lambda known: budget.completions(known, lambda: 2.0))
     assert policy.trials(curves) == trials
     assert RankPolicy(budget=lambda _: None).trials([]) == FEWEST
+
+
+def test_a_small_budget_finishes_one_trial() -> None:
+    """That of one training starts two."""
+    assert describe_budget(1.0, evaluations=10) == "about 2 trials start, 1 finish"
+
+
+def test_what_gpu_hours_buy_is_unknown_before_the_first_evaluation() -> None:
+    """So eight trials start."""
+    begun = [trial(0, state=State.RUNNING)]
+    assert Budget.parse("4h").completions(begun, lambda: 1.0) is None
 
 
 def test_a_budget_is_spent_and_not_exceeded() -> None:

@@ -66,6 +66,8 @@ def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
     if task.kind not in TASKS:
         raise UserError(f"task.kind={task.kind}: there is no such task. Set task to one of: {', '.join(TASKS)}.")
     train, held_out, *notes = TASKS[task.kind](task)
+    if task.family_column is not None:
+        refuse_mistakes(_lacking(held_out, task.family_column, "the held-out prompts", "task.family_column"))
     known = {prompt_key(row) for row in train}
     if repeated := sum(prompt_key(row) in known for row in held_out):
         raise UserError(
