@@ -54,10 +54,10 @@ def command(main: Callable[[], None]) -> None:
     register_schema()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
-    own, launched = split_command(sys.argv[1:])
-    own = [_as_text(word) for word in own]
-    tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
     try:
+        own, launched = split_command(sys.argv[1:])
+        own = [_as_text(word) for word in own]
+        tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
         if COMPLETION.isdisjoint(sys.argv):
