@@ -20,8 +20,7 @@ PYTHON = shlex.quote(sys.executable)
 RESULT = Path(__file__).with_suffix(".md")
 COMMAND = (sys.executable, "-m", "grposweep")
 INTRODUCTION = (
-    "`benchmarks/mistakes.py` makes this page. Each command is `grposweep ...` as a whole process in a scratch folder, without a\n"
-    "network. "
+    "`benchmarks/mistakes.py` makes this page. Each command is `grposweep ...` as a whole process, without a network.\n"
     "A: the answer says what is set, where or why it cannot work, and what to do. B: one of these is missing. C: more, or a\n"
     'traceback. "works" was a mistake in an earlier version. Its two launch commands ask a real script, which imports torch if '
     "it has to."
