@@ -111,9 +111,18 @@ def _changed_nothing(view: SweepView) -> list[str]:
             numbers = ", ".join(str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number))
             lines.append(
                 f"{name} changed nothing: trials {numbers} have the same values of everything at every step, to the last digit. "
-                "Check that the training reads it."
+                f"{NO_GRADIENT if _has_no_gradient(groups[0][0]) else 'Check that the training reads it.'}"
             )
     return lines
+
+
+NO_GRADIENT = "No step had a gradient: the rewards of each group were the same. Check the rewards and the completions."
+
+
+def _has_no_gradient(trial: TrialView) -> bool:
+    """Return whether no logged step of a trial had a gradient."""
+    norms = [line["grad_norm"] for line in trial.lines if "grad_norm" in line]
+    return bool(norms) and not any(norms)
 
 
 def _is_one_log(group: Sequence[TrialView]) -> bool:
