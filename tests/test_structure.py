@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 1380, "grporecipe/diagnose": 1772, "grporecipe/fields": 1034, "grporecipe/frameworks": 6124,
     "grporecipe/linting": 1685, "grporecipe/memory": 1259, "grporecipe/model": 1860, "grporecipe/project": 927,
     "grporecipe/reading": 4652, "grporecipe/rules": 4037, "grposweep": 1238, "grposweep/cli": 1697,
-    "grposweep/config": 3121, "grposweep/external": 1139, "grposweep/launchers": 2226, "grposweep/report": 4963,
+    "grposweep/config": 3121, "grposweep/external": 1139, "grposweep/launchers": 2226, "grposweep/report": 4972,
     "grposweep/schema": 805, "grposweep/screening": 829, "grposweep/search": 2656, "grposweep/storage": 2479,
     "grposweep/sweep": 5227, "grposweep/train": 7999,
 }  # fmt: skip

@@ -117,12 +117,12 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     """Say if a program lacks its script, or if files that it needs do not exist."""
     trainer, cluster = experiment.trainer, experiment.cluster
     external = EXTERNAL.get(trainer.kind)
+    if external is not None and external.opaque:
+        yield from external_command.check_command(experiment)
+    elif trainer.command is not None and not (external and external.asks):
+        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
     if external is None:
         return
-    if external.opaque:
-        yield from external_command.check_command(experiment)
-    elif trainer.command is not None and not external.asks:
-        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
     if trainer.launcher == "python" and cluster.processes > 1:
         yield (
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
