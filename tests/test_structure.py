@@ -23,10 +23,10 @@ MOST_FILES = 287  # a merge lowers it
 MOST_LINES = {
     "grporecipe": 1380, "grporecipe/diagnose": 1772, "grporecipe/fields": 1034, "grporecipe/frameworks": 6124,
     "grporecipe/linting": 1685, "grporecipe/memory": 1259, "grporecipe/model": 1860, "grporecipe/project": 927,
-    "grporecipe/reading": 4646, "grporecipe/rules": 4037, "grposweep": 1238, "grposweep/cli": 1680,
-    "grposweep/config": 3106, "grposweep/external": 1127, "grposweep/launchers": 2226, "grposweep/report": 4927,
-    "grposweep/schema": 808, "grposweep/screening": 829, "grposweep/search": 2679, "grposweep/storage": 2506,
-    "grposweep/sweep": 5199, "grposweep/train": 7964,
+    "grporecipe/reading": 4652, "grporecipe/rules": 4037, "grposweep": 1238, "grposweep/cli": 1697,
+    "grposweep/config": 3121, "grposweep/external": 1139, "grposweep/launchers": 2226, "grposweep/report": 4972,
+    "grposweep/schema": 805, "grposweep/screening": 829, "grposweep/search": 2656, "grposweep/storage": 2479,
+    "grposweep/sweep": 5227, "grposweep/train": 7999,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 

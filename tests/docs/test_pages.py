@@ -115,6 +115,17 @@ def test_the_chinese_readme_links_every_guide() -> None:
     assert {path.name for path in (DOCS / "guides").glob("*.md")} - set(linked) == set()
 
 
+def figures(page: Path) -> set[str]:
+    """The numbers in a page's prose, without code and addresses."""
+    prose = re.sub(r"^```.*?^```|\]\([^)]*\)|`[^`]*`", " ", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {number.rstrip(".,") for number in re.findall(r"\d[\d.,]*", prose)}
+
+
+def test_the_chinese_readme_has_the_figures_of_the_english_one() -> None:
+    """So that neither claims what the other has corrected."""
+    assert figures(PROJECT / "README.md") - figures(PROJECT / "README.zh.md") == set()
+
+
 def test_the_index_leads_to_every_page() -> None:
     """By one click; the index itself is left out."""
     index = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}

@@ -14,7 +14,7 @@ import pytest
 from grporecipe.errors import ExitCode
 from grposweep.cli.app import answer
 from refused import read_rows, says
-from support import PROJECT, RUN, Ended, environment, run_in
+from support import PROJECT, RUN, Ended, environment, grposweep, run_in
 
 Run = Callable[..., Ended]
 
@@ -32,6 +32,13 @@ def test_bad_input_is_one_message_and_code_2(here: Path, typed: str, words: str)
     assert ended.err.count("error:") == 1
     assert re.search(says(words), ended.err, re.DOTALL), ended.out + ended.err
     assert not list(here.glob("outputs/*"))
+
+
+def test_grposweep_run_takes_a_launch_command_as_the_script_does(here: Path) -> None:
+    """The two dashes are not lost; here the command is refused because another trainer is set."""
+    ended = grposweep(here, "run", "trainer=fake", "-m", "lr=1e-4,1e-3", "--", "bash", "launch.sh")
+    assert ended.code == 2
+    assert "trainer.command with trainer=fake" in ended.err
 
 
 @pytest.mark.slow

@@ -123,9 +123,7 @@ def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(tm
     (sweep / "sweep.yaml").write_text(
         (sweep / "sweep.yaml").read_text().replace("packages:", "working_directory: /a b\n  packages:", 1)
     )
-    (sweep / "inputs.json").write_text("{}")
-    for folder in (sweep / "trials").iterdir():
-        (folder / "provenance.json").write_text(json.dumps({"files": {"rewards.py": "aa"}}))
+    (sweep / "inputs.json").write_text(json.dumps({"files": {"rewards.py": {"digest": "aa", "copied": True}}}))
     (seeds,) = [step.command for step in advice(sweep).steps if "search.seeds" in step.command]
     assert seeds == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
 

@@ -255,8 +255,13 @@ def test_a_table_for_readers_has_the_best_first_and_the_columns_asked_for(comman
     head, _, first, *_ = commands("export", "a", "--format", "markdown").out.splitlines()
     assert head.startswith("| rank | trial | lr |")
     assert first.startswith(f"| 1 | {best.number} |")
-    latex = commands("export", "a", "--format", "latex", "--columns", "rank,objective_se").out.splitlines()
-    assert latex[:3] == [r"\begin{tabular}{ll}", r"\toprule", r"rank & objective\_se \\"]
+    latex = commands(
+        "export", "a", "--format", "latex", "--columns", "rank,batch,num_generations,objective"
+    ).out.splitlines()
+    assert latex[:3] == [
+        r"\begin{tabular}{rlrr}", r"\toprule", r"rank & batch & batch.num\_generations & eval\_reward \\"
+    ]  # fmt: skip
+    assert len(latex) == 6 + sum(trial.objective is not None for trial in read_sweep(made).trials)
 
 
 def test_a_column_that_there_is_not_is_refused_with_the_nearest(commands: Commands, made: Path) -> None:

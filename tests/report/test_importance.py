@@ -165,6 +165,11 @@ def test_a_parameter_without_any_effect_is_named(tmp_path: Path, capsys: pytest.
     said = printed(make(tmp_path / "a", *alike), capsys)
     assert "batch changed nothing: trials 0, 1 have the same values of everything at every step" in said
     assert "lr changed nothing" not in said
+    for metrics in tmp_path.glob("a/**/metrics.jsonl"):
+        rows = [{**json.loads(line), "grad_norm": 0.0} for line in metrics.read_text().splitlines()]
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = printed(read_sweep(next(tmp_path.glob("a/**/sweep.yaml")).parent), capsys)
+    assert "No step had a gradient: the rewards of each group were the same" in " ".join(said.split())
     alike[0] = (1e-4, "small", 0.8001)
     assert "changed nothing" not in printed(make(tmp_path / "b", *alike), capsys)
 

@@ -52,6 +52,16 @@ def test_status_is_one_json_object_for_scripts(commands: Commands) -> None:
     assert said["seconds_left"] > 0
 
 
+def test_status_expects_no_more_than_early_stopping_may_spend(commands: Commands) -> None:
+    """The time to come is that of the share that the sweep may spend, here of a hundred trials."""
+    path = make_sweep(HERE / "s", Made(trials=20, running=2)) / "outlook.json"
+    found = []
+    for share in (1.0, 0.5):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "target": 100, "share": share}))
+        found.append(json.loads(commands("status", "--json").out))
+    assert found[1]["seconds_left"] < found[0]["seconds_left"] / 2
+
+
 def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Commands) -> None:
     """From its first logged steps, which have no gradient."""
     make_sweep(HERE / "s", Made(trials=20, running=2))

@@ -60,6 +60,21 @@ def test_a_mistake_is_named_before_anything_is_created(
     assert all(part in message for part in said), message
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return None", "close (rewards.py) returned None"),
+        ("raise KeyError('gold')", "KeyError: 'gold', in rewards.py, line 2"),
+    ],
+)
+def test_a_reward_that_fails_on_the_first_rows_is_named_before_torch_is_imported(
+    start: Start, tmp_path: Path, body: str, said: str
+) -> None:
+    """It is called in a process of its own, with the columns that it will get."""
+    (tmp_path / "rewards.py").write_text(f"def close(completions, answer, **_):\n    {body}\n")
+    assert said in start("task=jsonl", "task.path=sums.jsonl", "task.rewards=[rewards.py:close]")
+
+
 def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(start: Start, tmp_path: Path) -> None:
     """No download is needed for a first try."""
     (tmp_path / "words.jsonl").write_text(

@@ -76,12 +76,18 @@ def _name(node: Any) -> str:
     return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
 
+INDENTATION = (
+    "Indent the line with spaces as its neighbours, close its brackets and quotes, and quote a text that holds a colon."
+)
+
+
 def _explain(error: yaml.YAMLError) -> str:
     """Return the line and the reason of an error, without PyYAML's excerpt."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
     where = f" (line {mark.line + 1})" if mark is not None else ""
-    return f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
+    said = f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
+    return f"{said} {INDENTATION}" if isinstance(error, yaml.MarkedYAMLError) and mark is not None else said
 
 
 OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)

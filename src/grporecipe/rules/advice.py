@@ -72,7 +72,7 @@ RATED = ("learning_rate", "parameters", "lora", "lora_alpha", "weights_dtype", "
 
 @rule("GA202", "warning", RATED, of=EVERY, blames=("learning_rate", "lora_alpha"),
       why="high for {model}: stable GRPO runs are reported up to {most:g}",
-      instead="Try {rate:g}, with warmup.")  # fmt: skip
+      instead="Try {rate:.1g}, with warmup.")  # fmt: skip
 def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
     """Full fine-tuning above 2e-5 (bfloat16 weights: 6e-5; LoRA: 5e-4) is beyond what stable GRPO runs report.
 
@@ -89,7 +89,7 @@ def the_learning_rate_is_not_hot(s: Setting) -> Facts | None:
 
 
 @rule("GA203", "warning", (*STEP, *RATED, "warmup_steps"), of=EVERY, blames=("learning_rate",),
-      why="conservative for {model}{step}", instead="Try {rate:g}{warmup}, or more prompts per step.")  # fmt: skip
+      why="conservative for {model}{step}", instead="Try {rate:.1g}{warmup}, or more prompts per step.")  # fmt: skip
 def the_learning_rate_is_not_timid(s: Setting) -> Facts | None:
     """Full fine-tuning at 2e-7 or below over 8 prompts per step or fewer, or LoRA at 2e-6 or below, hardly moves the model.
 

@@ -1,5 +1,6 @@
 """The Hydra application behind ``grposweep run`` and ``grposweep sweep``; ``src/run.py`` is the same from a checkout."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -54,5 +55,5 @@ def copy_conf(folder: Path) -> Path:
         raise UserError(f"{folder} exists, and its files would be overwritten. Name another folder.")
     shutil.copytree(CONF, folder)
     study = folder / "sweeps" / f"{STARTER}.yaml"
-    study.write_text(STUDY.format(folder=folder), encoding="utf-8")
+    study.write_text(STUDY.format(folder=shlex.quote(str(folder))), encoding="utf-8")
     return study

@@ -3,6 +3,7 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from typer import Argument, Option
@@ -57,7 +58,7 @@ def init(folder: Annotated[Path, Argument(help="Folder to write.")] = Path("conf
     from grposweep.cli.hydra_app import STARTER, copy_conf
 
     study = copy_conf(folder)
-    say(f"{study} is a study to start from: grposweep run --config-dir {folder} sweeps={STARTER}")
+    say(f"{study} is a study to start from: grposweep run --config-dir {quote(str(folder))} sweeps={STARTER}")
 
 
 @command(

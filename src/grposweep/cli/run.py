@@ -54,12 +54,13 @@ def command(main: Callable[[], None]) -> None:
     register_schema()
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
-    own, launched = split_command(sys.argv[1:])
-    own = [_as_text(word) for word in own]
-    tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
     try:
+        own, launched = split_command(sys.argv[1:])
+        own = [_as_text(word) for word in own]
+        tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
+        _refuse_missing_folder(sys.argv[1:])
         if COMPLETION.isdisjoint(sys.argv):
             check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
@@ -169,6 +170,16 @@ def _own_conf(tokens: list[str]) -> list[str]:
             found[-1], folder = "--config-path", str(Path(folder).resolve())
         found.append(folder)
     return found
+
+
+def _refuse_missing_folder(arguments: list[str]) -> None:
+    """Raise UserError if ``--config-dir`` names no folder."""
+    for folder in _folders(arguments):
+        if not folder.is_dir():
+            raise UserError(
+                f"--config-dir {folder}: there is no such folder in {Path.cwd()}. Name your copy of conf/, or make one: "
+                f"grposweep init {shlex.quote(str(folder))}"
+            )
 
 
 def _folders(arguments: list[str]) -> list[Path]:

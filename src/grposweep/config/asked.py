@@ -22,7 +22,7 @@ from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.command import named_files
-from grposweep.external.script import command_line, nodes_of_launch, placeholders
+from grposweep.external.script import command_line, missing_files, nodes_of_launch, placeholders
 from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
@@ -36,9 +36,9 @@ _WORD = re.compile(r"[\w./~+-]+")
 
 
 class _Answer(NamedTuple):
-    """What was asked, and times and sizes of the files on which the answer depends."""
+    """The answer to a command, or why there is none, and times and sizes of the files on which it depends."""
 
-    asked: Asked
+    asked: Asked | UserError
     stamps: tuple[tuple[int, int], ...]
 
 
@@ -79,8 +79,11 @@ def ask_ahead(base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, betw
     Of the options in ``between`` these are the ends. What the commands between them get is what all answers have alike.
     """
     _BETWEEN.pop(_key(base), None)
+    trainers = iter(trainers)
+    for first in islice(trainers, 1):
+        ask_base(first, cluster.processes, cluster.nodes)  # an option that the command does not know is asked once
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        for trainer in islice(trainers, MOST_ASKED - 1):
+        for trainer in islice(trainers, MOST_ASKED - 2):
             workers.submit(ask_base, trainer, cluster.processes, cluster.nodes)
     _BETWEEN[_key(base)] = frozenset(name.removeprefix(OPTIONS[0]) for name in between)
 
@@ -115,13 +118,23 @@ def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any]) ->
     for asked, answer in [*known.items()]:
         if answer.stamps != _stamps(asked, folder, answer.asked):
             known.pop(asked, None)
-    is_between = known and not _BETWEEN.get(key, frozenset()).isdisjoint(options)
-    if command not in known and (is_between or len(known) >= MOST_ASKED):
-        return _alike([answer.asked for answer in known.values()])
+    answers = [answer.asked for answer in known.values() if isinstance(answer.asked, Asked)]
+    is_between = answers and not _BETWEEN.get(key, frozenset()).isdisjoint(options)
+    if command not in known and (is_between or len(answers) >= MOST_ASKED):
+        return _alike(answers)
     if command not in known:
-        found = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
+        for problem in missing_files(trainer):
+            raise UserError(problem)
+        found: Asked | UserError
+        try:
+            found = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
+        except UserError as error:
+            found = error
         known[command] = _Answer(found, _stamps(command, folder, found))
-    return known[command].asked
+    found = known[command].asked
+    if isinstance(found, UserError):
+        raise found
+    return found
 
 
 def _key(trainer: Trainer) -> tuple[Path, str]:
@@ -137,10 +150,11 @@ def file_stamp(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _stamps(command: str, folder: Path, asked: Asked) -> tuple[tuple[int, int], ...]:
+def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int], ...]:
     """Return times and sizes of the files on which an answer depends."""
     words = (folder / word for word in _WORD.findall(command))
-    paths = (*words, *map(Path, asked.files), *map(Path, asked.modules))
+    read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)
+    paths = (*words, *map(Path, read))
     return tuple(file_stamp(path) for path in paths)
 
 

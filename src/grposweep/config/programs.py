@@ -11,6 +11,7 @@ from grposweep.config.asked import asks
 from grposweep.config.base_recipe import Base
 from grposweep.config.fields import KEYS, OF_RECIPES
 from grposweep.external import command as external_command
+from grposweep.external.script import missing_files
 from grposweep.registries import EXTERNAL, LAUNCHERS, is_external, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer, keys_with, trl_arguments, value_at
 
@@ -116,12 +117,12 @@ def check_program(experiment: Experiment) -> Iterator[str]:
     """Say if a program lacks its script, or if files that it needs do not exist."""
     trainer, cluster = experiment.trainer, experiment.cluster
     external = EXTERNAL.get(trainer.kind)
+    if external is not None and external.opaque:
+        yield from external_command.check_command(experiment)
+    elif trainer.command is not None and not (external and external.asks):
+        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
     if external is None:
         return
-    if external.opaque:
-        yield from external_command.check_command(experiment)
-    elif trainer.command is not None and not external.asks:
-        yield f"trainer.command with trainer={trainer.kind}: only trainer=script and trainer=command run it. Set one of them."
     if trainer.launcher == "python" and cluster.processes > 1:
         yield (
             f"trainer.launcher=python starts one process, and cluster.processes={cluster.processes}. "
@@ -129,14 +130,9 @@ def check_program(experiment: Experiment) -> Iterator[str]:
         )
     if external.ray_cpus:
         yield from check_ray(trainer, cluster, external.ray_cpus)
-    folder = Path(trainer.workdir or ".")
-    if not folder.is_dir():
-        yield f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in."
-    for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
-        if name is not None and not (start / name).is_file():
-            yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
-            return
-    if external.asks and folder.is_dir():
+    missing = list(missing_files(trainer))
+    yield from missing
+    if external.asks and not missing:
         yield from check_command(experiment)
 
 

@@ -27,6 +27,11 @@ class Budget:
                 f"search.budget={text}: it is an amount of whole trainings, GPU hours or completions. Set search.budget=20x, "
                 "search.budget=12h or search.budget=500000."
             )
+        if found[2] == "x" and float(found[1]) < 1:
+            raise UserError(
+                f"search.budget={text}: it is less than one training, so no trial could finish. Set search.budget=20x, or fewer "
+                "schedule.max_steps."
+            )
         return cls(float(found[1]), found[2])
 
     def completions(self, curves: Sequence[Curve], hours: Callable[[], float]) -> float | None:

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
@@ -81,6 +82,17 @@ def _as_typed(before: str, value: str) -> str:
 def placeholders(trainer: Trainer) -> frozenset[str]:
     """Return the options that the command has a place for."""
     return frozenset(name for name, _ in _PLACEHOLDER.findall(trainer.command or ""))
+
+
+def missing_files(trainer: Trainer) -> Iterator[str]:
+    """Say if the program's folder, its script or its recipe does not exist."""
+    folder = Path(trainer.workdir or ".")
+    if not folder.is_dir():
+        yield f"trainer.workdir={folder}: there is no such folder. Name the one that the program runs in."
+        return
+    for key, name, start in (("script", trainer.script, folder), ("recipe", trainer.recipe, Path())):
+        if name is not None and not (start / name).is_file():
+            yield f"trainer.{key}={name}: there is no such file in {start.resolve()}. Name one that exists."
 
 
 def _short_form(trainer: Trainer, place: NodeContext) -> list[str]:

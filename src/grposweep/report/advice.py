@@ -18,6 +18,7 @@ from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
 from grposweep.search.space import Interval
 from grposweep.storage.completions import read_prompt_rewards
+from grposweep.storage.inputs import Inputs, digest_of
 from grposweep.storage.records import as_mapping
 
 MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
@@ -112,9 +113,18 @@ def _changed_nothing(view: SweepView) -> list[str]:
             numbers = ", ".join(str(trial.number) for trial in sorted(groups[0], key=lambda trial: trial.number))
             lines.append(
                 f"{name} changed nothing: trials {numbers} have the same values of everything at every step, to the last digit. "
-                "Check that the training reads it."
+                f"{NO_GRADIENT if _has_no_gradient(groups[0][0]) else 'Check that the training reads it.'}"
             )
     return lines
+
+
+NO_GRADIENT = "No step had a gradient: the rewards of each group were the same. Check the rewards and the completions."
+
+
+def _has_no_gradient(trial: TrialView) -> bool:
+    """Return whether no logged step of a trial had a gradient."""
+    norms = [line["grad_norm"] for line in trial.lines if "grad_norm" in line]
+    return bool(norms) and not any(norms)
 
 
 def _is_one_log(group: Sequence[TrialView]) -> bool:
@@ -381,7 +391,7 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
         words = []
     if keeps_name and (trials := _trials_of_extended(view, words)):
         changes = {"search.trials": trials, **changes}
-    if keeps_name and any(trial.files for trial in view.trials):  # an edit since then must not stop the command
+    if keeps_name and _is_edited(view):  # which must not stop the command
         changes = {"search.changed_files": "recorded", **changes}
     dropped = (*changes, *(() if keeps_name else ("name",)))
     last = {word.partition("=")[0]: n for n, word in enumerate(words) if "=" in word}  # the one that counts
@@ -393,6 +403,13 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     there = str(view.provenance.get("working_directory") or Path.cwd())
     elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
     return elsewhere + shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
+
+
+def _is_edited(view: SweepView) -> bool:
+    """Return whether one of the user's files has changed since the sweep copied it."""
+    there = Path(str(view.provenance.get("working_directory") or ""))
+    recorded = [(there / name, file.digest) for name, file in Inputs.read(view.path).files.items() if file.copied]
+    return any(not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded)
 
 
 def _trials_of_extended(view: SweepView, words: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
-from grposweep.report.tables import SCREEN_COLUMNS, build_console, format_objective
+from grposweep.report.tables import SCREEN_COLUMNS, build_console, contents_read, format_objective
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths
@@ -39,7 +40,18 @@ if TYPE_CHECKING:
 
 ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
-AFTER = ("rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "failure")
+AFTER = (
+    "rank",
+    "ranked_by",
+    "objective_se",
+    "start",
+    "step",
+    "completions",
+    "seconds",
+    "gpu_hours",
+    "files",
+    "failure",
+)
 
 
 @contextmanager
@@ -54,8 +66,9 @@ def writable(what: str, instead: str = "Name a file that can.") -> Iterator[None
 def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
     """Return all trials as ``csv`` (with a header), ``json`` (a list of objects), or a ``markdown`` or ``latex`` table.
 
-    ``chosen`` are the columns; without them all. A table for readers has a row per point instead, best first, as the leaderboard.
-    Raises UserError for a column that there is not.
+    ``chosen`` are the columns, a parameter's also by the last part of its name; without them all. A table for readers has a row
+    per point instead, best first, as the leaderboard. With chosen columns it has the trials with a result, or all if ``state`` is
+    one of them. Raises UserError for a column that there is not.
     """
     if form in ("markdown", "latex") and not chosen:
         points = _point_rows(view)
@@ -63,14 +76,24 @@ def render_rows(view: SweepView, form: str, chosen: Sequence[str] = ()) -> str:
         return _readers_table([[_readers_cell(row[name]) for name in columns] for row in points], columns, form)
     rows = trial_rows(view)
     known = list(rows[0]) if rows else ["trial", "folder", "state", *REPEATS, *view.parameters, "objective", *AFTER]
+    chosen = [_whole_name(name, known) for name in chosen]
     if unknown := [name for name in chosen if name not in known]:
         near = get_close_matches(unknown[0], known, n=3) or known[:12]
         raise UserError(f"--columns {','.join(unknown)}: there is no such column. Set some of {', '.join(near)}.")
     if form in ("markdown", "latex"):
+        rows = [row for row in rows if row["rank"] is not None or "state" in chosen]
         rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["trial"]))
-        return _readers_table([[_readers_cell(row[name]) for name in chosen] for row in rows], chosen, form)
+        heads = {"objective": view.metric, "objective_se": "standard error", "gpu_hours": view.hours_unit}
+        cells = [[_readers_cell(row[name]) for name in chosen] for row in rows]
+        return _readers_table(cells, [heads.get(name, name) for name in chosen], form)
     rows = [{name: row[name] for name in chosen or known} for row in rows]
     return json.dumps(rows, indent=1) + "\n" if form == "json" else _csv(rows, chosen or known)
+
+
+def _whole_name(name: str, known: Sequence[str]) -> str:
+    """Return the only column that ends with this name, or else the name itself."""
+    ends = [column for column in known if column.endswith(f".{name}")]
+    return ends[0] if name not in known and len(ends) == 1 else name
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
@@ -82,13 +105,19 @@ def _csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def _point_rows(view: SweepView) -> list[dict[str, Any]]:
-    """Return one row per point: its value and 95 % interval as the leaderboard has them, and the seeds behind it."""
+    """Return one row per point: its value and 95 % interval as the leaderboard has them, and the seeds behind it.
+
+    If trials read different contents of the user's files, ``files`` numbers the contents.
+    """
+    read = contents_read(view)
+    several = len(set(read.values())) > 1
     return [
         {
             "rank": rank, "trial": point.first.number,
             **{name: point.first.point.get(name) for name in view.parameters if name != "seed"},
             view.metric: point.value, "± 95 %": point.own.half, "seeds": len(point.seeds),
-            "gpu_hours": sum(trial.gpu_hours for trial in point.trials),
+            view.hours_unit: sum(trial.gpu_hours for trial in point.trials),
+            **({"files": read[point.first.number]} if several else {}),
         }
         for rank, point in enumerate(view.leaderboard, 1)
     ]  # fmt: skip
@@ -104,8 +133,14 @@ def _readers_table(rows: Sequence[Sequence[str]], columns: Sequence[str], form: 
         cells = [[name.replace("|", r"\|") for name in line] for line in (columns, ["---"] * len(columns), *rows)]
         return "".join(f"| {' | '.join(line)} |\n" for line in cells)
     head, *body = (" & ".join(map(_as_latex, line)) + r" \\" for line in (columns, *rows))
-    start = [rf"\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", head, r"\midrule"]
+    kinds = "".join("r" if _is_number([row[at] for row in rows]) else "l" for at in range(len(columns)))
+    start = [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule"]
     return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _is_number(column: Sequence[str]) -> bool:
+    """Return whether a column has numbers only, which a paper aligns on the right."""
+    return all(re.fullmatch(r"-?[\d.]*(e[+-]\d+)?", cell) for cell in column)
 
 
 LATEX = {
@@ -130,15 +165,17 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
         for trial in view.trials
     ]
     missing = dict.fromkeys(sorted(set().union(*last)))
-    rows = [build_row(view, trial) for trial in view.trials]
+    read = contents_read(view)
+    rows = [build_row(view, trial, read[trial.number]) for trial in view.trials]
     return [{**own, **missing, **metrics, **own} for own, metrics in zip(rows, last, strict=True)]
 
 
-def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
+def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> dict[str, Any]:
     """Return one trial's columns; None (empty in CSV) for a missing value, such as an inactive parameter.
 
     A trial on a fresh seed repeats the trial ``of``.
 
+    ``files`` numbers the contents of reward and data files that it read; trials with different numbers are not to be compared.
     ``rank`` and ``ranked_by`` are the place and the value of the trial's point: its mean on fresh seeds if it ran on some.
     """
     rank, point = view.places.get(trial.number, (None, None))
@@ -149,7 +186,8 @@ def build_row(view: SweepView, trial: TrialView) -> dict[str, Any]:
         "objective": trial.objective,
         "rank": rank, "ranked_by": point and point.value,
         "objective_se": trial.error, "start": trial.start, "step": trial.step, "completions": trial.result.completions,
-        "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6), "failure": trial.reason or None,
+        "seconds": round(trial.seconds, 3), "gpu_hours": round(trial.gpu_hours, 6),
+        "files": files or contents_read(view)[trial.number], "failure": trial.reason or None,
     }  # fmt: skip
 
 

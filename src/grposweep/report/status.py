@@ -266,16 +266,21 @@ LATEST = 20  # ended trials whose mean time is expected of the next ones
 
 
 def seconds_left(view: SweepView) -> float | None:
-    """Return the expected seconds to the end: open trials times mean time, over parallel slots; None if unknown."""
+    """Return the expected seconds to the end over parallel slots; None if unknown.
+
+    Open trials times mean time, or with early stopping what is left of the share of all trials' time that may be spent.
+    """
     left = view.planned - view.ended
     if not left:
         return 0.0
     each = _seconds_each(view.trials)
     if each is None:
         return None
-    running = [trial for trial in view.trials if trial.state is State.RUNNING]
-    behind = sum(min(trial.seconds, each) for trial in running)
+    running, share = [trial for trial in view.trials if trial.state is State.RUNNING], view.progress.share
     slots = max(min(view.progress.at_once or len(running), left), 1)
+    if share < 1:
+        return max(each * view.planned * share - sum(trial.seconds for trial in view.trials), 0.0) / slots
+    behind = sum(min(trial.seconds, each) for trial in running)
     return max(each * left - behind, 0.0) / slots
 
 
@@ -305,12 +310,12 @@ def forecast(view: SweepView) -> Forecast | None:
     if rates is None or not works:
         return None
     each = sum(map(rates.hours, works)) / len(works)
-    total = (view.planned - len(view.trials)) * each
+    total, spent = (view.planned - len(view.trials)) * each, sum(trial.gpu_hours for trial in view.trials)
     for trial in view.trials:
         work = None if trial.state.is_over else _work(trial)
         expected = each if work is None else rates.hours(work)
         total += trial.gpu_hours if trial.state.is_over else max(expected, trial.gpu_hours)
-    return Forecast(total, each, rates.trials)
+    return Forecast(max(total * view.progress.share, spent), each, rates.trials)
 
 
 def measured_rates(view: SweepView) -> Rates | None:

@@ -21,7 +21,7 @@ from grposweep.search.analysis import Comparison, Contrast, Effect
 from grposweep.search.replication import Estimate, on_fresh_seeds
 from grposweep.search.space import Choice, Interval
 
-SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped
+SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped, unless $COLUMNS is set
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
 STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
 
@@ -36,12 +36,12 @@ class SafeConsole(Console):
 
 
 def build_console(columns: int | None = None) -> Console:
-    """Return a console for the terminal. Without one it is ``columns`` wide, by default $COLUMNS or 100."""
+    """Return a console for the terminal. Without one it is as wide as $COLUMNS, by default ``columns`` or 100."""
     console = SafeConsole(highlight=False, markup=False, emoji=False)
     if console.file.isatty():
         if console.is_dumb_terminal:  # rich takes 80 columns for granted
             console.size = ConsoleDimensions(*shutil.get_terminal_size())
-    elif columns is not None or "COLUMNS" not in os.environ:
+    elif "COLUMNS" not in os.environ:  # rich reads it
         console.width = columns or LOG_COLUMNS
     return console
 
@@ -114,7 +114,7 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
     lines = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
     if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
         lines.append("trials that are paused or were stopped early come after the finished ones, without a rank")
-    if len(set(_files(view).values())) > 1:
+    if len(set(contents_read(view).values())) > 1:
         lines.append(
             "files: trials with another number read other contents of reward or data files; do not compare them"
         )
@@ -137,7 +137,7 @@ def _columns(
     yield f"{view.metric}{interval}", RIGHT, _result
     if any(seeds.values()):
         yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
-    if len(set((read := _files(view)).values())) > 1:
+    if len(set((read := contents_read(view)).values())) > 1:
         yield "files", NUMBER, partial(_known, read)
     labels: dict[str, dict[int, str]] = {}
     for trial in view.searched:
@@ -149,7 +149,7 @@ def _columns(
         yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
 
 
-def _files(view: SweepView) -> dict[int, str]:
+def contents_read(view: SweepView) -> dict[int, str]:
     """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
     order = list(dict.fromkeys(trial.files for trial in view.trials))
     found = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}

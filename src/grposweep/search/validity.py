@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from grporecipe.errors import UserError
@@ -251,7 +251,10 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
                 "Give one value; for each further value run a sweep with a name of its own."
             )
         elif isinstance(parameter.domain, Choice):
-            problems += (found for value in parameter.domain.values for found in _at(points, parameter.name, value))
+            wrong = filter(None, (list(_at(points, parameter.name, value)) for value in parameter.domain.values))
+            # Each value of an option asks the command again, which may take 20 s.
+            most = 1 if parameter.name.startswith(OPTIONS) and asks(base.trainer) else None
+            problems += chain.from_iterable(islice(wrong, most))
         else:
             problems += _in_interval(points, parameter.name, parameter.domain)
     refuse_mistakes(problems)

@@ -272,7 +272,8 @@ class SweepProgress:
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
     parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
-    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are.
+    ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are. ``share``: of what
+    finishing every trial costs, the part that may be spent.
     """
 
     target: int | None = None
@@ -286,6 +287,7 @@ class SweepProgress:
     waiting: Mapping[str, str] = field(default_factory=dict)
     notice: str = ""
     rests: bool = False
+    share: float = 1.0
 
     @classmethod
     def read(cls, sweep: Path) -> Self:

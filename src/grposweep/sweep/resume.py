@@ -286,15 +286,21 @@ def _files(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
     return as_mapping(provenance.get("files"))
 
 
+UNDO = "  the same command                after you have undone the change: the sweep has no copy of {}\n"
+
+
 def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Sequence[int]) -> str:
     """Return a message with the changed files, the trials that used them, and the three choices."""
     names = ", ".join(changed[:SHOWN]) + (", ..." if len(changed) > SHOWN else "")
     have, them = ("have", "them") if len(changed) > 1 else ("has", "it")
+    files = Inputs.read(folder.path).files
+    lost = [name for name in changed if not files[name].copied]
+    recorded = "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
     return (
         f"{names} {have} changed since {count(len(trained), 'trial')} of {folder.path.name} used {them}, "
         "and results of both must not be mixed. Choose one:\n"
         "  name=...                        start every trial as a new sweep with the files as they are\n"
-        "  search.changed_files=recorded   continue with the sweep's own copies of the files\n"
+        f"{recorded if not lost else UNDO.format(lost[0])}"
         "  search.changed_files=accept     continue with the changed files, if they do not change the results of recorded trials"
     )
 

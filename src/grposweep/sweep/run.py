@@ -169,6 +169,7 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         waiting={str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why},
         notice=controller.trouble,
         rests=controller.rests,
+        share=controller.early_stopping.effort,
     )
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,9 +56,11 @@ from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import DEFAULT_TRIALS, TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
-from grposweep.train.rewards import NEEDS_CHAT, task_code_problems
+from grposweep.train.hub import absence
+from grposweep.train.rewards import NEEDS_CHAT, TRIED, early_problems, task_code_problems
 from grposweep.train.tasks import LARGEST, split_rows
 from grposweep.train.tasks.arithmetic import READ_BY_TINY
+from grposweep.train.tasks.conversations import in_conversation
 
 logger = logging.getLogger(__name__)
 ESTIMATED_POINTS = 100  # valid points whose memory is estimated
@@ -212,18 +214,28 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
     for experiment in filter(_runs_trl_here, experiments):
-        yield from _model_problems(experiment.model.path)
-        yield from _data_problems(experiment)
-        yield from task_code_problems(experiment)
+        yield from _model_problems(experiment)
+        code = list(task_code_problems(experiment))
+        yield from _data_problems(experiment, is_tried=not code)
+        yield from code
 
 
-def _model_problems(path: str) -> Iterator[str]:
-    """Say if a path that can be no name on the hub is no folder."""
+def _prepares_here(experiment: Experiment) -> bool:
+    """Return whether a process of this machine prepares models and data."""
+    cluster = experiment.cluster
+    return not launcher_class(cluster.kind).is_dry and cluster.prepare == "here"
+
+
+def _model_problems(experiment: Experiment) -> Iterator[str]:
+    """Say if a path that can be no name on the hub is no folder, or if the hub does not have the model."""
+    path = experiment.model.path
     if path.startswith((".", "/", "~")) and not Path(path).is_dir():
         yield (
             f"model.path={path}: there is no such folder, and a name on the hub begins with a letter. Set the folder with the "
             "model's config.json, or a name such as Qwen/Qwen2.5-0.5B-Instruct."
         )
+    elif "/" in path and not Path(path).is_dir() and _prepares_here(experiment):  # the tiny models' names have no /
+        yield from absence(experiment.model)
 
 
 def _runs_trl_here(experiment: Experiment) -> bool:
@@ -244,8 +256,11 @@ def newer_trl(experiments: Iterable[Experiment]) -> str:
     )
 
 
-def _data_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield the error of reading a task's files; a dataset of the hub is left to preparation."""
+def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
+    """Yield the error of reading a task's files, and of its rewards on the first rows if they are to be tried.
+
+    A dataset of the hub is left to preparation.
+    """
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
     is_hub = TASKS[task.kind].path == "optional" and not files
@@ -266,6 +281,12 @@ def _data_problems(experiment: Experiment) -> Iterator[str]:
             f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has the prompt {other[:60]!r}. "
             "Set model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
         )
+    elif is_tried and task.environment_factory is None and _prepares_here(experiment):
+        templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
+        columns = dict.fromkeys(chain.from_iterable(train))
+        first = [{"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])]
+        forms = [[{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first] for has in templates]
+        yield from early_problems(task.rewards, forms)
 
 
 def prepare_sweep(

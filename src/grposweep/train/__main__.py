@@ -1,6 +1,7 @@
 """``python -m grposweep.train <trial folder>`` runs one rank of one attempt.
 
-``... prepare <sweep folder>`` prepares models and data, ``... serve <trial folder>`` is the trial's vLLM server.
+``... prepare <sweep folder>`` prepares models and data, ``... rewards <file>`` tries rewards,
+``... serve <trial folder>`` is the trial's vLLM server.
 """
 
 import errno
@@ -24,6 +25,11 @@ def main(arguments: list[str]) -> int:
         from grposweep.train.prepare import prepare_sweep
 
         return prepare_sweep(Path(arguments[1]))
+    if len(arguments) == 2 and arguments[0] == "rewards":
+        from grposweep.train.rewards import try_early
+
+        try_early(Path(arguments[1]))
+        return ExitCode.FINISHED
     if len(arguments) == 2 and arguments[0] == "serve":
         from grposweep.train.vllm import serve_model
 

@@ -63,6 +63,18 @@ def find_snapshot(model: Model, commit: str | None) -> Path | None:
     return folder if commit and _is_complete(folder) else None
 
 
+def absence(model: Model) -> Iterator[str]:
+    """Say why a model cannot be downloaded, if it is not in the hub's cache; torch is not imported."""
+    if local_snapshot(model) is not None:
+        return
+    try:
+        _wanted_files(model)
+    except UserError as error:
+        yield str(error)
+    except Exception as error:  # noqa: BLE001 - as in `download_model`
+        yield explain_absence(model, error)
+
+
 def go_offline() -> None:
     """Keep the hub's clients from the network in this process and its children, unless the user has set otherwise."""
     loaded = {"huggingface_hub.constants": "HF_HUB_OFFLINE", "datasets.config": "HF_HUB_OFFLINE"}

@@ -31,12 +31,11 @@ from grposweep.train.rewards import (
     ENVIRONMENT,
     NEEDS_CHAT,
     TOOLS,
-    Reward,
-    RewardError,
-    hidden_note,
+    TRIED,
     list_tools,
     load_rewards,
     load_tools,
+    try_rewards,
     user_frame,
 )
 from grposweep.train.tasks import Data, hash_rows, load_data
@@ -130,8 +129,7 @@ def prepare_experiment(
             "Set one weight a reward, or null for equal ones."
         )
     if experiment.task.environment_factory is None:  # TRL passes its instances to rewards as well
-        for reward in rewards:
-            try_reward(reward, data.train)
+        try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
     entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     notes = list(data.notes)
@@ -254,23 +252,6 @@ def observed_prompts(experiment: Experiment, train: Dataset) -> list[Any]:
             [*before, {**last, "content": last["content"] + added}] if isinstance(added, str) else row["prompt"]
         )
     return prompts
-
-
-def try_reward(reward: Reward, train: Dataset) -> None:
-    """Call a reward as TRL does, on two rows, their answers as completions."""
-    rows = [train[number] for number in range(min(2, len(train)))]
-    chat = not isinstance(rows[0]["prompt"], str)
-    completions = [[{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows]
-    columns = {name: [row[name] for row in rows] for name in train.column_names if name != "prompt"}
-    extras = {"completion_ids": [[0]] * len(rows), "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
-    try:
-        reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
-    except RewardError as error:
-        raise UserError(f"{error}{hidden_note(reward.spec)}") from error
-
-
-def _ignore(*_: Any) -> None:
-    """Stand in for TRL's log_extra and log_metric while there is no log."""
 
 
 def hash_model(experiment: Experiment, folder: Path) -> str:

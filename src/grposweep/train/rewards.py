@@ -11,21 +11,27 @@ import inspect
 import json
 import linecache
 import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 from grporecipe.errors import UserError
+from grporecipe.files import read_json, write_text
 from grposweep.config.validate import refuse_mistakes
+from grposweep.process import SpawnedProcesses
 from grposweep.schema import Experiment, Task
-from grposweep.storage.inputs import hidden_files, original_path
+from grposweep.storage.inputs import hidden_files, original_path, task_code, user_folders
 
 Function = Callable[..., Sequence[float | None]]
 
@@ -120,7 +126,8 @@ class Reward:
             values = self.function(**arguments)
         except Exception as error:
             raise RewardError(
-                f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. {self._asked(completions)}"
+                f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. Correct it there. "
+                f"{self._given(columns)}."
             ) from error
         return self._check(values, completions)
 
@@ -131,8 +138,8 @@ class Reward:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if missing := [p.name for p in needed if p.kind in kinds and p.name not in given]:
             raise RewardError(
-                f"{self._where()} takes {', '.join(missing)}. It gets prompts, completions, and the data's columns "
-                f"{', '.join(sorted(columns))}. Rename the parameter, give it a default, or add the column to the data."
+                f"{self._where()} takes {', '.join(missing)}. {self._given(columns)}. Rename the parameter, "
+                "give it a default, or add the column to the data."
             )
 
     def _check(self, values: Any, completions: list[Any]) -> list[float | None]:
@@ -168,10 +175,69 @@ class Reward:
             return f"{ENVIRONMENT}: get_reward of {spec}"
         return f"{self.key}: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
 
+    def _given(self, columns: Mapping[str, Any]) -> str:
+        return f"It gets prompts, completions, and the data's columns {', '.join(sorted(columns))}"
+
     def _asked(self, completions: list[Any]) -> str:
         return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."
 
 
+TRIED = 2  # rows that a reward is called with before anything trains
+
+
+def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Call rewards as TRL does, on a few rows with their answers as completions. Raises UserError for one that fails."""
+    chat = not isinstance(rows[0]["prompt"], str)
+    completions = [[{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows]
+    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
+    extras = {"completion_ids": [[0]] * len(rows), "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
+    for reward in rewards:
+        try:
+            reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
+        except RewardError as error:
+            raise UserError(f"{error}{hidden_note(reward.spec)}") from error
+
+
+def _ignore(*_: Any) -> None:
+    """Stand in for TRL's log_extra and log_metric while there is no log."""
+
+
+def try_early(request: Path) -> None:
+    """Try the rewards of a file that `early_problems` wrote, and write what is wrong next to it."""
+    asked = read_json(request) or {}
+    task, problem = Task(rewards=asked["rewards"]), ""
+    sys.path += map(str, user_folders(task_code(task)))
+    for rows in asked["forms"]:
+        try:
+            try_rewards(load_rewards(task), rows)
+            return
+        except UserError as error:
+            problem = str(error)
+    write_text(request.with_suffix(".problem"), problem)
+
+
+def early_problems(rewards: Sequence[str], forms: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Say why the user's own rewards fail on these rows: in a process of their own that imports no torch by itself.
+
+    Each of ``forms`` holds the same rows as they may reach a reward. A reward has to fail on all of them. What takes long, and
+    columns that are no plain values, are left to preparation.
+    """
+    columns = (value for row in chain(*forms) for name, value in row.items() if name != "prompt")
+    if BUILT_IN.keys() >= set(rewards) or not all(isinstance(value, str | int | float | None) for value in columns):
+        return
+    processes = SpawnedProcesses()
+    with TemporaryDirectory(prefix="grposweep-rewards-") as folder, closing(processes):
+        request = Path(folder) / "request.json"
+        write_text(request, json.dumps({"rewards": list(rewards), "forms": forms}))
+        pid = processes.start(["rewards", str(request)], {}, Path(folder) / "log")
+        if (
+            processes.poll(pid, timeout=EARLY_SECONDS) is not None
+            and (said := request.with_suffix(".problem")).exists()
+        ):
+            yield said.read_text(encoding="utf-8")
+
+
+EARLY_SECONDS = 10.0
 SHOWN_VALUES = 6  # local variables of the frame that raised
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[\d.]*)/|^<|/grposweep/train/")
 

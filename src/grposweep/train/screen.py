@@ -20,8 +20,8 @@ from grposweep.train import process as watchdog
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.callback import broadcast_any
 from grposweep.train.models import Loaded, build_quantization, load_model
-from grposweep.train.prepare import check_packages, check_prompts, check_tools, hash_model, try_reward
-from grposweep.train.rewards import Reward, load_rewards, load_tools, text_of
+from grposweep.train.prepare import check_packages, check_prompts, check_tools, hash_model
+from grposweep.train.rewards import TRIED, Reward, load_rewards, load_tools, text_of, try_rewards
 from grposweep.train.tasks import hash_rows, load_data
 from grposweep.train.trl import calm, locate_model, sampling_group, seed_generation, use_devices
 from grposweep.train.trl_config import build_config
@@ -78,8 +78,7 @@ def screen_prompts(attempt: Attempt) -> Outcome:
     rows = load_data(experiment.task, has_template=model.has_template).train
     check_prompts(experiment, model.tokenizer, rows)
     check_tools(experiment, model.tokenizer, rows)
-    for reward in rewards:
-        try_reward(reward, rows)
+    try_rewards(rewards, [rows[number] for number in range(min(TRIED, len(rows)))])
     order = screening_order(len(rows))[: request.prompts]
     attempt.heartbeat.total = len(order)
     if attempt.is_main:

@@ -130,7 +130,11 @@ def _lacking(rows: list[Row], column: str, source: str, key: str) -> Iterator[st
             what = f"{source} has no {column}: its columns are"
         else:
             what = f"{_numbered('row', numbers)} of {source} have no {column}: the columns of row {numbers[0]} are"
-        yield f"{key}={column}, but {what} {known}. Set {key} to one that every row has."
+        if all(column in rows[number - 1] for number in numbers):
+            what = what.partition(": ")[0]
+            yield f"{key}={column}, but {what} (null). Fill it in, or remove {_numbered('row', numbers)}."
+        else:
+            yield f"{key}={column}, but {what} {known}. Set {key} to one that every row has."
 
 
 def as_prompts(rows: list[Row], prompt_column: str, answer_column: str, source: str) -> list[Row]:
