@@ -233,6 +233,9 @@ class Search:
     """Best points that are evaluated on fresh seeds."""
     enqueue: list[dict[str, Any]] = key([])
     """Points to try first, each a mapping from parameter to value."""
+    points: Any = key(None, newer=True)
+    """All points of the sweep, instead of parameters with several values: ``{lr:1e-3,batch:small},{lr:1e-4,batch:medium}``, or
+    a CSV file with a header of keys and a point a row. A longer list extends the sweep."""
     warm_start: Any = None
     """Earlier sweeps (a name or path, or a list): their best points are tried first, and their results inform the sampler if the
     space, the objective and the training are the same."""

@@ -24,6 +24,8 @@ from grposweep.config.validate import refuse_mistakes
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
+POINTS = "search.points"  # the key that lists points instead of parameters
+EXAMPLE = f"'{POINTS}={{lr:1e-3,batch:small}},{{lr:1e-4,batch:medium}}'"
 _NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
 
 
@@ -50,6 +52,12 @@ def _split(argument: str) -> list[str]:
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]
+
+
+def bracket_points(argument: str) -> str:
+    """Return ``search.points={...},{...}`` as one list, which is no sweep for Hydra; any other argument unchanged."""
+    name, _, value = argument.partition("=")
+    return f"{name}=[{value}]" if name == POINTS and value.startswith("{") else argument
 
 
 # What Hydra's grammar would read as a number, a Boolean or null.
@@ -123,6 +131,18 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
 
 
+def parse_cell(name: str, text: str) -> Any:
+    """Return the value of a cell of a table: a number, Boolean, null, list or mapping in Hydra's grammar, otherwise its text.
+
+    Raises UserError for a number that is not finite, and for a list or mapping that Hydra cannot parse.
+    """
+    if not (_NO_TEXT.fullmatch(text.strip()) or text.startswith(("[", "{"))):
+        return text
+    override = _parse(OverridesParser.create(), f"{name}={text}")
+    _refuse_infinite([override])
+    return _plain(override.value())
+
+
 def check_numbers(overrides: Iterable[str]) -> None:
     """Raise UserError for overrides with a number that is not finite; it names all of them."""
     parser = OverridesParser.create()
@@ -169,16 +189,21 @@ def _sort(override: Override, when: When, parameters: list[Parameter], fixed: li
         parameters.append(Parameter(name, _domain(override), when))
     elif fixed is None:
         value = _plain(override.value())
-        parameters.append(Parameter(name, Choice((_label(value),), (value,)), when))
+        parameters.append(Parameter(name, Choice((label_of(value),), (value,)), when))
     else:
         fixed.append(str(override.input_line))
 
 
 def _parse(parser: OverridesParser, argument: str) -> Override:
+    argument = bracket_points(argument)
     try:
         override = parser.parse_override(argument)
     except HydraException as error:
         raise UserError(malformed(argument, error)) from error
+    if _key(override) == POINTS and override.is_sweep_override():
+        raise UserError(
+            f"{argument}: points are mappings, and a shell takes their braces away. Write {EXAMPLE}, in quotes."
+        )
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
     return override
 
@@ -215,7 +240,7 @@ def _domain(override: Override) -> Choice | Interval:
                 f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in steps of {value.step:g}. Set "
                 f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or add a step."
             )
-        return Choice(tuple(_label(value) for value in plain), plain)
+        return Choice(tuple(label_of(value) for value in plain), plain)
     raise UserError(
         f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval()."
     )
@@ -242,6 +267,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _label(value: Any) -> Label:
+def label_of(value: Any) -> Label:
     """Return the label of a value in tables and the study: the value itself if Optuna can store it."""
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
