@@ -37,7 +37,7 @@ def test_the_winner_is_trained_longer_and_its_curve_is_one_piece(finished: list[
      (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
      (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule")],
 )  # fmt: skip
-def test_what_cannot_go_on_is_refused_with_what_to_set(
+def test_what_cannot_continue_is_refused_with_what_to_set(
     finished: list[TrialFolder], trial: int, overrides: list[str], why: str
 ) -> None:
     """No folder is made."""

@@ -19,12 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
-from grposweep.config.compose import check_groups, is_conf, message, override_name, register_schema
+from grposweep.config.compose import check_groups, is_conf, message, override_name, override_text, register_schema
 from grposweep.config.points import Compose, Points
 from grposweep.process import CONF
 from grposweep.registries import is_external
 from grposweep.search.listed import list_points
-from grposweep.search.parse import ONE_FACTOR, bracket_points, override_text, parse_space, split_tokens
+from grposweep.search.parse import ONE_FACTOR, bracket_points, parse_space, split_tokens
 from grposweep.search.space import Space
 
 MULTIRUN = ("-m", "--multirun")

@@ -19,14 +19,14 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 
 from grporecipe.errors import UserError
-from grposweep.config.compose import malformed
+from grposweep.config.compose import NO_TEXT, known_keys, malformed, takes_text
 from grposweep.config.validate import refuse_mistakes
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
 POINTS = "search.points"  # the key that lists points instead of parameters
 EXAMPLE = f"'{POINTS}={{lr:1e-3,batch:small}},{{lr:1e-4,batch:medium}}'"
-_NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
+_NEXT_PARAMETER = re.compile(r",(?=([A-Za-z_][\w./@]*)=)")
 
 
 def split_tokens(arguments: Iterable[str]) -> list[str]:
@@ -48,7 +48,9 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif depth == 0 and "=" in argument[start:index] and _NEXT_PARAMETER.match(argument, index):
+        elif depth == 0 and "=" in argument[start:index] and (found := _NEXT_PARAMETER.match(argument, index)):
+            if takes_text(argument[start:].partition("=")[0]) and found[1] not in known_keys():
+                continue  # a sentence
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]
@@ -58,29 +60,6 @@ def bracket_points(argument: str) -> str:
     """Return ``search.points={...},{...}`` as one list, which is no sweep for Hydra; any other argument unchanged."""
     name, _, value = argument.partition("=")
     return f"{name}=[{value}]" if name == POINTS and value.startswith("{") else argument
-
-
-# What Hydra's grammar would read as a number, a Boolean or null.
-_NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
-
-
-def override_text(value: Any) -> str:
-    """Return a configuration value in Hydra's grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        plain = value.isascii() and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        if value and plain and not _NO_TEXT.fullmatch(value):
-            return value
-        # in Hydra's grammar a backslash escapes only before a quote, including the closing one
-        return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
-    if isinstance(value, list):
-        return "[" + ",".join(override_text(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
-    return repr(value)
 
 
 def parse_space(
@@ -136,7 +115,7 @@ def parse_cell(name: str, text: str) -> Any:
 
     Raises UserError for a number that is not finite, and for a list or mapping that Hydra cannot parse.
     """
-    if not (_NO_TEXT.fullmatch(text.strip()) or text.startswith(("[", "{"))):
+    if not (NO_TEXT.fullmatch(text.strip()) or text.startswith(("[", "{"))):
         return text
     override = _parse(OverridesParser.create(), f"{name}={text}")
     _refuse_infinite([override])
