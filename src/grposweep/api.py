@@ -289,7 +289,7 @@ RESULTS = "results in "  # begins the line that names the sweep's folder
 
 def _words(key: str, value: Any) -> str:
     """Return a value in Hydra's override syntax: text unchanged, a list as the values to compare."""
-    from grposweep.search.parse import override_text
+    from grposweep.config.compose import override_text
 
     plain = _plain(value)
     if isinstance(value, str) or not isinstance(plain, list):

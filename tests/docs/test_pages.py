@@ -14,6 +14,7 @@ from typer.main import get_command
 from command_server import shims
 from grposweep.cli import build_app
 from grposweep.config.compose import to_experiment
+from grposweep.search.parse import bracket_points
 from support import PROJECT, load_script
 
 DOCS = PROJECT / "docs"
@@ -180,7 +181,7 @@ def test_a_run_of_the_pages_composes(compose: Callable[[list[str]], DictConfig],
     """Every key and option exists; of a parameter its first value, as good as any."""
     if any(argument.startswith(("--", "-sc")) for argument in arguments):
         return
-    overrides = [first_value(argument) for argument in arguments if argument != "-m"]
+    overrides = [first_value(bracket_points(argument)) for argument in arguments if argument != "-m"]
     to_experiment(compose(overrides))
 
 

@@ -18,7 +18,7 @@ from command_server import shims
 from grposweep.report.html_page import page_data
 from grposweep.report.view import read_sweep
 from grposweep.storage.provenance import TIMES
-from support import Ended, environment, lines, read, trials, wait_for
+from support import Ended, environment, grposweep, lines, read, trials, wait_for
 
 pytestmark = pytest.mark.slow
 Run = Callable[..., Ended]
@@ -86,6 +86,18 @@ def test_a_killed_sweep_resumes_from_a_checkpoint_with_the_same_metrics(run: Run
     resumed = only_trial(run(*longer, "name=killed").sweep)
     assert metrics(resumed) == metrics(undisturbed)
     assert {line["attempt"] for line in lines(resumed / "metrics.jsonl")} == {0, 1}
+
+
+def test_a_constant_rate_continues_as_the_longer_schedule_would_have(run: Run, here: Path) -> None:
+    """Every number of the log is that of a training of 12 steps, over the end of an epoch, with a rollout of two steps."""
+    words = ("schedule=steps", "optimizer.warmup_steps=2", "task.train_prompts=20", "batch.num_iterations=2")
+    ended = run(*words, "schedule.max_steps=6", "schedule.evaluations=2", "trainer.keep=best_checkpoint", "name=short")
+    assert "to train it longer: grposweep continue short 0 schedule.max_steps=12" in ended.out
+    whole = only_trial(run(*words, "schedule.max_steps=12", "schedule.evaluations=4", "name=whole").sweep)
+    longer = grposweep(here, "continue", "short", "0", "schedule.max_steps=12")
+    assert longer.code == 0, longer.err
+    assert metrics(only_trial(longer.sweep)) == metrics(whole)
+    assert len(metrics(whole)) == 12 + 5
 
 
 def test_a_killed_sweep_with_a_tool_ends_as_an_undisturbed_one_and_learns_to_call_it(

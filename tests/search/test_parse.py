@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
-from grposweep.config.compose import register_schema
+from grposweep.config.compose import override_text, register_schema
 from grposweep.process import PROJECT
-from grposweep.search.parse import check_numbers, override_text, parse_space, parse_values, split_tokens
+from grposweep.search.parse import check_numbers, parse_space, parse_values, split_tokens
 from grposweep.search.space import Choice, Interval, Parameter, Space, build_space
 from refused import says
 

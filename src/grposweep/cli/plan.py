@@ -195,21 +195,23 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.config.programs import check_switches
     from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
-    from grposweep.search.grid import evaluate_grid
+    from grposweep.search.grid import validate_points
+    from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space
 
     tokens = split_tokens(argument for argument in arguments if argument not in ("-m", "--multirun"))
     with open_session(config_dir) as session:
         space, fixed = parse_space(tokens, session.sweep_params(tokens), session.loader)
+        points = Points(session.compose, fixed)
+        space = list_points(space, points.base.search)
         if not space.parameters:
             raise UserError(
                 "nothing is swept. Give a parameter several values (lr=1e-4,3e-4), or a study (sweeps=lr_batch)."
             )
-        points = Points(session.compose, fixed)
         check_space(space, points, [*map(override_name, fixed)])
         validator = Validator(space, points)
-        validity = evaluate_grid(validator)
+        validity = validate_points(validator)
         if validity.valid:
             searched = [parameter.name for parameter in space.parameters]
             refuse_mistakes(check_switches(searched, validity.distinct))

@@ -117,6 +117,29 @@ def fork(
     return fork_trial(trial, at, changes)
 
 
+@command(
+    "grposweep continue best schedule.max_steps=2000             # the winner, longer",
+    "grposweep continue lr_batch 3 schedule.epochs=2 --yes",
+    name="continue",
+)
+def continue_(
+    names: NamesAndKeys,
+    yes: Annotated[
+        bool, Option("--yes", help="Do not ask if the training differs from the longer schedule's.")
+    ] = False,
+    outputs: Outputs = Path("outputs"),
+) -> int:
+    """Train a trial longer, from its last checkpoint.
+
+    With a constant learning rate it is exactly the training that the longer schedule would have been. Otherwise the command says
+    what differs, and asks. Results go to a new sweep next to the trial's; the same command resumes it.
+    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
+    """
+    from grposweep.sweep.continuation import continue_trial
+
+    return continue_trial(*_trial_and_overrides(names, outputs), yes)
+
+
 @command("grposweep retry           # all failed trials of the newest sweep", "grposweep retry lr_batch 3 7")
 def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     """Retry failed trials and resume their sweep.

@@ -19,11 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
-from grposweep.config.compose import check_groups, is_conf, message, override_name, register_schema
+from grposweep.config.compose import check_groups, is_conf, message, override_name, override_text, register_schema
 from grposweep.config.points import Compose, Points
 from grposweep.process import CONF
 from grposweep.registries import is_external
-from grposweep.search.parse import ONE_FACTOR, override_text, parse_space, split_tokens
+from grposweep.search.listed import list_points
+from grposweep.search.parse import ONE_FACTOR, bracket_points, parse_space, split_tokens
 from grposweep.search.space import Space
 
 MULTIRUN = ("-m", "--multirun")
@@ -56,7 +57,7 @@ def command(main: Callable[[], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     try:
         own, launched = split_command(sys.argv[1:])
-        own = [_as_text(word) for word in own]
+        own = [bracket_points(_as_text(word)) for word in own]
         tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
@@ -137,7 +138,10 @@ def _composer(loader: ConfigLoader, name: str | None) -> Compose:
 
     def compose(overrides: list[str]) -> DictConfig:
         check_groups(overrides)
-        return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
+        try:
+            return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(message(error)) from error
 
     return compose
 
@@ -145,6 +149,7 @@ def _composer(loader: ConfigLoader, name: str | None) -> Compose:
 def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
     from grposweep.sweep.run import run_sweep  # optuna and rich: 0.3 s that --help and --cfg should not pay
 
+    space = list_points(space, points.base.search)
     searched = {parameter.name for parameter in space.parameters}
     hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
     trainer = points.base.trainer

@@ -5,6 +5,7 @@ and ``space``.
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, get_origin
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -90,9 +92,40 @@ def unknown_option(group: str, value: str, available: list[str]) -> str:
     return f"{group}={value}: {group} has no option {value!r}; its options are {', '.join(available)}.{hint}"
 
 
+# What Hydra's grammar would read as a number, a Boolean or null.
+NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
+
+
+def override_text(value: Any) -> str:
+    """Return a configuration value in Hydra's grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        plain = value.isascii() and all(letter.isalnum() or letter in "_-./+" for letter in value)
+        if value and plain and not NO_TEXT.fullmatch(value):
+            return value
+        # in Hydra's grammar a backslash escapes only before a quote, including the closing one
+        return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
+    if isinstance(value, list):
+        return "[" + ",".join(override_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def quoted(key: str, value: str) -> str:
+    """Return an override of a text for a shell: with Hydra's quotes if it needs them, inside the shell's."""
+    return shlex.quote(f"{key}={override_text(value)}")
+
+
 def malformed(argument: str, error: Exception) -> str:
     """Return the message for an override that Hydra's grammar does not accept."""
     reason = str(error).strip().splitlines()[0]
+    key, is_set, value = argument.partition("=")
+    if is_set and takes_text(key):
+        return f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: {quoted(key, value)}"
     return (
         f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
         f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
@@ -103,6 +136,15 @@ MAPPINGS = (
     "trainer.args", "generation.generation_kwargs", "model.chat_template_kwargs", "trainer.fsdp_config", "trainer.environment",
     "cluster.environment",
 )  # fmt: skip
+
+
+# Keys that take a text.
+TEXTS = frozenset(path for path, found in keys_of() if {*(get_args(found.type) or [found.type])} - {NoneType} == {str})
+
+
+def takes_text(key: str) -> bool:
+    """Return whether a key takes any text, so that a value which Hydra cannot parse is meant as one."""
+    return key.lstrip("+") in TEXTS or key.lstrip("+").startswith(tuple(f"{name}." for name in MAPPINGS))
 
 
 def register_schema() -> None:
@@ -305,7 +347,7 @@ def message(error: Exception) -> str:
         key, _, value = word.partition("=")
         return (
             f"{word}: several values need a sweep, and this is a single run. Add -m, or give one value. A comma that belongs to "
-            f"the value needs quotes: '{key}=\"{value}\"'."
+            f"the value needs quotes: {quoted(key, value)}."
         )
     if isinstance(error, OverrideParseException):
         return malformed(error.override, error)

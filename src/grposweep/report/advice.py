@@ -301,7 +301,7 @@ def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step | None]
 
 def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
     """Yield which parameter to fix or to narrow in the next sweep; one at the edge of its range has its own step."""
-    from grposweep.search.parse import override_text  # Hydra's grammar
+    from grposweep.config.compose import override_text  # Hydra's grammar
 
     found, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
     names = [name for name in best.point if name != "seed" and name not in at_edge]

@@ -22,6 +22,7 @@ from grposweep.report.status import seconds_left
 from grposweep.report.tables import contrasts_table, effects_table, format_duration, leaderboard, outcome
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
+from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
@@ -155,7 +156,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(line, soft_wrap=True)
     for line in winner_warning(view.best):
         console.print(line, style="yellow")
-    if line := model_line(view, view.best):
+    for line in filter(None, (model_line(view, view.best), longer_line(view, view.best))):
         console.print(line, soft_wrap=True)
     _print_importance(console, view)
     failed = [trial for trial in view.searched if outcome(trial) == "failed"]
@@ -253,10 +254,26 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
         if (model := known.path / paths.MODEL).is_dir():
             return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})")
     trainer = view.baseline.get("trainer")
-    if not isinstance(trainer, dict) or not runs_trl(str(trainer.get("kind"))) or trainer.get("keep") != "best":
+    if (
+        not isinstance(trainer, dict)
+        or not runs_trl(str(trainer.get("kind")))
+        or trainer.get("keep") not in KEEPS_MODEL
+    ):
         return ""
     again = f"grposweep rerun {shlex.quote(str(trial.path))}"
     return f"its model is gone (trainer.keep=best keeps the leading trial's). Train it again: {again}"
+
+
+def longer_line(view: SweepView, trial: TrialView | None) -> str:
+    """Return the command that trains the winner longer, or how to keep the checkpoint that it needs; empty if neither works."""
+    trainer = view.baseline.get("trainer")
+    if trial is None or not isinstance(trainer, dict) or not runs_trl(str(trainer.get("kind"))):
+        return ""
+    checkpoints = trial.path / paths.CHECKPOINTS
+    if trial.total and (checkpoints / f"checkpoint-{trial.total}").is_dir():
+        length = f"schedule.max_steps={2 * trial.total}"
+        return f"to train it longer: grposweep continue {shlex.quote(view.name)} {trial.number} {length}"
+    return "it cannot be trained longer, because its last checkpoint is not kept: trainer.keep=best_checkpoint keeps it"
 
 
 def _spent_share(view: SweepView) -> float | None:

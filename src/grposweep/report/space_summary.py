@@ -23,6 +23,7 @@ from grposweep.registries import is_external, runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
+from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rank import describe_least
 from grposweep.search.validity import DISK, SpaceValidity
 
@@ -118,7 +119,7 @@ def print_space_summary(
     parameters = max([*counted, base.model.shape.parameters])
     needed = estimate_bytes(base, parameters, summary.left, summary.at_once)
     paused = 0
-    if summary.effort < 1 and base.trainer.keep in ("none", "best"):  # others keep checkpoints anyway
+    if summary.effort < 1 and base.trainer.keep in ("none", *KEEPS_MODEL):  # others keep checkpoints anyway
         paused = checkpoint_bytes(base, parameters) * max(summary.left - summary.at_once, 0)
     report = disk_report(needed, folder, paused)
     if summary.is_new and needed > shutil.disk_usage(folder).free and DISK not in base.rules.ignore:
@@ -192,6 +193,7 @@ def estimate_bytes(experiment: Experiment, parameters: int, trials: int, slots: 
     kept = {
         "none": 0,
         "best": 2 * parameters * weight_bytes,  # a new winner is saved before the old one is deleted
+        "best_checkpoint": checkpoint + 2 * parameters * weight_bytes,
         "last": (checkpoint + at_best) * trials,
         "all": (checkpoint * max(experiment.schedule.checkpoints, 1) + at_best) * trials,
     }[experiment.trainer.keep]

@@ -5,6 +5,8 @@ from typing import Any
 
 from grposweep.schema.learning import AUTO, key
 
+KEEPS_MODEL = ("best", "best_checkpoint")  # of trainer.keep: the winner's model,
+KEEPS_LAST = ("last", "all", "best_checkpoint")  # and the last checkpoint of a finished trial
 SHARDING = ("none", "zero1", "zero2", "zero3", "fsdp")
 
 
@@ -34,8 +36,9 @@ class Trainer:
 
     kind: str = "trl"
     """The trainer."""
-    keep: str = key("best", native="save_total_limit", choices=("last", "best", "all", "none"))
-    """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``all`` every checkpoint, ``none`` none."""
+    keep: str = key("best", native="save_total_limit", choices=("last", "best", "best_checkpoint", "all", "none"))
+    """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``best_checkpoint`` also the winner's last
+    checkpoint (for 'grposweep continue'), ``all`` every checkpoint, ``none`` none."""
     log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
     sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
@@ -233,6 +236,9 @@ class Search:
     """Best points that are evaluated on fresh seeds."""
     enqueue: list[dict[str, Any]] = key([])
     """Points to try first, each a mapping from parameter to value."""
+    points: Any = key(None, newer=True)
+    """All points of the sweep, instead of parameters with several values: ``{lr:1e-3,batch:small},{lr:1e-4,batch:medium}``, or
+    a CSV file with a header of keys and a point a row. A longer list extends the sweep."""
     warm_start: Any = None
     """Earlier sweeps (a name or path, or a list): their best points are tried first, and their results inform the sampler if the
     space, the objective and the training are the same."""

@@ -1,9 +1,9 @@
-"""Validate all points of a space: a grid, or one factor at a time.
+"""Validate all points of a space: a grid, one factor at a time, or a list.
 
 A grid is counted without visiting each point. Every rule is evaluated on the combinations of just those parameters that its
 fields depend on, and the results are broadcast over the whole grid as arrays. A million points cost about as much as the
 largest of these combinations. One factor at a time means the base configuration, then every value of every parameter with
-all others left as they are; these points are validated one by one.
+all others left as they are. These points, and those of a list, are validated one by one.
 """
 
 from collections import Counter
@@ -132,8 +132,14 @@ class GridValidity(SpaceValidity):
             }
 
 
+def validate_points(validator: Validator) -> SpaceValidity:
+    """Validate a whole space: the points that it lists, or its grid. Raises UserError as ``evaluate_grid`` does."""
+    listed = validator.space.points
+    return ListedValidity(validator, tuple(map(validator.validate, listed))) if listed else evaluate_grid(validator)
+
+
 def evaluate_grid(validator: Validator) -> GridValidity:
-    """Validate a whole space.
+    """Validate a whole grid.
 
     Raises UserError for a space with more combinations than memory should hold.
     """
@@ -226,7 +232,7 @@ def single_points(space: Space) -> Iterator[Point]:
 
 
 @dataclass(frozen=True)
-class OneFactorGrid(SpaceValidity):
+class ListedValidity(SpaceValidity):
     """The results of these points, one by one."""
 
     validator: Validator
@@ -255,15 +261,16 @@ class OneFactorGrid(SpaceValidity):
         return dict(Counter(code for result in self.results for code in _codes(result)).most_common())
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
-        """Return for each parameter and label whether it is valid (1 of 1) or not (0 of 1)."""
+        """Return for each parameter and label how many of its points are valid, of how many."""
         found: dict[str, dict[Label, tuple[int, int]]] = {}
         for result in self.results:
             for name, label in result.point.items():
-                found.setdefault(name, {})[label] = (int(result.is_valid), 1)
+                valid, total = found.setdefault(name, {}).get(label, (0, 0))
+                found[name][label] = valid + int(result.is_valid), total + 1
         return found
 
 
-def validate_one_factor(validator: Validator) -> OneFactorGrid:
+def validate_one_factor(validator: Validator) -> ListedValidity:
     """Validate the baseline and every point that differs from it in one parameter.
 
     Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a condition, because only one
@@ -280,7 +287,7 @@ def validate_one_factor(validator: Validator) -> OneFactorGrid:
     if broken := errors(results[0].problems):
         text = render_problem(results[0].setting, broken[0], validator.ignore)
         raise UserError(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
-    return OneFactorGrid(validator, results)
+    return ListedValidity(validator, results)
 
 
 def _codes(result: ValidationResult) -> set[str]:

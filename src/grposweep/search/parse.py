@@ -19,12 +19,14 @@ from hydra.core.override_parser.types import (
 from hydra.errors import HydraException
 
 from grporecipe.errors import UserError
-from grposweep.config.compose import malformed
+from grposweep.config.compose import NO_TEXT, known_keys, malformed, takes_text
 from grposweep.config.validate import refuse_mistakes
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration
-_NEXT_PARAMETER = re.compile(r",(?=[A-Za-z_][\w./@]*=)")
+POINTS = "search.points"  # the key that lists points instead of parameters
+EXAMPLE = f"'{POINTS}={{lr:1e-3,batch:small}},{{lr:1e-4,batch:medium}}'"
+_NEXT_PARAMETER = re.compile(r",(?=([A-Za-z_][\w./@]*)=)")
 
 
 def split_tokens(arguments: Iterable[str]) -> list[str]:
@@ -46,33 +48,18 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif depth == 0 and "=" in argument[start:index] and _NEXT_PARAMETER.match(argument, index):
+        elif depth == 0 and "=" in argument[start:index] and (found := _NEXT_PARAMETER.match(argument, index)):
+            if takes_text(argument[start:].partition("=")[0]) and found[1] not in known_keys():
+                continue  # a sentence
             parts.append(argument[start:index])
             start = index + 1
     return [*parts, argument[start:]]
 
 
-# What Hydra's grammar would read as a number, a Boolean or null.
-_NO_TEXT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)
-
-
-def override_text(value: Any) -> str:
-    """Return a configuration value in Hydra's grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        plain = value.isascii() and all(letter.isalnum() or letter in "_-./+" for letter in value)
-        if value and plain and not _NO_TEXT.fullmatch(value):
-            return value
-        # in Hydra's grammar a backslash escapes only before a quote, including the closing one
-        return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
-    if isinstance(value, list):
-        return "[" + ",".join(override_text(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+def bracket_points(argument: str) -> str:
+    """Return ``search.points={...},{...}`` as one list, which is no sweep for Hydra; any other argument unchanged."""
+    name, _, value = argument.partition("=")
+    return f"{name}=[{value}]" if name == POINTS and value.startswith("{") else argument
 
 
 def parse_space(
@@ -123,6 +110,18 @@ def parse_values(arguments: list[str], loader: ConfigLoader | None = None) -> di
     return {_key(override): _plain(override.value()) for override in (_parse(parser, text) for text in fixed)}
 
 
+def parse_cell(name: str, text: str) -> Any:
+    """Return the value of a cell of a table: a number, Boolean, null, list or mapping in Hydra's grammar, otherwise its text.
+
+    Raises UserError for a number that is not finite, and for a list or mapping that Hydra cannot parse.
+    """
+    if not (NO_TEXT.fullmatch(text.strip()) or text.startswith(("[", "{"))):
+        return text
+    override = _parse(OverridesParser.create(), f"{name}={text}")
+    _refuse_infinite([override])
+    return _plain(override.value())
+
+
 def check_numbers(overrides: Iterable[str]) -> None:
     """Raise UserError for overrides with a number that is not finite; it names all of them."""
     parser = OverridesParser.create()
@@ -169,16 +168,21 @@ def _sort(override: Override, when: When, parameters: list[Parameter], fixed: li
         parameters.append(Parameter(name, _domain(override), when))
     elif fixed is None:
         value = _plain(override.value())
-        parameters.append(Parameter(name, Choice((_label(value),), (value,)), when))
+        parameters.append(Parameter(name, Choice((label_of(value),), (value,)), when))
     else:
         fixed.append(str(override.input_line))
 
 
 def _parse(parser: OverridesParser, argument: str) -> Override:
+    argument = bracket_points(argument)
     try:
         override = parser.parse_override(argument)
     except HydraException as error:
         raise UserError(malformed(argument, error)) from error
+    if _key(override) == POINTS and override.is_sweep_override():
+        raise UserError(
+            f"{argument}: points are mappings, and a shell takes their braces away. Write {EXAMPLE}, in quotes."
+        )
     override.config_loader = parser.config_loader  # glob() asks it for a group's options
     return override
 
@@ -215,7 +219,7 @@ def _domain(override: Override) -> Choice | Interval:
                 f"{override.input_line}: its only value is {plain[0]:g}, because a range goes in steps of {value.step:g}. Set "
                 f"{name}=interval({value.start:g},{value.stop:g}) to search between both, or add a step."
             )
-        return Choice(tuple(_label(value) for value in plain), plain)
+        return Choice(tuple(label_of(value) for value in plain), plain)
     raise UserError(
         f"{override.input_line}: this kind of sweep is not known. Use a,b, choice(), range() or interval()."
     )
@@ -242,6 +246,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _label(value: Any) -> Label:
+def label_of(value: Any) -> Label:
     """Return the label of a value in tables and the study: the value itself if Optuna can store it."""
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

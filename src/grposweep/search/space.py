@@ -70,6 +70,7 @@ class Space:
     """All parameters: unconditional ones first, each conditional one after those that it depends on."""
 
     parameters: tuple[Parameter, ...] = ()
+    points: tuple[Point, ...] = ()  # all points, if they are listed; empty if the parameters span them
 
     @cached_property
     def is_finite(self) -> bool:
@@ -78,7 +79,9 @@ class Space:
 
     def finite_points(self) -> Iterator[Point]:
         """Yield every assignment of the finite parameters in the order of Hydra's own grid (the last one changes fastest)."""
-        yield from self.combinations(lambda p: None if isinstance(p.domain, Interval) else p.domain.labels)
+        yield from self.points or self.combinations(
+            lambda p: None if isinstance(p.domain, Interval) else p.domain.labels
+        )
 
     def combinations(
         self, labels_of: Callable[[Parameter], Sequence[Label] | None], point: Point | None = None, index: int = 0
@@ -119,8 +122,12 @@ class Space:
         }
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the space as ``sweep.yaml`` and the sweep's identity hold it."""
+        """Return the space as ``sweep.yaml`` holds it."""
         return [parameter.describe() for parameter in self.parameters]
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Return the space as the sweep's identity holds it: of listed points the keys, so that a longer list extends a sweep."""
+        return [{"dial": p.name, "listed": True} for p in self.parameters] if self.points else self.describe()
 
 
 def read_space(description: Iterable[Mapping[str, Any]]) -> Space:

@@ -277,7 +277,7 @@ def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
 
 
 class SpaceValidity(Protocol):
-    """The validity of all points that a sweep may try: counted (GridValidity), or one by one (OneFactorGrid)."""
+    """The validity of all points that a sweep may try: counted (GridValidity), or one by one (ListedValidity)."""
 
     validator: Validator
 

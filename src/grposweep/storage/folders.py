@@ -166,6 +166,11 @@ class TrialFolder:
         """Delete the checkpoints of a trial that will not continue."""
         delete_folder(self.path / paths.CHECKPOINTS, self.sweep.path)
 
+    def delete_resumable(self) -> None:
+        """Delete the checkpoints of a finished trial; logged completions, which are in the same folder, stay."""
+        for path in (self.path / paths.CHECKPOINTS).glob("checkpoint-*"):
+            delete_folder(path, self.sweep.path)
+
     @property
     def sweep(self) -> "SweepFolder":
         """Its sweep, whose folder trials/ is in."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import text_sha256, write_json, write_text
-from grposweep.config.compose import override_name, render_experiment
+from grposweep.config.compose import override_name, override_text, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.trial_recipe import write_program
 from grposweep.cost import plan_content
@@ -20,7 +20,6 @@ from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
 from grposweep.redaction import redact
 from grposweep.registries import is_external
-from grposweep.search.parse import override_text
 from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths

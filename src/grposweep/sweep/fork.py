@@ -132,17 +132,7 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     Raises UserError if there is none; it names the nearest step that has one.
     """
     trial, experiment = parent.trial, parent.experiment
-    if is_external(experiment.trainer.kind):
-        raise UserError(
-            f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
-            "A fork needs trainer=trl."
-        )
-    kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
-    found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
-    for folder in find_sweeps(trial.sweep.path.parent):
-        state = ForkState.read(folder.path)
-        if state is not None and state.is_of(trial.sweep.path, trial.path.name):
-            found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
+    found = kept_states(trial, experiment)
     total = trial.result.total_steps or max(found, default=0) + 1
     steps = sorted(at for at in found if at < total)
     if step in steps:
@@ -158,6 +148,25 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
         f"--at {step}: trial {trial.number} has no checkpoint there, but at {', '.join(map(str, steps))}. "
         f"Set --at {nearest}, the nearest."
     )
+
+
+def kept_states(trial: TrialFolder, experiment: Experiment) -> dict[int, tuple[Checkpoint, Path]]:
+    """Return a trial's checkpoints and those that its forks have copied, by step, each with the folder of its logs.
+
+    Raises UserError for a trial of another program.
+    """
+    if is_external(experiment.trainer.kind):
+        raise UserError(
+            f"trial {trial.number} was trained by trainer={experiment.trainer.kind}, whose checkpoints another program reads. "
+            "Forks and longer trainings need trainer=trl."
+        )
+    kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
+    found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
+    for folder in find_sweeps(trial.sweep.path.parent):
+        state = ForkState.read(folder.path)
+        if state is not None and state.is_of(trial.sweep.path, trial.path.name):
+            found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
+    return found
 
 
 def _alone(parent: Parent, state: ForkState) -> Experiment:

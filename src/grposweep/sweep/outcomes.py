@@ -13,6 +13,7 @@ from grporecipe.errors import ExitCode, UnknownMetricError
 from grposweep.launchers.base import End, EndState, Launcher
 from grposweep.registries import is_external
 from grposweep.schema import Search
+from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
@@ -186,16 +187,16 @@ class OutcomeRecorder:
         if outcome.is_pruned:
             self._delete_resumable([folder])
         self.study.tell(folder.number, outcome.value, outcome.evaluations, outcome.is_pruned)
-        if outcome.value is not None and self.keep == "best":
+        if outcome.value is not None and self.keep in KEEPS_MODEL:
             self._delete_models([folder.number])
 
     def keep_best(self) -> None:
-        """With ``trainer.keep=best``, delete all models but the winner's, those of earlier controllers too."""
+        """Delete what ``trainer.keep`` does not keep of finished trials, those of earlier controllers too."""
         started = self.study.started
         finished = [trial.number for trial in started if trial.state == TrialState.COMPLETE]
         pruned = [trial for trial in started if trial.state == TrialState.PRUNED]
         self._delete_resumable(self._trial(trial.number) for trial in pruned)
-        if self.keep == "best":
+        if self.keep in KEEPS_MODEL:
             self._delete_models(finished)
 
     def _record_failure(self, running: RunningAttempt, end: End) -> None:
@@ -252,16 +253,18 @@ class OutcomeRecorder:
 
     def _delete_resumable(self, pruned: Iterable[TrialFolder]) -> None:
         """Delete the checkpoints of trials that were stopped early."""
-        if self.keep in ("best", "none"):
+        if self.keep in (*KEEPS_MODEL, "none"):
             for folder in pruned:
                 folder.delete_checkpoints()
                 folder.delete_model()  # where another program keeps its checkpoints
 
     def _delete_models(self, finished: Iterable[int]) -> None:
-        """Delete the models of these and earlier trials, except those to keep now."""
+        """Delete the models and last checkpoints of these and earlier trials, except those to keep now."""
         kept = {self._model_of(number) for number in self.study.kept}
         for number in {*finished, *self._kept} - kept:
             self._trial(number).delete_model()
+            if self.keep == "best_checkpoint":
+                self._trial(number).delete_resumable()
         self._kept = kept
 
     def _model_of(self, number: int) -> int:

@@ -48,7 +48,7 @@ def remove(named: str, trials: Sequence[str], outputs: Path, asks: bool) -> int:
         return ExitCode.FINISHED
     what = f"{count(len(chosen), 'trial')} of {sweep.path}" if chosen else f"{sweep.path} as a whole"
     say("\n".join((f"{what}, {render_size(sum(found.size for found in sizes))}:", *map(str, sizes))))
-    if asks and not _agrees():
+    if asks and not agrees("Remove it?"):
         say("nothing was removed")
         return ExitCode.FAILED
     for folder in chosen:
@@ -99,10 +99,11 @@ def _check_idle(sweep: SweepFolder) -> None:
     )
 
 
-def _agrees() -> bool:
+def agrees(question: str) -> bool:
+    """Ask the user a question, and return whether the answer is yes. Raises UserError without a terminal."""
     if not sys.stdin.isatty():
         raise UserError("the input is no terminal, so the question cannot be asked. Add --yes.")
-    sys.stdout.write("Remove it? [y/N] ")
+    sys.stdout.write(f"{question} [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

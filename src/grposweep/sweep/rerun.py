@@ -131,7 +131,7 @@ def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
     """Return the name of a trial's rerun or fork; with accepted changes of files it is another sweep."""
-    identity = sweep_identity(space.describe(), base)
+    identity = sweep_identity(space.identity(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
     return f"{trial.sweep.path.name}-{trial.number:04d}-{kind}-{identity[:6]}"

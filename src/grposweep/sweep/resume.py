@@ -18,7 +18,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
-from grporecipe.terminal import count
+from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
 from grposweep.launchers.base import EndState
 from grposweep.redaction import redact
@@ -143,6 +143,12 @@ def _recognise(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
             f"must not be mixed with others. Set another name=..., or none for a folder of its own{_start_from(what, folder)}."
         )
+    recorded = [record.point for trial in folder.trials() if (record := trial.record) is not None]
+    if space.points and (lost := [point for point in recorded if point not in space.points]):
+        raise UserError(
+            f"search.points: {folder.path} has {count(len(lost), 'trial')} whose points are not in the list, such as "
+            f"{short(lost[0])}. List these points as well, or set another name=..."
+        )
     changed = difference(as_mapping(settings.get("provenance")), provenance)
     return f", resumed (other code, packages or files than at its start: {changed})" if changed else ", resumed"
 
@@ -225,6 +231,15 @@ def describe_sweep(
         "provenance": provenance,
     }
     write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def describe_points(folder: SweepFolder, space: Space) -> None:
+    """Write the points that a longer list adds to sweep.yaml. For the lease's holder only."""
+    content, known = folder.settings() or {}, parse_json(json.dumps(space.describe()))
+    if space.points and content.get("space") != known:
+        write_text(
+            folder.path / paths.SWEEP, yaml.safe_dump({**content, "space": known}, sort_keys=False, allow_unicode=True)
+        )
 
 
 GONE = "the folder of this trial is gone"
@@ -355,5 +370,7 @@ def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Po
     if not lists_points(choose_sampler(search.get("sampler", "auto"), study.space)):
         return
     for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
+        if study.space.points and line["point"] not in study.space.points:  # corrected since
+            continue
         found = (problem for problem in line["problems"] if isinstance(problem, dict))
         yield line["point"], [f"{problem.get('code')} {problem.get('message')}" for problem in found]

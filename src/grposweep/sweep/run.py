@@ -58,6 +58,7 @@ from grposweep.sweep.log import controller_log
 from grposweep.sweep.resume import (
     agree_on_inputs,
     default_name,
+    describe_points,
     describe_sweep,
     leaving_nothing,
     open_folder,
@@ -208,7 +209,7 @@ def run_sweep(
         judged = validate_space(console, space, points.fixed(chosen))
         base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
-    identity, provenance = sweep_identity(space.describe(), base), {**collect_provenance(inputs), **(origin or {})}
+    identity, provenance = sweep_identity(space.identity(), base), {**collect_provenance(inputs), **(origin or {})}
     if base.task.screen is not None:
         provenance["screen"] = base.task.screen
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
@@ -226,6 +227,7 @@ def run_sweep(
         lease = stack.enter_context(Lease(folder.lease))
         if note is None:
             describe_sweep(folder, identity, space, base, overrides, provenance)
+        describe_points(folder, space)
         if keep is not None:
             keep(folder.path)
         inputs = agree_on_inputs(folder, base.search.changed_files, inputs)

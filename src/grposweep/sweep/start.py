@@ -37,7 +37,7 @@ from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule
 from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy, choose_evaluations
-from grposweep.search.grid import evaluate_grid, validate_one_factor
+from grposweep.search.grid import validate_one_factor, validate_points
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
 from grposweep.search.sampling import Sampling, read_sampling
@@ -163,7 +163,7 @@ def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceVali
 
     Raises UserError if no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else evaluate_grid(validator)
+    validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
     only_baseline = sampler == "one_factor" and validity.valid == 1 < validity.total
     if validity.valid and not only_baseline:
         return validity
@@ -434,6 +434,8 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     """
     validity = judged.validity
     if not validity.invalid:
+        if judged.space.points:  # those of a former list are corrected
+            (folder.path / paths.INVALID).unlink(missing_ok=True)
         return
     print_invalid(console, validity)
     by_label = validity.valid_by_label().items()

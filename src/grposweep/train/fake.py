@@ -13,6 +13,7 @@ from pathlib import Path
 
 from grporecipe.files import write_json, write_text
 from grposweep.process import exists
+from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train import process as watchdog
@@ -126,8 +127,8 @@ def _resume(attempt: Attempt) -> int:
 def _finish(attempt: Attempt, step: int) -> Outcome:
     keep, search = attempt.experiment.trainer.keep, attempt.experiment.search
     best = find_objective(attempt.metrics.lines(), search).best_step
-    model = _save_model(attempt.folder, best or step) if keep == "best" or (best and keep != "none") else None
-    if keep in ("last", "all"):
+    model = _save_model(attempt.folder, best or step) if keep in KEEPS_MODEL or (best and keep != "none") else None
+    if keep in KEEPS_LAST:
         return Outcome(stopped=False, step=step, model=model, checkpoint=_save(attempt, step))
     drop_checkpoints(attempt.checkpoints, 1)
     return Outcome(stopped=False, step=step, model=model)

@@ -25,6 +25,7 @@ from grposweep.config.precision import no_bfloat16, read_precision
 from grposweep.config.to_setting import read_setting
 from grposweep.registries import ranks_follow
 from grposweep.schema import Model
+from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import (
     Checkpoint,
@@ -375,20 +376,20 @@ def finish(attempt: Attempt, trainer: Trainer) -> Outcome:
     stopped = next(c.stopped for c in trainer.callback_handler.callbacks if isinstance(c, TrialControlCallback))
     if not stopped and step < attempt.total:
         raise RuntimeError(f"the training ended after {step} of {attempt.total} optimizer steps")
-    checkpoint = f"checkpoints/checkpoint-{step}" if stopped or keep in ("last", "all") else None
+    checkpoint = f"checkpoints/checkpoint-{step}" if stopped or keep in KEEPS_LAST else None
     if stopped:
         return Outcome(stopped=True, step=step, checkpoint=checkpoint)
     at_best = attempt.experiment.search.at == "best" and keep != "none"
-    if keep == "best" and not at_best:
+    if keep in KEEPS_MODEL and not at_best:
         trainer.save_model(str(attempt.folder / "model"))
     trainer.accelerator.wait_for_everyone()
     if attempt.is_main and at_best:
         take_best_model(attempt.checkpoints, best_step_of(attempt), attempt.folder / "model")
-    if attempt.is_main and (keep == "best" or at_best):
+    if attempt.is_main and (keep in KEEPS_MODEL or at_best):
         name_base_model(attempt.folder / "model", attempt.experiment.model)
     if attempt.is_main and checkpoint is None:
         drop_checkpoints(attempt.checkpoints, attempt.ranks)
-    has_model = keep == "best" or (at_best and (attempt.folder / "model").is_dir())
+    has_model = keep in KEEPS_MODEL or (at_best and (attempt.folder / "model").is_dir())
     return Outcome(stopped=False, step=step, model="model" if has_model else None, checkpoint=checkpoint)
 
 

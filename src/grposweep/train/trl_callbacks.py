@@ -16,6 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from grposweep.schema.running import KEEPS_LAST
 from grposweep.train.attempt import Attempt
 from grposweep.train.callback import BoundaryCallback, broadcast_any
 from grposweep.train.vllm import StaleWeightsGuard
@@ -177,7 +178,7 @@ class TrialControlCallback(BoundaryCallback):
             is_wanted = self.stop_if_asked(attempt.asks_to_stop(step), args, control) or self._is_due(step)
             control.should_save = is_wanted or self._is_late(args)
         elif last:
-            control.should_save = attempt.experiment.trainer.keep in ("last", "all")
+            control.should_save = attempt.experiment.trainer.keep in KEEPS_LAST
         self.beat(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
