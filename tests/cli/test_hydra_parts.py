@@ -45,6 +45,8 @@ def test_a_project_s_own_conf_is_the_primary_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "argv", ["run.py", "lr=1e-3", f"--config-dir={conf}"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--config-path", str(conf), "lr=1e-3"]
+    monkeypatch.chdir(tmp_path)
+    Path("elsewhere").mkdir()
     monkeypatch.setattr(sys, "argv", ["run.py", "--config-dir", "elsewhere", "lr=1e-3"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--config-dir", "elsewhere", "lr=1e-3"]

@@ -239,7 +239,7 @@ def continue_note(view: SweepView, budget: str = "") -> str:
         return ""
     hours = [t.gpu_hours * (t.total - t.step) / t.step for t in resting if t.step and t.total]
     cost = f"about {sum(hours):.2g} {view.hours_unit} finish" if hours else "to finish"
-    change = f"a larger search.budget than {budget}" if budget else "search.effort=1"
+    change = f"a larger search.budget than {budget}, which starts further trials too" if budget else "search.effort=1"
     return f"{cost} the {count(len(resting), 'paused trial')}: run the same command with {change}"
 
 
