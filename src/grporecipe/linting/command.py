@@ -272,16 +272,17 @@ SET_IN = " (It is set in "
 
 
 def _told_once(fixed: FixedFile, root: Path | None, told: set[tuple[Path | None, str, str, str]]) -> FixedFile:
-    """Return a judged file without warnings that were told before, at another launch of the same recipe or program."""
+    """Return a judged file without warnings that were told before, at another launch of the same recipe or script."""
 
     def is_new(result: LintResult, problem: Diagnostic) -> bool:
         message, _, place = problem.message.partition(SET_IN)
         named = place.removesuffix(".)") or ("" if result.recipe.launch else result.recipe.file or "")
-        if not named and problem.line is None and result.recipe.launch:  # of what the program holds
-            named = result.recipe.launch.program
-        if problem.severity == "error" or not named:
+        shown_by = Path(named).name
+        if not named and problem.line is None:  # no line of the script sets it, so each of its launches has it
+            shown_by = result.recipe.file or ""
+        if problem.severity == "error" or not shown_by:
             return True
-        known = (root, Path(named).name, problem.code, message)
+        known = (root, shown_by, problem.code, message)
         is_known = known in told
         told.add(known)
         return not is_known

@@ -169,12 +169,15 @@ def the_data_fill_a_rollout(s: Setting) -> Facts | None:
     return {"prompts": planning.prompts_per_rollout(s)}
 
 
-@rule("GS105", "error", ("learning_rate", "warmup_steps"), of=EVERY)
+@rule("GS105", "error", ("learning_rate", "warmup_steps", "given"), of=EVERY)
 def the_learning_rate_is_positive(s: Setting) -> Violation | None:
-    """A negative learning rate or warmup is refused late, by torch or transformers."""
-    if s.learning_rate < 0:
-        name, value, why = "learning_rate", s.learning_rate, "the optimizer refuses a negative learning rate"
-        meant = -value if -value < 1 else 1e-6  # a sign too many
+    """A negative learning rate or warmup is refused late, by torch or transformers.
+
+    A rate of 0 trains nothing: an error in grposweep experiments, a warning in recipes (GS207).
+    """
+    if s.learning_rate < 0 or (s.learning_rate == 0 and not s.given):
+        name, value, why = "learning_rate", s.learning_rate, "the optimizer needs a learning rate above 0"
+        meant = -value if 0 < -value < 1 else 1e-6  # a sign too many
     elif s.warmup_steps < 0:
         name, value, why, meant = "warmup_steps", s.warmup_steps, "warmup cannot be negative", 0.0
     else:
@@ -183,11 +186,11 @@ def the_learning_rate_is_positive(s: Setting) -> Violation | None:
     return Violation(f"{key}={value:g}", why, f"Set {key}={meant:g}.", (name,), ({name: meant},))
 
 
-@rule("GS207", "warning", ("learning_rate",), of=EVERY, blames=("learning_rate",), what="{learning_rate}=0",
+@rule("GS207", "warning", ("learning_rate", "given"), of=EVERY, blames=("learning_rate",), what="{learning_rate}=0",
       why="nothing is trained", instead="Set {learning_rate}=1e-6, unless the run only evaluates.")  # fmt: skip
 def the_learning_rate_trains(s: Setting) -> bool:
     """A learning rate of 0 leaves all weights as they are. Programs use it to evaluate with the trainer."""
-    return s.learning_rate == 0
+    return bool(s.given) and s.learning_rate == 0
 
 
 @rule("GS106", "error", ("lr_scheduler_type", "evaluates"), of=TRL_LIKE, blames=("lr_scheduler_type", "evaluates"),
