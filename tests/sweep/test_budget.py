@@ -99,7 +99,7 @@ HOURS = {0: 1.0, 1: 3.0, 2: 1.05, 3: 2.0}  # by seed
 def test_the_first_finished_trial_says_how_many_fit_and_the_budget_ends_when_it_is_spent(
     compose: Compose, tmp_path: Path
 ) -> None:
-    """It took two GPU hours. To the hour is spent too; no budget gives no message."""
+    """It took two GPU hours. A budget of exactly that is spent. Without a budget there is no message."""
     validator = build_validator(compose, "schedule=steps", "schedule.max_steps=40,80", "lr=interval(1e-4,1e-2)")
     study, folder, point = (
         SweepStudy(tmp_path, validator.space, "maximize"),
