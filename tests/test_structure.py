@@ -25,8 +25,8 @@ MOST_LINES = {
     "grporecipe/linting": 1685, "grporecipe/memory": 1259, "grporecipe/model": 1860, "grporecipe/project": 927,
     "grporecipe/reading": 4646, "grporecipe/rules": 4037, "grposweep": 1238, "grposweep/cli": 1710,
     "grposweep/config": 3148, "grposweep/external": 1127, "grposweep/launchers": 2226, "grposweep/report": 4931,
-    "grposweep/schema": 811, "grposweep/screening": 829, "grposweep/search": 2776, "grposweep/storage": 2482,
-    "grposweep/sweep": 5389, "grposweep/train": 7934,
+    "grposweep/schema": 811, "grposweep/screening": 829, "grposweep/search": 2776, "grposweep/storage": 2483,
+    "grposweep/sweep": 5400, "grposweep/train": 7934,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}
 
