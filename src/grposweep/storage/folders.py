@@ -31,7 +31,8 @@ from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, 
 LOG_TAIL_BYTES = 1 << 16  # the last lines of these bytes are shown
 INDEX = "outputs.txt"  # in the user's cache: the folders that hold sweeps
 SEARCH_DEPTH = 4  # levels of folders below the one that is searched
-RERUN = re.compile(r"-\d{4,}-(rerun|fork)-[0-9a-f]{6}$")  # ends the name of a trial's rerun or fork
+# Ends the name of a sweep of a single trial, after the name of the trial's sweep.
+RERUN = re.compile(r"-(\d+)-(rerun|fork|continue)-[0-9a-f]{6}$")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from grposweep.schema import Experiment, Search
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
 from grposweep.storage import paths
-from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.folders import RERUN, SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
@@ -130,11 +130,22 @@ def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
-    """Return the name of a trial's rerun or fork; with accepted changes of files it is another sweep."""
+    """Return the name of a trial's rerun, fork or continuation; with accepted changes of files it is another sweep.
+
+    It names the sweep and the trial that were there first: ``lr_batch-3-fork-b692c6`` also for the fork of a rerun.
+    """
     identity = sweep_identity(space.identity(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
-    return f"{trial.sweep.path.name}-{trial.number:04d}-{kind}-{identity[:6]}"
+    sweep, end = trial.sweep.path, f"{kind}-{identity[:6]}"
+    longer = (
+        f"{sweep.name}-{trial.number:04d}-{end}"  # of earlier versions, and of a repeat of what already has the name
+    )
+    found = RERUN.search(sweep.name)
+    while (outer := RERUN.search(sweep.name[: found.start()] if found else "")) is not None:
+        found = outer
+    name = f"{sweep.name[: found.start()]}-{int(found[1])}-{end}" if found else f"{sweep.name}-{trial.number}-{end}"
+    return longer if name == sweep.name or (sweep.parent / longer).exists() else name
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
