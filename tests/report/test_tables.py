@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from grposweep.report.leaderboard import effects_table
 from grposweep.report.space_summary import SpaceSummary, disk_report, invalid_table, print_space_summary
-from grposweep.report.tables import build_console, build_table, effects_table
+from grposweep.report.tables import build_console, build_table
 from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
 from made import make_comparison

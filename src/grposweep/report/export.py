@@ -23,9 +23,10 @@ from grporecipe.terminal import say, short, write_data
 from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
+from grposweep.report.leaderboard import contents_read, format_objective
 from grposweep.report.ranking import RankedPoint
 from grposweep.report.run_output import model_line, replication_note
-from grposweep.report.tables import SCREEN_COLUMNS, build_console, contents_read, format_objective
+from grposweep.report.tables import SCREEN_COLUMNS, build_console
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths

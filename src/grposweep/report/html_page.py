@@ -18,15 +18,9 @@ from grposweep.redaction import redact
 from grposweep.report.advice import advise
 from grposweep.report.completions import page_evaluations, warning
 from grposweep.report.export import winner_texts, writable
+from grposweep.report.leaderboard import basis_text, format_contrast, format_effect, format_estimate, format_part
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import (
-    basis_text,
-    format_contrast,
-    format_duration,
-    format_effect,
-    format_estimate,
-    format_part,
-)
+from grposweep.report.tables import format_duration
 from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import CurvePoint, State, TrialView
 from grposweep.report.view import SweepView

@@ -18,8 +18,9 @@ from grporecipe.terminal import count, label_text, redraws, short, short_names
 from grposweep.registries import runs_trl
 from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
+from grposweep.report.leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
-from grposweep.report.tables import contrasts_table, effects_table, format_duration, leaderboard, outcome
+from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
 from grposweep.schema.running import KEEPS_MODEL

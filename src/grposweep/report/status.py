@@ -21,8 +21,9 @@ from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning
 from grposweep.report.hang import hang_sentence
+from grposweep.report.leaderboard import format_effect
 from grposweep.report.ranking import RankedPoint
-from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration, format_effect
+from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView, read_sweep
 from grposweep.storage.folders import find_sweeps, last_change

@@ -1,10 +1,9 @@
-"""Shared parts of terminal screens: number formats, the leaderboard, effects of single factors, and curves."""
+"""Shared parts of terminal screens: the console, durations, tables and curves."""
 
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rich import box
@@ -13,17 +12,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.terminal import count, label_text, printable, short_names
-from grposweep.report.ranking import NORMAL, Importance
-from grposweep.report.trial_view import State, TrialView
-from grposweep.report.view import SweepView
-from grposweep.search.analysis import Comparison, Contrast, Effect
-from grposweep.search.replication import Estimate, on_fresh_seeds
-from grposweep.search.space import Choice, Interval
+from grporecipe.terminal import printable
 
 SCREEN_COLUMNS = 80  # of screens about a sweep when they are piped, unless $COLUMNS is set
 LOG_COLUMNS = 100  # of what a sweep or plan prints without a terminal, unless $COLUMNS is set
-STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopped early", State.PAUSED: "paused"}
 
 
 class SafeConsole(Console):
@@ -57,31 +49,6 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def format_objective(trial: TrialView) -> str:
-    """Format a finished trial's objective with its 95 % interval over prompts and the value before training."""
-    error = "" if trial.error is None else f" ± {NORMAL * trial.error:.4f}"
-    start = "" if trial.start is None else f" (start {trial.start:.4f})"
-    return f"{trial.objective:.4f}{error}{start}"
-
-
-def format_estimate(found: Estimate | None) -> str:
-    """Format a mean with the number of its seeds."""
-    return "" if found is None else f"{found.mean:.4f} ({found.count})"
-
-
-def format_effect(effect: Effect) -> str:
-    """Format a difference with half of its interval; a single seed has no interval."""
-    if effect.effect is None:
-        return ""
-    half = f" ± {effect.effect.margin:.4f}" if effect.effect.count > 1 else ""
-    return f"{effect.effect.mean:+.4f}{half}"
-
-
-def outcome(trial: TrialView) -> str:
-    """Return how a trial ended, in the words of the end-of-run summary."""
-    return "finished" if trial.objective is not None else STATUS.get(trial.state, "unfinished")
-
-
 Column = str | tuple[str, Mapping[str, Any]]  # a title, and options of rich's ``add_column``
 FOLD: Mapping[str, Any] = {"overflow": "fold"}
 RIGHT: Mapping[str, Any] = {"justify": "right"}
@@ -96,158 +63,6 @@ def build_table(*columns: Column, **options: Any) -> Table:
         title, settings = (column, {}) if isinstance(column, str) else column
         table.add_column(title, **settings)
     return table
-
-
-def leaderboard(view: SweepView, limit: int = 10) -> Table:
-    """Return the finished trials, best first, then those without an objective; at most ``limit`` of each."""
-    finished = [trial for trial in view.ranked if not trial.is_replicate]
-    places = view.replication.places if view.replication else {}  # of the trials that have run on fresh seeds
-    finished.sort(key=lambda trial: places.get(trial.number, (len(places), ""))[0])
-    others = view.unfinished
-    starts = {f"{trial.start:.4f}" for trial in view.searched if trial.start is not None}
-    title = f"{view.metric}, {view.direction}d" + (f"; before training {starts.pop()}" if len(starts) == 1 else "")
-    columns = list(_columns(view, finished))
-    table = build_table(*((name, options) for name, options, _ in columns), padding=(0, 1), title=title)
-    for trial in [*finished[:limit], *others[:limit]]:
-        style = "bold" if trial in finished[:1] else "dim" if trial.objective is None else ""
-        table.add_row(*(cell(trial) for _, _, cell in columns), style=style)
-    lines = [f"* trial {trial.number}: {text}" for trial in finished[:limit] if (text := _warning(trial))]
-    if finished and any(trial.state in (State.PRUNED, State.PAUSED) for trial in others):
-        lines.append("trials that are paused or were stopped early come after the finished ones, without a rank")
-    if len(set(contents_read(view).values())) > 1:
-        lines.append(
-            "files: trials with another number read other contents of reward or data files; do not compare them"
-        )
-    if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
-        lines.append(f"and {hidden} more")
-    if lines:
-        table.caption, table.caption_justify = "\n".join(lines), "left"
-    return table
-
-
-def _columns(
-    view: SweepView, finished: Sequence[TrialView]
-) -> Iterator[tuple[str, Mapping[str, Any], Callable[[TrialView], str]]]:
-    """Yield each column of the leaderboard: its title, its options, and what it shows of a trial."""
-    ranks = {trial.number: str(rank) for rank, trial in enumerate(finished, 1)}
-    seeds = {trial.number: _on_fresh_seeds(view, trial.number) for trial in finished}
-    yield "", NUMBER, lambda trial: ranks.get(trial.number, "")
-    yield "trial", NUMBER, lambda trial: str(trial.number)
-    interval = " ± 95 %" if any(trial.error is not None for trial in finished) else ""
-    yield f"{view.metric}{interval}", RIGHT, _result
-    if any(seeds.values()):
-        yield "on fresh seeds ± 95 %", FOLD, lambda trial: seeds.get(trial.number, "")
-    if len(set((read := contents_read(view)).values())) > 1:
-        yield "files", NUMBER, partial(_known, read)
-    labels: dict[str, dict[int, str]] = {}
-    for trial in view.searched:
-        for name, text in short_names(trial.point).items():
-            labels.setdefault(text, {})[trial.number] = label_text(trial.point[name])
-    yield from ((name, FOLD, partial(_known, known)) for name, known in labels.items())
-    yield "time", NUMBER, lambda trial: format_duration(trial.seconds or None)
-    if any(trial.gpu_seconds > trial.seconds + 1 for trial in view.searched):  # several devices per trial
-        yield "GPU h", NUMBER, lambda trial: f"{trial.gpu_hours:.2f}"
-
-
-def contents_read(view: SweepView) -> dict[int, str]:
-    """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
-    order = list(dict.fromkeys(trial.files for trial in view.trials))
-    found = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
-    read = dict(found)
-    for trial in view.trials:
-        leader = trial.attributes.get("of")
-        if trial.is_replicate and leader in found and found[trial.number] != read[leader]:
-            found[leader] = f"{read[leader]}, fresh seeds {read[trial.number]}"
-    return found
-
-
-def _known(cells: Mapping[int, str], trial: TrialView) -> str:
-    return cells.get(trial.number, "")
-
-
-def _result(trial: TrialView) -> str:
-    """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it had reached."""
-    if trial.objective is not None:
-        error = f" ± {NORMAL * trial.error:.4f}" if trial.error is not None else ""
-        return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
-    return outcome(trial) + ("" if trial.reached is None else f" at {trial.reached:.4f}")
-
-
-def _warning(trial: TrialView) -> str:
-    from grposweep.report.completions import warning  # only for tables of results
-
-    return warning(trial)
-
-
-def _on_fresh_seeds(view: SweepView, number: int) -> str:
-    """Return a trial's mean on fresh seeds with what followed from it; empty if it has run on none."""
-    ranking = view.replication
-    if ranking is None or number not in ranking.places:
-        return ""
-    candidate = next((found for found in ranking.alive if found.number == number), None)
-    estimate = None if candidate is None else on_fresh_seeds(candidate)
-    fate = ranking.places[number][1]
-    return fate if estimate is None else f"{estimate} ({estimate.count}) {fate}"
-
-
-def effects_table(view: SweepView, comparison: Comparison) -> Table:
-    """Return the baseline, every value of every parameter with its effect, and the values that are invalid, with the reason."""
-    columns = (("trial", RIGHT), "parameter", "value", (f"{view.metric} (seeds)", FOLD),
-               ("effect ± 95 %, all together", FOLD), ("verdict", FOLD))  # fmt: skip
-    title = "one factor at a time, against the base configuration on the same seeds"
-    table = build_table(*columns, padding=(0, 1), title=title)
-    table.add_row("", "as configured", "", format_estimate(comparison.estimate), "", "", style="bold")
-    for effect in comparison.effects:
-        style = "dim" if effect.verdict in ("unfinished", "unknown") else ""
-        changed = (str(effect.trial), effect.parameter, label_text(effect.label))
-        table.add_row(*changed, format_estimate(effect.estimate), format_effect(effect), effect.verdict, style=style)
-    reasons: dict[str, str] = {}
-    for point, problem in view.invalid_points:
-        code = str(problem.get("code"))
-        reasons.setdefault(code, f"{code}: {problem.get('message')}")
-        for parameter, label in point.items():
-            table.add_row("", parameter, label_text(label), "", code, "invalid", style="dim")
-    table.caption, table.caption_justify = "\n".join(reasons.values()), "left"
-    return table
-
-
-def contrasts_table(found: Importance, metric: str) -> Table:
-    """Return the contrasts of single parameters."""
-    title = f"effects of single parameters on {metric}, {basis_text(found)}"
-    columns = ("parameter", ("better", FOLD), ("trials", RIGHT), ("difference ± 95 %", RIGHT), ("", FOLD))
-    table = build_table(*columns, padding=(0, 1), title=title)
-    names = short_names(contrast.parameter for contrast in found.contrasts)
-    for contrast in found.contrasts:
-        style = "" if contrast.is_significant else "dim"
-        whole = contrast.trials + contrast.others
-        name, part = names[contrast.parameter], format_part(contrast.better)
-        table.add_row(name, part, f"{contrast.trials} of {whole}", *format_contrast(contrast), style=style)
-    table.caption, table.caption_justify = "each against its other values; the other parameters vary", "left"
-    return table
-
-
-def basis_text(found: Importance) -> str:
-    """Return the number of trials that count, and how many of them have not finished."""
-    unfinished = f", {found.unfinished} of them paused or stopped early" if found.unfinished else ""
-    if found.share is not None:
-        unfinished += f"; all as they were after {found.share:.0%} of the training"
-    return f"{count(found.trials, 'trial')}{unfinished}"
-
-
-def format_part(part: Choice | Interval) -> str:
-    """Format a value of a choice, or the half of a range."""
-    if isinstance(part, Choice):
-        return label_text(part.labels[0])
-    return f"{label_text(part.low)} to {label_text(part.high)}"
-
-
-def format_contrast(contrast: Contrast) -> tuple[str, str]:
-    """Return the difference with half of its interval, and what that means; no interval that spans most of what is possible."""
-    difference = contrast.difference
-    if not contrast.is_known:
-        return f"{difference.mean:+.4f}", "unknown: too few trials"
-    verdict = "" if contrast.is_significant else "not significant"
-    return f"{difference.mean:+.4f} ± {difference.margin:.4f}", verdict
 
 
 BRAILLE = 0x2800

@@ -17,15 +17,8 @@ from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
 from grposweep.report.hang import hang_sentence
-from grposweep.report.tables import (
-    FOLD,
-    Fitted,
-    build_table,
-    draw_curve,
-    format_duration,
-    format_effect,
-    format_objective,
-)
+from grposweep.report.leaderboard import format_effect, format_objective
+from grposweep.report.tables import FOLD, Fitted, build_table, draw_curve, format_duration
 from grposweep.report.trained_with import trained_text
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import SweepView
