@@ -118,7 +118,7 @@ def fork(
 
 
 @command(
-    "grposweep continue best schedule.max_steps=2000             # the winner, longer",
+    "grposweep continue best schedule.max_steps=2000   # the winner, longer",
     "grposweep continue lr_batch 3 schedule.epochs=2 --yes",
     name="continue",
 )
