@@ -140,7 +140,9 @@ def mean_over_prompts(
     """Return the mean of the prompts' mean rewards, and its standard error over prompts, or over their families."""
     known = {prompt: mean for prompt, mean in by_prompt.items() if not math.isnan(mean)}
     mean = float(torch.tensor(list(known.values()), dtype=torch.float64).mean())
-    grouped = PromptRewards("", list(known.values()), [families[prompt] for prompt in known] if families else ())
+    # prompts whose texts were not recorded have no family
+    groups = [families[prompt] for prompt in known] if families and known.keys() <= families.keys() else ()
+    grouped = PromptRewards("", list(known.values()), groups)
     means = torch.tensor(grouped.by_family, dtype=torch.float64)
     return mean, float(means.std(correction=1) / len(means) ** 0.5) if len(means) > 1 else None
 
