@@ -229,7 +229,9 @@ def test_the_held_out_mean_is_over_distinct_prompts_with_its_standard_error() ->
 def ask(held_out: HeldOutEvaluation, prompts: list[str], **columns: list[object]) -> dict[int, int]:
     """Return the families of held-out prompts with these texts and columns."""
     held_out.start()
-    held_out.hear(prompts, ["1"] * len(prompts), {"prompt_id": list(range(len(prompts))), **columns})
+    ids = list(range(len(prompts)))
+    held_out.hear(prompts, ["1"] * len(prompts), {"prompt_id": ids, **columns})
+    held_out.record(0, ids, [1.0] * len(prompts))
     return group_prompts([row[3] for row in held_out.completions(0)])
 
 
@@ -237,7 +239,6 @@ def test_equal_prompts_and_those_of_a_named_family_count_once() -> None:
     """The standard error is the one of their means; without families prompts that differ are independent."""
     prompts = ["1+1=", " 1+1=", "2+2=", "3+3="]
     held_out = HeldOutEvaluation([1.0], "from")
-    held_out.record(0, [], [])
     assert ask(held_out, ["1+1=", "2+2="]) == {}
     assert ask(held_out, prompts) == {0: 0, 1: 0, 2: 1, 3: 2}
     families = ask(held_out, prompts, **{"from": [1, 1, 2, 2]})
