@@ -21,6 +21,7 @@ from grposweep.train.rewards import (
     math,
     task_code_problems,
     transcript,
+    try_rewards,
 )
 from refused import says
 from support import PROJECT
@@ -165,6 +166,23 @@ CALL = {
     "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
 }
 RESULT = {"role": "tool", "name": "add", "content": "46"}
+
+
+def test_a_reward_that_keeps_a_state_is_named_because_no_checkpoint_holds_it(tmp_path: Path) -> None:
+    """An attribute of an object, or a variable of its file; a constant is no state."""
+    (tmp_path / "counts.py").write_text(
+        "CALLS, LIMIT = [], 3\n"
+        "def listed(completions, **_):\n    CALLS.append(1)\n    return [1.0] * len(completions)\n"
+        "class Counter:\n    calls, limit = 0, 3\n"
+        "    def __call__(self, completions, **_):\n        self.calls += 1\n        return [1.0] * len(completions)\n"
+        "counter = Counter()\n"
+        "def pure(completions, **_):\n    return [float(LIMIT)] * len(completions)\n"
+    )
+    names = ["listed", "counter", "pure"]
+    rewards = load_rewards(Task(rewards=["exact", *(f"{tmp_path / 'counts.py'}:{name}" for name in names)]))
+    notes = try_rewards(rewards, [{"prompt": "1+1=", "answer": "2"}])
+    assert ["listed changes CALLS when" in notes[0], "counter changes self.calls when" in notes[1]] == [True, True]
+    assert len(notes) == 2
 
 
 def test_of_several_turns_the_last_one_is_judged_and_never_what_a_tool_said() -> None:

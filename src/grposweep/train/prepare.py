@@ -128,11 +128,11 @@ def prepare_experiment(
             f"task.reward_weights has {len(weights)} numbers, but task.rewards has {len(rewards)} rewards. "
             "Set one weight a reward, or null for equal ones."
         )
+    notes = list(data.notes)
     if experiment.task.environment_factory is None:  # TRL passes its instances to rewards as well
-        try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
+        notes += try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
     entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
-    notes = list(data.notes)
     if is_trained:
         loaded = loaded or find_model(experiment, progress)
         entry |= prepare_model(experiment, loaded, data)

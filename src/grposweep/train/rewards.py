@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
@@ -185,17 +186,48 @@ class Reward:
 TRIED = 2  # rows that a reward is called with before anything trains
 
 
-def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Call rewards as TRL does, on a few rows with their answers as completions. Raises UserError for one that fails."""
+def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Call rewards as TRL does, on a few rows with their answers as completions. Return a note for each that keeps a state.
+
+    Raises UserError for one that fails.
+    """
+    notes = []
     chat = not isinstance(rows[0]["prompt"], str)
     completions = [[{"role": "assistant", "content": row["answer"]}] if chat else row["answer"] for row in rows]
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name != "prompt"}
     extras = {"completion_ids": [[0]] * len(rows), "trainer_state": None, "log_extra": _ignore, "log_metric": _ignore}
     for reward in rewards:
+        before = _state_of(reward.function)
         try:
             reward(prompts=[row["prompt"] for row in rows], completions=completions, **columns, **extras)
         except RewardError as error:
             raise UserError(f"{error}{hidden_note(reward.spec)}") from error
+        if changed := [name for name, value in _state_of(reward.function).items() if before.get(name) != value]:
+            notes.append(
+                f"{reward.key}: {reward.spec} changes {', '.join(changed)} when it is called, which no checkpoint holds. After "
+                "a pause or an interruption it begins with its first value again."
+            )
+    return notes
+
+
+STATES = (bool, int, float, str, list, dict, set, deque)  # types of variables in which a reward keeps a state
+MOST_ITEMS = 10_000  # of a variable that is compared: data that a module has read are larger
+
+
+def _state_of(function: Function) -> dict[str, str]:
+    """Return the plain variables of a reward: the attributes of an object, and what the module of its code holds."""
+    called = function if inspect.isroutine(function) else type(function).__call__
+    own = (
+        {}
+        if called is function
+        else {f"self.{name}": value for name, value in getattr(function, "__dict__", {}).items()}
+    )
+    shared = {} if called in BUILT_IN.values() else getattr(called, "__globals__", {})
+    named = {**own, **{name: value for name, value in shared.items() if not name.startswith("__")}}
+    small = {
+        n: v for n, v in named.items() if isinstance(v, STATES) and (not hasattr(v, "__len__") or len(v) <= MOST_ITEMS)
+    }
+    return {name: repr(value) for name, value in small.items()}
 
 
 def _ignore(*_: Any) -> None:
