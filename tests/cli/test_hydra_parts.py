@@ -50,6 +50,9 @@ def test_a_project_s_own_conf_is_the_primary_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "argv", ["run.py", "--config-dir", "elsewhere", "lr=1e-3"])
     command(lambda: None)
     assert sys.argv == ["run.py", "--config-dir", "elsewhere", "lr=1e-3"]
+    # Hydra looks for this one next to its program, not in the working directory
+    monkeypatch.setattr(sys, "argv", ["run.py", "--config-path", "conf_of_the_program", "lr=1e-3"])
+    command(lambda: None)
 
 
 def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() -> None:

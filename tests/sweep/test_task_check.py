@@ -75,6 +75,15 @@ def test_a_reward_that_fails_on_the_first_rows_is_named_before_torch_is_imported
     assert said in start("task=jsonl", "task.path=sums.jsonl", "task.rewards=[rewards.py:close]")
 
 
+def test_a_sweep_over_the_model_tries_its_rewards_once(start: Start, tmp_path: Path) -> None:
+    """Each try is a process."""
+    body = "    open('tried', 'a').write('x')\n    return None\n"
+    (tmp_path / "rewards.py").write_text(f"def close(completions, **_):\n{body}")
+    words = ("task=jsonl", "task.path=sums.jsonl", "task.rewards=[rewards.py:close]", "task.chat=false")
+    assert "returned None" in start(*words, "model.lora.enabled=true", "model.lora.r=2,4,8")
+    assert (tmp_path / "tried").read_text() == "x"
+
+
 def test_text_that_the_tiny_model_cannot_read_is_refused_with_the_model_that_can(start: Start, tmp_path: Path) -> None:
     """No download is needed for a first try."""
     (tmp_path / "words.jsonl").write_text(

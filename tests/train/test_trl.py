@@ -244,9 +244,8 @@ def test_equal_prompts_and_those_of_a_named_family_count_once() -> None:
     families = ask(held_out, prompts, **{"from": [1, 1, 2, 2]})
     assert families == {0: 0, 1: 0, 2: 1, 3: 1}
     assert mean_over_prompts({0: 0.0, 1: 0.2, 2: 0.8, 3: 1.0}, families) == pytest.approx((0.5, 0.4))
-    assert mean_over_prompts({0: 1.0, 9: 3.0}, families) == pytest.approx(
-        (2.0, 1.0)
-    )  # the text of prompt 9 is not known
+    # the text of prompt 9 is not known
+    assert mean_over_prompts({0: 1.0, 9: 3.0}, families) == pytest.approx((2.0, 1.0))
 
 
 def test_held_out_rewards_are_weighted_and_skip_what_could_not_be_judged() -> None:

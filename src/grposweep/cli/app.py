@@ -54,9 +54,8 @@ class _Command(TyperCommand):
         if "--sweep" in args:
             at = args.index("--sweep")
             args = [*args[at + 1 : at + 2], *args[:at], *args[at + 2 :]]
-        if (
-            ctx.ignore_unknown_options and "--" in args
-        ):  # it begins the user's own launch command, and click would drop it
+        # it begins the user's own launch command, and click would drop it
+        if ctx.ignore_unknown_options and "--" in args:
             args = [*args[: args.index("--")], "--", *args[args.index("--") :]]
         return super().parse_args(ctx, args)
 

@@ -179,11 +179,11 @@ def _own_conf(tokens: list[str]) -> list[str]:
 
 def _refuse_missing_folder(arguments: list[str]) -> None:
     """Raise UserError if ``--config-dir`` names no folder."""
-    for folder in _folders(arguments):
-        if not folder.is_dir():
+    for word, folder in pairwise(arguments):
+        if word in CONFIG_DIR and not Path(folder).is_dir():
             raise UserError(
-                f"--config-dir {folder}: there is no such folder in {Path.cwd()}. Name your copy of conf/, or make one: "
-                f"grposweep init {shlex.quote(str(folder))}"
+                f"{word} {folder}: there is no such folder in {Path.cwd()}. Name your copy of conf/, or make one: "
+                f"grposweep init {shlex.quote(folder)}"
             )
 
 

@@ -138,13 +138,16 @@ MAPPINGS = (
 )  # fmt: skip
 
 
-# Keys that take a text.
-TEXTS = frozenset(path for path, found in keys_of() if {*(get_args(found.type) or [found.type])} - {NoneType} == {str})
+@cache
+def _text_keys() -> frozenset[str]:
+    return frozenset(
+        path for path, found in keys_of() if {*(get_args(found.type) or [found.type])} - {NoneType} == {str}
+    )
 
 
 def takes_text(key: str) -> bool:
     """Return whether a key takes any text, so that a value which Hydra cannot parse is meant as one."""
-    return key.lstrip("+") in TEXTS or key.lstrip("+").startswith(tuple(f"{name}." for name in MAPPINGS))
+    return key.lstrip("+") in _text_keys() or key.lstrip("+").startswith(tuple(f"{name}." for name in MAPPINGS))
 
 
 def register_schema() -> None:

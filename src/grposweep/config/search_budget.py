@@ -29,8 +29,7 @@ class Budget:
             )
         if found[2] == "x" and float(found[1]) < 1:
             raise UserError(
-                f"search.budget={text}: it is less than one training, so no trial could finish. Set search.budget=20x, or fewer "
-                "schedule.max_steps."
+                f"search.budget={text}: it is less than one training, so no trial could finish. Set search.budget=20x."
             )
         return cls(float(found[1]), found[2])
 

@@ -42,17 +42,8 @@ if TYPE_CHECKING:
 ALWAYS_NAMED = ("kind", "rewards")  # keys of the task that the comment of a recipe names even at their default
 REPEATS = ("role", "seed", "of")
 AFTER = (
-    "rank",
-    "ranked_by",
-    "objective_se",
-    "start",
-    "step",
-    "completions",
-    "seconds",
-    "gpu_hours",
-    "files",
-    "failure",
-)
+    "rank", "ranked_by", "objective_se", "start", "step", "completions", "seconds", "gpu_hours", "files", "failure"
+)  # fmt: skip
 
 
 @contextmanager

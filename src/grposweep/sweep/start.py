@@ -34,7 +34,7 @@ from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
 from grposweep.registries import TASKS, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule
+from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule, Task
 from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
 from grposweep.search.early_stopping.rank import RankPolicy, choose_evaluations
 from grposweep.search.grid import validate_one_factor, validate_points
@@ -213,11 +213,17 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
 
     Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
     """
+    models, tasks = set[tuple[str, str | None]](), list[Task]()
     for experiment in filter(_runs_trl_here, experiments):
-        yield from _model_problems(experiment)
+        model, task = (experiment.model.path, experiment.model.revision), experiment.task
+        # of a sweep over other keys of the model or the trainer, each model is looked up and each task tried once
+        if model not in models:
+            yield from _model_problems(experiment)
         code = list(task_code_problems(experiment))
-        yield from _data_problems(experiment, is_tried=not code)
+        yield from _data_problems(experiment, is_tried=not code and task not in tasks)
         yield from code
+        models.add(model)
+        tasks.append(task)
 
 
 def _prepares_here(experiment: Experiment) -> bool:
