@@ -57,10 +57,12 @@ def measure(checkout: Path, here: Path, words: tuple[str, ...], code: int) -> tu
     """
     shutil.rmtree(here / "outputs" / "again", ignore_errors=True)
     program = [str(checkout / "src" / RUN), *words[1:]] if words[0] == RUN else ["-m", "grposweep", *words]
+    # without bytecode a checkout that was never imported would be compiled at each start
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     since, before = time.perf_counter(), cpu_seconds()
     done = subprocess.run(
         [sys.executable, *program], cwd=here, capture_output=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(checkout / "src"), "TERM": "dumb"},
+        env={**kept, "PYTHONPATH": str(checkout / "src"), "TERM": "dumb"},
     )  # fmt: skip
     if done.returncode != code:
         raise ValueError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr.decode()}")
