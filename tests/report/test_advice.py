@@ -177,6 +177,17 @@ def test_a_best_point_below_the_model_before_training_is_no_winner(tmp_path: Pat
     assert said.startswith("No winner: the best point (lr=0.0001 batch=small) ended below the model before training.")
 
 
+def test_a_sweep_from_a_checkpoint_is_advised_nothing_that_its_command_refuses(tmp_path: Path) -> None:
+    """A fork takes no other prompts or schedule; another sweep without a winner does."""
+    sweep = make(tmp_path, (1e-4, 0.2), (3e-4, 0.1))
+    assert "Train twice as long" in [step.text for step in advice(sweep).steps]
+    settings = yaml.safe_load((sweep / "sweep.yaml").read_text())
+    settings["provenance"]["fork_of"] = {"sweep": "s", "trial": "0000-a", "step": 4}
+    (sweep / "sweep.yaml").write_text(yaml.safe_dump(settings))
+    texts = [step.text for step in advice(sweep).steps]
+    assert not [text for text in texts if text.startswith(("Train twice", "Evaluate on"))]
+
+
 def test_there_is_always_something_to_try_next(tmp_path: Path) -> None:
     """Also for a clear winner inside its range on several values of the seed."""
     sweep = make(tmp_path, (3e-4, 0.8), (1e-4, 0.6))

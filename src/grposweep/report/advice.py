@@ -349,8 +349,15 @@ def _collapses(view: SweepView) -> Iterator[str]:
             yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more are below the start."
 
 
+def _is_from_checkpoint(view: SweepView) -> bool:
+    """Return whether the sweep began with a trial's checkpoint, so that its command takes no other prompts or schedule."""
+    return "fork_of" in view.provenance
+
+
 def _longer(view: SweepView) -> Iterator[Step]:
     """Yield the same sweep with twice the training."""
+    if _is_from_checkpoint(view):
+        return
     for name, value in as_mapping(view.baseline.get("schedule")).items():
         if name in LENGTHS and (length := as_number(value)):
             key = f"schedule.{name}"
@@ -368,7 +375,7 @@ def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoin
         yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
     prompts = as_number(as_mapping(view.baseline.get("task")).get("eval_prompts"))
     there = [number for entry in view.prepared.values() if (number := as_number(as_mapping(entry).get("eval_prompts")))]
-    if find_no_winner(view):
+    if find_no_winner(view) and not _is_from_checkpoint(view):
         if prompts and prompts < ENOUGH_PROMPTS and prompts <= min(there, default=prompts):
             more = f"{ENOUGH_PROMPTS:g}"
             yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
