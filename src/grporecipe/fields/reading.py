@@ -98,22 +98,22 @@ def collect_converted(
 CASTS = {"float": float, "str": str}
 
 
-def read_rows(framework: Framework, found: Values, keys: Mapping[str, str]) -> dict[str, Any]:
+def read_rows(framework: Framework, values: Values, keys: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a table's rows for one recipe. Rows that follow the release are read only if the recipe sets them."""
     fields = {}
     by_key, deriving, typed = _sorted_rows(framework)
-    for key in by_key.keys() & found.stated.keys():
-        value = found.stated[key]
+    for key in by_key.keys() & values.stated.keys():
+        value = values.stated[key]
         for row in by_key[key]:
             if row.read is not None:
                 fields[row.name] = row.read(value)
             else:
                 fields[row.name] = str(value) if row.name in WORDS and value is not None else value
     for row, derive in deriving:
-        if (value := derive(found)) is not ABSENT:
+        if (value := derive(values)) is not ABSENT:
             fields[row.name] = value
     for row in typed:
-        value = found.get(keys[row.name], row.type.rstrip("?"), row.default)
+        value = values.get(keys[row.name], row.type.rstrip("?"), row.default)
         value = CASTS[row.type](value) if row.type in CASTS else value
         fields[row.name] = value if row.read is None else row.read(value)
     return fields
@@ -159,7 +159,7 @@ def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
 
 def fields_behind(framework: Framework, recipe: Recipe, keys: Set[str]) -> frozenset[str]:
     """Return the fields of a recipe's setting that depend on keys: they differ between readings with other values of these."""
-    values = (recipe, *(_with_values(framework, recipe, keys, which) for which in (0, 1)))
+    values = (recipe, *(_with_values(framework, recipe, keys, which) for which in range(3)))
     settings = [_read(framework, each).setting for each in values]
     differing = {
         each.name
@@ -185,8 +185,11 @@ def with_other_values(framework: Framework, recipe: Recipe) -> list[Recipe]:
     return [_with_values(framework, recipe, keys, which) for which in range(len(SAMPLES["int"]))] if keys else []
 
 
-# Values of each type. The first two differ, so that a field that follows from a key differs from one reading to the other.
-SAMPLES = {"int": (2, 7, 1, 64), "float": (0.25, 3.0, 0.0, 1.0), "bool": (True, False, True, False)}
+# Values of each type. The first three differ, so that a field that follows from a key differs from one reading to another.
+# A key without a default may hold a word or a number.
+SAMPLES = {
+    "int": (2, 7, 1, 64), "float": (0.25, 3.0, 0.0, 1.0), "bool": (True, False, True, False), "any": (None, "another", 7, 1),
+}  # fmt: skip
 
 
 def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: int) -> Recipe:
@@ -203,10 +206,10 @@ def _with_values(framework: Framework, recipe: Recipe, keys: Set[str], which: in
 
 
 def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
-    found, keys = values_of(recipe), framework.keys_at(recipe.version)
-    own = framework.keys_of(found) if framework.keys_of else {}
+    values, keys = values_of(recipe), framework.keys_at(recipe.version)
+    own = framework.keys_of(values) if framework.keys_of else {}
     keys |= own
-    stated = read_rows(framework, found, keys)
+    stated = read_rows(framework, values, keys)
     defaults = release_defaults(framework, recipe.version)
     if recipe.vendored is not None and framework.unstated is not None:
         defaults = _fields_unstated(framework, recipe.version, recipe.vendored)
@@ -215,13 +218,13 @@ def _read(framework: Framework, recipe: Recipe) -> ParsedRecipe:
     if recipe.processes is not None:
         fields["processes"] = recipe.processes
     for derive in framework.derived:
-        fields |= derive(found, fields)
+        fields |= derive(values, fields)
     if "sharding" in recipe.launch_fields:
         fields["sharding"] = recipe.launch_fields["sharding"]
     unstated = {row.name for row, _ in _sorted_rows(framework)[1] if stated.get(row.name) is None}
     fields = fields if framework.unstated else _completed(fields)
     held = _holders(framework, recipe.version, tuple(own.items()))
-    return _build_setting(framework, found, keys, held, fields, unstated)
+    return _build_setting(framework, values, keys, held, fields, unstated)
 
 
 def _completed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +240,7 @@ def _completed(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _build_setting(
     framework: Framework,
-    found: Values,
+    values: Values,
     keys: Mapping[str, str],
     held: Mapping[str, tuple[str, ...]],
     fields: Mapping[str, Any],
@@ -248,9 +251,9 @@ def _build_setting(
     ``held`` has the fields of each key that a recipe sets; for a mapping, those of all keys in it. ``unstated`` are fields that
     the recipe does not state, although it sets their key.
     """
-    recipe, lines = found.recipe, found.lines
+    recipe, lines = values.recipe, values.lines
     counted = _counted(framework)
-    given = {name: key for key in found.given for name in held.get(key, ()) if name not in unstated}
+    given = {name: key for key in values.given for name in held.get(key, ()) if name not in unstated}
     setting = _blank(framework, recipe.version).replace(
         {
             "launcher": recipe.launch.launcher if recipe.launch else None,
@@ -268,10 +271,10 @@ def _build_setting(
         counts = {name: fields[name] for name in counted & fields.keys()}
         whole = {name: ceil(count * each) for name, count in counts.items() if count is not None and abs(count) >= 1}
         setting = setting.replace({**counts, **whole})
-    if not found.bad and not recipe.may_have_more:
+    if not values.bad and not recipe.may_have_more:
         return ParsedRecipe(setting)
-    unknown = {name for key in found.bad for name in held.get(key, ())}
-    unknown |= {name for name, row in framework.by_name.items() if found.bad & row.also}
+    unknown = {name for key in values.bad for name in held.get(key, ())}
+    unknown |= {name for name, row in framework.by_name.items() if values.bad & row.also}
     if recipe.may_have_more:  # unset keys may be set by words known only to a running shell
         unknown |= {"given", *(name for name in framework.by_name if name not in given)}
         unknown -= {"processes"} if recipe.processes is not None else set()
