@@ -269,9 +269,9 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
     Sources: trl 1.16 experimental/async_grpo/async_grpo_trainer.py; verl 0.9.1 experimental/fully_async_policy
     (fully_async_rollouter.py set_max_required_samples, reset_staleness; config/fully_async_ppo_trainer.yaml).
     """
-    found = values_of(recipe)
+    values = values_of(recipe)
     if target == "trl" and "async_training.trigger_parameter_sync_step" in recipe.config:
-        return replace(written, losses=(*written.losses, _as_async_config(found, s.num_generations)))
+        return replace(written, losses=(*written.losses, _as_async_config(values, s.num_generations)))
     if not s.asynchronous:
         return written
     if target != "verl":
@@ -306,11 +306,11 @@ def _with_asynchrony(written: TranslatedRecipe, s: Setting, recipe: Recipe, targ
     return replace(written, recipe=text, command=command, losses=(*written.losses, *losses))
 
 
-def _as_async_config(found: Values, generations: int) -> str:
+def _as_async_config(values: Values, generations: int) -> str:
     """Return a line that says how AsyncGRPOConfig sets what verl's fully async policy does."""
-    syncs, batches = (found.whole(f"async_training.{name}", default) for name, default in
+    syncs, batches = (values.whole(f"async_training.{name}", default) for name, default in
                       (("trigger_parameter_sync_step", 4), ("require_batches", 1)))  # fmt: skip
-    threshold, prompts = found.number(STALENESS, 0.1), found.whole("actor_rollout_ref.actor.ppo_mini_batch_size", 256)
+    threshold, prompts = values.number(STALENESS, 0.1), values.whole("actor_rollout_ref.actor.ppo_mini_batch_size", 256)
     return (
         "asynchronous training: this is for TRL's synchronous trainer; no command starts AsyncGRPOTrainer. In a script set "
         f"AsyncGRPOConfig(max_staleness={ceil(threshold)}, weight_sync_steps={syncs} x {batches} = {syncs * batches}, "

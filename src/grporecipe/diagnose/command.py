@@ -113,19 +113,21 @@ def _shown(value: object) -> str:
     return " not set" if value is None else f"={label_text(value)}"
 
 
-def show_diagnosis(found: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
+def show_diagnosis(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> Group:
     """Return a diagnosis as text for the terminal; ``settings`` are where a recipe sets what a finding's advice changes."""
-    log = found.log
+    log = diagnosis.log
     of = f" of {log.total:,}" if log.total else ""
     numbered = ", lines numbered" if log.counted else ""
     skipped = f", {log.skipped} damaged lines skipped" if log.skipped else ""
     head = f"{log.format}, {len(log.steps):,} logged steps to {log.end:,}{of}{numbered}{skipped}"
     parts: list[RenderableType] = [Text(log.path, "bold", overflow="fold"), Text(head)]
-    if found.healthy:
+    if diagnosis.healthy:
         parts.append(Text("no problem found", "bold green"))
-    parts += [part for finding in found.findings for part in _paragraph(finding, (settings or {}).get(finding.name))]
-    if found.not_judged:
-        parts.append(Text(f"not judged: {_missing(found)}", "dim"))
+    parts += [
+        part for finding in diagnosis.findings for part in _paragraph(finding, (settings or {}).get(finding.name))
+    ]
+    if diagnosis.not_judged:
+        parts.append(Text(f"not judged: {_missing(diagnosis)}", "dim"))
     return Group(*parts)
 
 
@@ -138,31 +140,31 @@ def _paragraph(finding: Finding, settings: str | None) -> Iterator[RenderableTyp
         yield Padding(Text(settings, "bold", overflow="fold"), (0, 0, 0, 2), expand=False)
 
 
-def _missing(found: Diagnosis) -> str:
+def _missing(diagnosis: Diagnosis) -> str:
     """Return the checks that did not run, grouped by what they lack."""
     by_reason: dict[str, list[str]] = {}
-    for name, reason in found.not_judged.items():
+    for name, reason in diagnosis.not_judged.items():
         by_reason.setdefault(reason, []).append(name)
     return "; ".join(f"{', '.join(names)} (missing: {reason})" for reason, names in by_reason.items())
 
 
-def diagnosis_json(found: Diagnosis, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
-    log = found.log
+    log = diagnosis.log
     return {
         "v": 1,
         "log": log.path,
         "format": log.format,
         "steps": [log.steps[0], log.end] if log.steps else None,
         "total": log.total,
-        "healthy": found.healthy,
+        "healthy": diagnosis.healthy,
         "findings": [
             {
                 "name": finding.name, "level": finding.level.value, "text": finding.text, "evidence": finding.evidence,
                 "advice": finding.advice, "steps": list(finding.steps), "numbers": dict(finding.numbers),
                 **({"settings": settings[finding.name]} if settings and settings.get(finding.name) else {}),
             }
-            for finding in found.findings
+            for finding in diagnosis.findings
         ],
-        "not_judged": found.not_judged,
+        "not_judged": diagnosis.not_judged,
     }  # fmt: skip  # an entry a line reads best

@@ -54,10 +54,10 @@ def estimator_word(name: Any) -> Any:
     return WORDS.get(name, name)
 
 
-def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_processes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of GPUs, as given or as in the recipe; None if it cannot be read."""
-    gpus = found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
-    unread = found.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
+    gpus = values.whole("trainer.nnodes", 1) * values.whole("trainer.n_gpus_per_node", 8)
+    unread = values.bad & {"trainer.nnodes", "trainer.n_gpus_per_node"}
     stated = fields["processes"]
     return {"processes": stated if stated is not None else None if unread else gpus}
 
@@ -65,8 +65,8 @@ def derive_processes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]
 def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
     """Return the function for fields that both frameworks derive alike. ``betas`` is the key of Adam's rates."""
 
-    def derive(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-        rates = resolve(found.values, betas)
+    def derive(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rates = resolve(values.values, betas)
         known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
         pair = [float(rate) for rate in rates] if known else [None, None]
         schedule = fields["lr_scheduler_type"]
@@ -92,9 +92,9 @@ def change_gpus(processes: Any, recipe: Recipe, _: Setting, __: Mapping[str, Any
     return None if rest or each not in NODES else {"trainer.n_gpus_per_node": each}
 
 
-def key_of_gpus(found: Values) -> dict[str, str]:
+def key_of_gpus(values: Values) -> dict[str, str]:
     """Return the key of the number of GPUs, for a recipe that sets only the number of nodes."""
-    only_nodes = "trainer.n_gpus_per_node" not in found.given and "trainer.nnodes" in found.given
+    only_nodes = "trainer.n_gpus_per_node" not in values.given and "trainer.nnodes" in values.given
     return {"processes": "trainer.nnodes"} if only_nodes else {}
 
 

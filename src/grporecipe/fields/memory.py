@@ -53,12 +53,12 @@ def describe_types(recipe: Recipe, s: Setting) -> Setting:
     return s.replace({**kept, "architecture": find_model(str(s.model_name_or_path or "")) if s.lora else None})
 
 
-def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
+def read_trl(values: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     """Read TRL, Open-R1 and Unsloth: weights are float32 unless the recipe sets another type.
 
     Gradient checkpointing is on by default since 0.22, and ``bf16`` since 0.19.
     """
-    config = found.recipe.config
+    config = values.recipe.config
     stated = {**read_mapping(config.get("model_init_kwargs")), **config}
     is_half = str(next((stated[key] for key in DTYPES if stated.get(key)), "float32")) in HALF
     computes_in_half = config.get("fp16") is True or config.get("bf16", s.version >= (0, 19, 0)) is not False
@@ -77,62 +77,62 @@ def read_trl(found: Values, s: Setting, is_unsloth: bool = False) -> Fields:
     }  # fmt: skip
 
 
-def read_ms_swift(found: Values, s: Setting) -> Fields:
+def read_ms_swift(values: Values, s: Setting) -> Fields:
     """Read ms-swift: the model's own type (bfloat16), LoRA of rank 8 on all linear modules, all logits as in TRL 0.x."""
-    stage = found.word("deepspeed")
-    bits = str(found.get("quant_bits") or 0)
+    stage = values.word("deepspeed")
+    bits = str(values.get("quant_bits") or 0)
     return {
-        "weights_dtype": "float32" if found.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
-        "autocast_dtype": "bfloat16" if found.word("torch_dtype") in ("float32", "fp32") else None,
-        "gradient_checkpointing": found.flag("gradient_checkpointing", True),
+        "weights_dtype": "float32" if values.word("torch_dtype") in ("float32", "fp32") else "bfloat16",
+        "autocast_dtype": "bfloat16" if values.word("torch_dtype") in ("float32", "fp32") else None,
+        "gradient_checkpointing": values.flag("gradient_checkpointing", True),
         "keys": {**s.keys, "weights_dtype": "torch_dtype"},
         "sharding": _sharding(stage, s),
         "runtime": Runtime(
-            head="tiles" if found.flag("use_liger_kernel") else "whole", flash="flash" in found.word("attn_impl"),
-            packs=found.flag("padding_free"), weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
-            **(_offload(stage) or {"offloads": _named(found, weights="offload_model", optimizer="offload_optimizer")}),
+            head="tiles" if values.flag("use_liger_kernel") else "whole", flash="flash" in values.word("attn_impl"),
+            packs=values.flag("padding_free"), weight_bits=int(bits) if bits in ("4", "8") and s.lora else 0,
+            **(_offload(stage) or {"offloads": _named(values, weights="offload_model", optimizer="offload_optimizer")}),
         ),
     }  # fmt: skip
 
 
-def read_verl(found: Values, s: Setting) -> Fields | None:
+def read_verl(values: Values, s: Setting) -> Fields | None:
     """Read verl with FSDP: float32 shards, half precision in between, sequences without padding."""
     actor, model = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     if s.engine not in (None, "dp", "fsdp", "fsdp2"):
         return None
-    tokens = found.get(f"{actor}.ppo_max_token_len_per_gpu", "int") if s.dynamic_batching else None
-    is_fused = found.flag(f"{model}.use_fused_kernels")
+    tokens = values.get(f"{actor}.ppo_max_token_len_per_gpu", "int") if s.dynamic_batching else None
+    is_fused = values.flag(f"{model}.use_fused_kernels")
     return {
-        **_fsdp(s, found.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
+        **_fsdp(s, values.word(f"{actor}.fsdp_config.model_dtype", "fp32") or "fp32"),
         "keys": {**s.keys, "weights_dtype": f"{actor}.fsdp_config.model_dtype"},
-        "gradient_checkpointing": found.flag(f"{model}.enable_gradient_checkpointing", True),
-        "vllm_enable_sleep_mode": found.flag("actor_rollout_ref.rollout.free_cache_engine", True),
+        "gradient_checkpointing": values.flag(f"{model}.enable_gradient_checkpointing", True),
+        "vllm_enable_sleep_mode": values.flag("actor_rollout_ref.rollout.free_cache_engine", True),
         "runtime": Runtime(
             head="tiles" if is_fused else "packed", flash=True, packs=s.removes_padding, upcasts=False,
             has_entropy_loss=s.version < VERL_LORA or bool(s.entropy_coef), tokens_per_batch=tokens,
             saved_hidden=2 if s.lora else 1, wakes_whole=s.version < VERL_LORA,
-            eager=found.flag("actor_rollout_ref.rollout.enforce_eager"),
-            offloads=_named(found, weights=f"{actor}.fsdp_config.param_offload",
+            eager=values.flag("actor_rollout_ref.rollout.enforce_eager"),
+            offloads=_named(values, weights=f"{actor}.fsdp_config.param_offload",
                             optimizer=f"{actor}.fsdp_config.optimizer_offload",
                             reference="actor_rollout_ref.ref.fsdp_config.param_offload"),
         ),
     }  # fmt: skip
 
 
-def read_easyr1(found: Values, s: Setting) -> Fields:
+def read_easyr1(values: Values, s: Setting) -> Fields:
     """Read EasyR1, which is like verl. A dynamic micro-batch is filled up to the maximal tokens of its sequences."""
     actor = "worker.actor"
-    is_half = found.word(f"{actor}.fsdp.torch_dtype") in HALF
-    pixels = found.whole("data.max_pixels")
+    is_half = values.word(f"{actor}.fsdp.torch_dtype") in HALF
+    pixels = values.whole("data.max_pixels")
     return {
         **_fsdp(s, "bf16" if is_half else "fp32"),
-        "gradient_checkpointing": found.flag(f"{actor}.model.enable_gradient_checkpointing", True),
+        "gradient_checkpointing": values.flag(f"{actor}.model.enable_gradient_checkpointing", True),
         "vllm_enable_sleep_mode": True,
         "runtime": Runtime(
-            head="packed", flash=True, packs=found.flag(f"{actor}.padding_free", True), upcasts=False,
+            head="packed", flash=True, packs=values.flag(f"{actor}.padding_free", True), upcasts=False,
             fills=s.dynamic_batching, saved_hidden=2 if s.lora else 1,
-            image_tokens=pixels // PIXELS, eager=found.flag("worker.rollout.enforce_eager"),
-            offloads=_named(found, weights=f"{actor}.offload.offload_params",
+            image_tokens=pixels // PIXELS, eager=values.flag("worker.rollout.enforce_eager"),
+            offloads=_named(values, weights=f"{actor}.offload.offload_params",
                             optimizer=f"{actor}.offload.offload_optimizer", reference="worker.ref.fsdp.enable_cpu_offload"),
         ),
     }  # fmt: skip
@@ -162,9 +162,9 @@ def _offload(deepspeed: Any) -> Fields:
     return {"offloads": frozenset({"weights", "optimizer"}), "computes_offloaded": True}
 
 
-def _named(found: Values, **keys: str) -> frozenset[str]:
+def _named(values: Values, **keys: str) -> frozenset[str]:
     """Return the names of the parts whose key is true."""
-    return frozenset(part for part, key in keys.items() if found.flag(key))
+    return frozenset(part for part, key in keys.items() if values.flag(key))
 
 
 def _bits(config: Mapping[str, Any], default: bool) -> int:

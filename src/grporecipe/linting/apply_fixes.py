@@ -186,10 +186,10 @@ def _entries(section: yaml.MappingNode | None, name: str) -> list[Entry]:
 
 
 def _rename(text: str, old: str, new: str) -> str | None:
-    found = _entries(_root(text), old)
-    if len(found) != 1:
+    entries = _entries(_root(text), old)
+    if len(entries) != 1:
         return None
-    key, _ = found[0]
+    key, _ = entries[0]
     return text[: key.start_mark.index] + new + text[key.end_mark.index :]
 
 

@@ -121,17 +121,19 @@ def _of_source(framework: Framework, probe: Recipe, file: Path) -> Judged | None
     folder, roots = file.absolute().parent, _vendored_in(repository.root, framework.vendor.marker)
     stated: Judged | None = None
     for root in sorted(roots, key=lambda root: -_shared_parts(folder, root)):
-        found = framework.vendor.read(root, probe)
+        vendored = framework.vendor.read(root, probe)
         name = Path(framework.vendor.marker).parts[0]
         where = (root / name).relative_to(repository.root).as_posix() + "/"
         source = VersionSource("vendored", where, "its own source")
-        if found.keys is not None:
-            judged = Judged(found.version or framework.version, source, found.keys, found.assumed, found.unchecked)
+        if vendored.keys is not None:
+            judged = Judged(
+                vendored.version or framework.version, source, vendored.keys, vendored.assumed, vendored.unchecked
+            )
             is_above = folder.is_relative_to(root)
             return judged if is_above or _runs(framework, probe, judged) else None
-        if stated is None and found.version is not None and not misfits(replace(probe, version=found.version)):
+        if stated is None and vendored.version is not None and not misfits(replace(probe, version=vendored.version)):
             stated = Judged(
-                found.version, source, None, found.assumed, found.unchecked
+                vendored.version, source, None, vendored.assumed, vendored.unchecked
             )  # its configuration is missing, but its version is known
     return stated
 

@@ -199,8 +199,8 @@ def groups_tell_right_from_wrong(recipe: Recipe) -> Iterator[Violation]:
 
 def _stated_count(recipe: Recipe, field: str) -> tuple[str, int]:
     """Return the key of a count and its value; 0 if the recipe does not state it."""
-    key, found = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""), values_of(recipe)
-    return key, found.whole(key) if key in found.given and key not in found.bad else 0
+    key, values = FRAMEWORKS[recipe.framework].keys_at(recipe.version).get(field, ""), values_of(recipe)
+    return key, values.whole(key) if key in values.given and key not in values.bad else 0
 
 
 MANY_PASSES = 8

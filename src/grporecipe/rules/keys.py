@@ -399,18 +399,18 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
         yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
 
 
-def _left_to_newer(found: list[Violation], recipe: Recipe) -> Iterator[Violation]:
+def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Violation]:
     """Yield one finding for all that a stated release, newer than those known, may take."""
     from grporecipe.project.versions import releases_of  # it loads the frameworks
 
-    if found:
+    if violations:
         framework = FRAMEWORKS[recipe.framework]
-        keys = tuple(key for broken in found for key in broken.fields)
-        newest, it = text(releases_of(framework)[-1]), "it" if len(found) == 1 else "them"
+        keys = tuple(key for broken in violations for key in broken.fields)
+        newest, it = text(releases_of(framework)[-1]), "it" if len(violations) == 1 else "them"
         stated = f"{recipe.version_source.where} states {text(recipe.version)}"
         why = f"no {framework.traits.display_name} up to {newest} takes {it}, but {stated}: not judged"
-        is_typo = any(broken.certain and not broken.may_be_new for broken in found)
-        yield Violation(found[0].what if len(found) == 1 else _named(keys), why, f"Look {it} up in that release.", keys,
+        is_typo = any(broken.certain and not broken.may_be_new for broken in violations)
+        yield Violation(violations[0].what if len(violations) == 1 else _named(keys), why, f"Look {it} up in that release.", keys,
                         severity="warning" if is_typo else None)  # fmt: skip
 
 
@@ -443,10 +443,10 @@ def _never_taken(key: str, recipe: Recipe) -> bool:
     return all(key in misfits(replace(recipe, version=release)) for release in releases_of(framework))
 
 
-def _near(found: list[Violation]) -> dict[str, str]:
+def _near(violations: list[Violation]) -> dict[str, str]:
     """Return a hint such as ``" (ppo_epochs?)"`` for each key whose fix is another spelling."""
     near: dict[str, str] = {}
-    for broken in found:
+    for broken in violations:
         for change in broken.suggestions:
             new = [key for key, value in change.items() if value is not None]
             if len(new) == 1 and len(broken.fields) == 1 and change.get(broken.fields[0], "") is None:

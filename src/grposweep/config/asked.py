@@ -144,10 +144,10 @@ def _key(trainer: Trainer) -> tuple[Path, str]:
 def file_stamp(path: Path) -> tuple[int, int]:
     """Return time and size of a file; zeros if it is missing, which its reader reports."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int], ...]:

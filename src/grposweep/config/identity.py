@@ -102,11 +102,11 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
     The mixed precision is left out if the type of the weights implies it.
     """
-    content, found = asdict(experiment), read_precision(experiment.model)
+    content, precision = asdict(experiment), read_precision(experiment.model)
     drop_newer(content)
     content["optimizer"]["learning_rate"] = experiment.lr  # hashes that name folders have it twice
-    content["model"] |= {"dtype": found.weights, "mixed_precision": found.mixed}
-    if found.mixed == IMPLIED.get(found.weights):
+    content["model"] |= {"dtype": precision.weights, "mixed_precision": precision.mixed}
+    if precision.mixed == IMPLIED.get(precision.weights):
         del content["model"]["mixed_precision"]
     return content
 

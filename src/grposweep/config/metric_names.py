@@ -77,8 +77,8 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
 @cache
 def _trl_names() -> frozenset[str]:
     """Return the names in the source of the installed TRL, with a field for a reward's name; empty without one."""
-    found = find_spec("trl")
-    source = Path(found.origin or "").parent / "trainer" / "grpo_trainer.py" if found else Path()
+    spec = find_spec("trl")
+    source = Path(spec.origin or "").parent / "trainer" / "grpo_trainer.py" if spec else Path()
     return frozenset(_RECORDED.findall(read_text(source))) if source.is_file() else frozenset()
 
 

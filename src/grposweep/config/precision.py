@@ -48,24 +48,24 @@ def check_precision(model: Model, cluster: Cluster | None = None) -> None:
         raise UserError(
             f"model.dtype={model.dtype} is not a type that a model can be trained in. Set one of: {', '.join((AUTO, *IMPLIED))}."
         )
-    found = read_precision(model)
-    if found.weights == "float16" and not (model.lora.enabled and found.mixed == "fp16"):
+    precision = read_precision(model)
+    if precision.weights == "float16" and not (model.lora.enabled and precision.mixed == "fp16"):
         raise UserError(
             "model.dtype=float16: float16 weights cannot be trained, because their gradients cannot be unscaled. Set "
             "model.dtype=float32 with model.mixed_precision=fp16, or add an adapter (model.lora.enabled=true)."
         )
-    if found.weights == "bfloat16" and found.mixed == "fp16":
+    if precision.weights == "bfloat16" and precision.mixed == "fp16":
         raise UserError(
             "model.dtype=bfloat16 and model.mixed_precision=fp16: bfloat16 needs GPUs from Ampere on, and fp16 is for "
             "older ones. Set model.dtype=auto, which chooses the weights by the mixed precision."
         )
-    if found.computed == "float32" and (model.attn_implementation or "").startswith("flash_attention"):
+    if precision.computed == "float32" and (model.attn_implementation or "").startswith("flash_attention"):
         raise UserError(
             f"model.attn_implementation={model.attn_implementation}: flash attention computes in bfloat16 or float16, and this "
             "model in float32. Set model.dtype=auto, or model.attn_implementation=sdpa."
         )
     gpu = cluster.gpu if cluster else None
-    if gpu is not None and "bfloat16" in (found.weights, found.computed) and not has_bfloat16(gpu):
+    if gpu is not None and "bfloat16" in (precision.weights, precision.computed) and not has_bfloat16(gpu):
         raise UserError(no_bfloat16(f"cluster.gpu={gpu}"))
 
 
@@ -74,12 +74,12 @@ def check_generation(experiment: Experiment) -> None:
 
     Continuous batching calls ``to()`` on the trained model. Source: trl 1.16 grpo_trainer.py, _generate_single_turn.
     """
-    model, found, name = experiment.model, read_precision(experiment.model), "use_transformers_continuous_batching"
-    is_float = found.weights == "float32" or model.lora.enabled  # peft keeps adapters in float32
-    if experiment.trainer.args.get(name) and found.mixed != "none" and is_float:
+    model, precision, name = experiment.model, read_precision(experiment.model), "use_transformers_continuous_batching"
+    is_float = precision.weights == "float32" or model.lora.enabled  # peft keeps adapters in float32
+    if experiment.trainer.args.get(name) and precision.mixed != "none" and is_float:
         raise UserError(
-            f"trainer.args.{name}=true: TRL casts the trained weights to {COMPUTED[found.mixed]} for it, so they would no longer "
-            "be float32. Set generation.use_vllm=true instead, or model.dtype=bfloat16 without an adapter."
+            f"trainer.args.{name}=true: TRL casts the trained weights to {COMPUTED[precision.mixed]} for it, so they would no "
+            "longer be float32. Set generation.use_vllm=true instead, or model.dtype=bfloat16 without an adapter."
         )
 
 

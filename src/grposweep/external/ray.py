@@ -75,10 +75,10 @@ class RayLogTail:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def as_entries(line: bytes, factor: float) -> Iterator[Entry]:

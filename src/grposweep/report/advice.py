@@ -253,8 +253,8 @@ def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
 
 def _has_variants(trial: TrialView) -> bool:
     """Return whether prompts that differ only in digits have similar rewards, and are in no families."""
-    found = read_prompt_rewards(trial.path, trial.result.evaluated)
-    return not found.families and p_of_groups(found.means, found.alike) < CHANCE
+    rewards = read_prompt_rewards(trial.path, trial.result.evaluated)
+    return not rewards.families and p_of_groups(rewards.means, rewards.alike) < CHANCE
 
 
 def _spread(view: SweepView, trials: Sequence[TrialView]) -> str:

@@ -162,16 +162,17 @@ def first_difference(one: TrialView, other: TrialView) -> Iterator[tuple[str, st
 
 def page_evaluations(trial: TrialView, most: int, maximize: bool) -> dict[str, Any] | None:
     """Return a trial's kept completions for the HTML report, at most ``most`` evaluations; None if there are none."""
-    found = read_completions(trial.path)
-    if not found:
+    completions = read_completions(trial.path)
+    if not completions:
         return None
-    step = _objective_step(trial, found)
-    wanted = {min(found), max(found), step, best_step(found, maximize)}
-    others = [at for at in found if at not in wanted]
+    step = _objective_step(trial, completions)
+    wanted = {min(completions), max(completions), step, best_step(completions, maximize)}
+    others = [at for at in completions if at not in wanted]
     wanted |= set(others[:: max(1, -(-len(others) // max(most - len(wanted), 1)))])
     return {
         "at": step,
-        "evaluations": [{"step": at, "value": found[at][0].value, "said": [_completion_row(kept) for kept in found[at]]}
+        "evaluations": [{"step": at, "value": completions[at][0].value,
+                         "said": [_completion_row(kept) for kept in completions[at]]}
                         for at in sorted(at for at in wanted if at is not None)],
     }  # fmt: skip
 
@@ -183,22 +184,22 @@ def _completion_row(kept: KeptCompletion) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _objective_step(trial: TrialView, found: Evaluations) -> int:
+def _objective_step(trial: TrialView, evaluations: Evaluations) -> int:
     wanted = trial.result.best_step
-    return wanted if wanted in found else max(found)
+    return wanted if wanted in evaluations else max(evaluations)
 
 
 def _pairs(trial: TrialView) -> Sequence[tuple[KeptCompletion | None, KeptCompletion]]:
     """Return a completion of each prompt at the objective's step, with that before training; the templates first."""
-    found = read_completions(trial.path)
-    if not found:
+    completions = read_completions(trial.path)
+    if not completions:
         return []
     start: dict[str, KeptCompletion] = {}
-    for kept in found.get(0, ()):
+    for kept in completions.get(0, ()):
         start.setdefault(kept.prompt, kept)
-    step = _objective_step(trial, found)
+    step = _objective_step(trial, completions)
     now: dict[str, KeptCompletion] = {}
-    for kept in sorted(found[step], key=lambda kept: not kept.template):
+    for kept in sorted(completions[step], key=lambda kept: not kept.template):
         now.setdefault(kept.prompt, kept)
     return [(start.get(prompt) if step else None, kept) for prompt, kept in now.items()]
 

@@ -25,9 +25,9 @@ def format_objective(trial: TrialView) -> str:
     return f"{trial.objective:.4f}{error}{start}"
 
 
-def format_estimate(found: Estimate | None) -> str:
+def format_estimate(estimate: Estimate | None) -> str:
     """Format a mean with the number of its seeds."""
-    return "" if found is None else f"{found.mean:.4f} ({found.count})"
+    return "" if estimate is None else f"{estimate.mean:.4f} ({estimate.count})"
 
 
 def format_effect(effect: Effect) -> str:
@@ -156,13 +156,13 @@ def effects_table(view: SweepView, comparison: Comparison) -> Table:
     return table
 
 
-def contrasts_table(found: Importance, metric: str) -> Table:
+def contrasts_table(importance: Importance, metric: str) -> Table:
     """Return the contrasts of single parameters."""
-    title = f"effects of single parameters on {metric}, {basis_text(found)}"
+    title = f"effects of single parameters on {metric}, {basis_text(importance)}"
     columns = ("parameter", ("better", FOLD), ("trials", RIGHT), ("difference ± 95 %", RIGHT), ("", FOLD))
     table = build_table(*columns, padding=(0, 1), title=title)
-    names = short_names(contrast.parameter for contrast in found.contrasts)
-    for contrast in found.contrasts:
+    names = short_names(contrast.parameter for contrast in importance.contrasts)
+    for contrast in importance.contrasts:
         style = "" if contrast.is_significant else "dim"
         whole = contrast.trials + contrast.others
         name, part = names[contrast.parameter], format_part(contrast.better)
@@ -171,12 +171,12 @@ def contrasts_table(found: Importance, metric: str) -> Table:
     return table
 
 
-def basis_text(found: Importance) -> str:
+def basis_text(importance: Importance) -> str:
     """Return the number of trials that count, and how many of them have not finished."""
-    unfinished = f", {found.unfinished} of them paused or stopped early" if found.unfinished else ""
-    if found.share is not None:
-        unfinished += f"; all as they were after {found.share:.0%} of the training"
-    return f"{count(found.trials, 'trial')}{unfinished}"
+    unfinished = f", {importance.unfinished} of them paused or stopped early" if importance.unfinished else ""
+    if importance.share is not None:
+        unfinished += f"; all as they were after {importance.share:.0%} of the training"
+    return f"{count(importance.trials, 'trial')}{unfinished}"
 
 
 def format_part(part: Choice | Interval) -> str:

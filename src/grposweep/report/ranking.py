@@ -241,8 +241,8 @@ def _measured(trial: TrialView, metric: str, share: float | None) -> Measured:
         curve = trial.curve(metric)
         before = [point for point in curve if point.step <= share * (trial.total or curve[-1].step)]
         if before:
-            found = read_prompt_rewards(trial.path, [before[-1].step])
+            rewards = read_prompt_rewards(trial.path, [before[-1].step])
             return Measured(
-                dict(trial.point), before[-1].value, Sampling(before[-1].error, found.by_family, found.prompts)
+                dict(trial.point), before[-1].value, Sampling(before[-1].error, rewards.by_family, rewards.prompts)
             )
     return Measured(dict(trial.point), trial.value or 0.0, trial.sampling)

@@ -324,9 +324,9 @@ def write_effects(view: SweepView) -> None:
     write_json(view.path / paths.EFFECTS, content)
 
 
-def _interval(found: Estimate | None) -> dict[str, float | int | None] | None:
+def _interval(estimate: Estimate | None) -> dict[str, float | int | None] | None:
     """Return an estimate as JSON; a single seed has no ends."""
-    if found is None:
+    if estimate is None:
         return None
-    low, high = (found.low, found.high) if found.count > 1 else (None, None)
-    return {"mean": found.mean, "low": low, "high": high, "seeds": found.count}
+    low, high = (estimate.low, estimate.high) if estimate.count > 1 else (None, None)
+    return {"mean": estimate.mean, "low": low, "high": high, "seeds": estimate.count}

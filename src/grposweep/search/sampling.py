@@ -143,12 +143,12 @@ def share_error(value: float | None, error: float | None, samples: int | None) -
 
 def read_sampling(trial: Path, result: TrialResult, samples: int | None) -> Sampling:
     """Return the sampling of a trial's objective, which has so many prompts if they are not recorded."""
-    found = read_prompt_rewards(trial, result.evaluated)
-    error = share_error(result.objective, finite_or_none(result.objective_se), len(found.by_family) or samples)
-    return Sampling(error, found.by_family, found.prompts)
+    rewards = read_prompt_rewards(trial, result.evaluated)
+    error = share_error(result.objective, finite_or_none(result.objective_se), len(rewards.by_family) or samples)
+    return Sampling(error, rewards.by_family, rewards.prompts)
 
 
 def read_sampling_of_start(trial: Path, result: TrialResult) -> Sampling:
     """Return the sampling of the metric before training; without a standard error the value counts as exact."""
-    found = read_prompt_rewards(trial, [0])
-    return Sampling(finite_or_none(result.start_se) or 0.0, found.by_family, found.prompts)
+    rewards = read_prompt_rewards(trial, [0])
+    return Sampling(finite_or_none(result.start_se) or 0.0, rewards.by_family, rewards.prompts)

@@ -117,9 +117,9 @@ def shorten_text(text: str, longest: int) -> str:
     return f"{text[: longest - end]} [... {len(text) - longest:,} characters ...] {text[-end:]}"
 
 
-def best_step(found: Evaluations, maximize: bool = True) -> int | None:
+def best_step(evaluations: Evaluations, maximize: bool = True) -> int | None:
     """Return the step of the evaluation with the best value, the earliest of equal ones; None if no evaluation has a value."""
-    values = {step: value for step, kept in found.items() if (value := kept[0].value) is not None}
+    values = {step: value for step, kept in evaluations.items() if (value := kept[0].value) is not None}
     best = max if maximize else min
     return best(values, key=lambda step: values[step]) if values else None
 
@@ -140,8 +140,8 @@ def thin_evaluations(found: Evaluations, maximize: bool = True) -> Evaluations:
     return found
 
 
-def _write(trial: Path, found: Evaluations) -> None:
-    write_text(trial / paths.COMPLETIONS, "".join(kept.line() for group in found.values() for kept in group))
+def _write(trial: Path, evaluations: Evaluations) -> None:
+    write_text(trial / paths.COMPLETIONS, "".join(kept.line() for group in evaluations.values() for kept in group))
 
 
 @dataclass(frozen=True)

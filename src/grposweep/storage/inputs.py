@@ -231,11 +231,11 @@ def _module_files(module: str, roots: Sequence[Path], last: Sequence[Path] = ())
 def _is_unknown(top: str, folders: Sequence[Path]) -> bool:
     """Return whether no package of this name is installed outside these folders, without importing it."""
     try:
-        found = find_spec(top)
+        spec = find_spec(top)
     except (ImportError, ValueError):
         return True
-    places = [] if found is None else [found.origin, *(found.submodule_search_locations or ())]
-    return found is None or any(folder in Path(place).parents[:2] for folder in folders for place in places if place)
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    return spec is None or any(folder in Path(place).parents[:2] for folder in folders for place in places if place)
 
 
 def hidden_files(spec: str) -> Iterator[str]:

@@ -137,39 +137,39 @@ def _gib(size: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-def find_others(found: OutOfMemory, owns: Owns) -> Held:
+def find_others(oom: OutOfMemory, owns: Owns) -> Held:
     """Return what processes of others held for certain."""
-    if found.own is not None:
-        others = {pid: gib for pid, gib in found.held.items() if not owns(pid)}
+    if oom.own is not None:
+        others = {pid: gib for pid, gib in oom.held.items() if not owns(pid)}
         return Held(sum(others.values()), tuple(sorted(others)))
-    if found.total is None or found.free is None or found.used is None:
+    if oom.total is None or oom.free is None or oom.used is None:
         return Held()
-    if found.allowed is None:
-        gib, least = found.total - found.free - found.used, BUSY_SHARE * found.total
+    if oom.allowed is None:
+        gib, least = oom.total - oom.free - oom.used, BUSY_SHARE * oom.total
     else:  # the sweep's other trials on this GPU hold their shares at most, and a context each
-        others_at_most = (found.total - found.allowed) + (round(found.total / found.allowed) - 1) * CONTEXT / GIB
-        gib, least = found.total - found.free - found.used - others_at_most, 0.0
+        others_at_most = (oom.total - oom.allowed) + (round(oom.total / oom.allowed) - 1) * CONTEXT / GIB
+        gib, least = oom.total - oom.free - oom.used - others_at_most, 0.0
     return Held(gib) if gib > least else Held()
 
 
-def was_crowded_out(found: OutOfMemory, others: Held) -> bool:
+def was_crowded_out(oom: OutOfMemory, others: Held) -> bool:
     """Return whether the process would have got what it asked for if others had held nothing."""
-    least = max(BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (found.total or 0.0) if others.processes else 0.0)
-    if others.gib <= least or found.asked is None or found.free is None:
+    least = max(BUSY_MIB / MIB_OF_GIB, SMALL_SHARE * (oom.total or 0.0) if others.processes else 0.0)
+    if others.gib <= least or oom.asked is None or oom.free is None:
         return False
-    mine = found.reserved if found.reserved is not None else found.own
-    is_within = found.allowed is None or (mine is not None and mine + found.asked <= found.allowed)
-    return is_within and found.asked <= found.free + others.gib
+    mine = oom.reserved if oom.reserved is not None else oom.own
+    is_within = oom.allowed is None or (mine is not None and mine + oom.asked <= oom.allowed)
+    return is_within and oom.asked <= oom.free + others.gib
 
 
-def describe(found: OutOfMemory, others: Held) -> str:
+def describe(oom: OutOfMemory, others: Held) -> str:
     """Return one line; what the message does not state is left out."""
     parts = []
-    if found.used and (limit := found.allowed or found.total) is not None:
-        whose = "its" if found.allowed else "the GPU's"
-        parts.append(f"{found.used:.3g} of {whose} {limit:.3g} GiB in use")
-    if found.asked is not None and not was_crowded_out(found, others):
-        parts.append(f"{found.asked:.3g} GiB more asked for")
+    if oom.used and (limit := oom.allowed or oom.total) is not None:
+        whose = "its" if oom.allowed else "the GPU's"
+        parts.append(f"{oom.used:.3g} of {whose} {limit:.3g} GiB in use")
+    if oom.asked is not None and not was_crowded_out(oom, others):
+        parts.append(f"{oom.asked:.3g} GiB more asked for")
     if others.gib * MIB_OF_GIB > BUSY_MIB:
         at_least = "" if others.processes else "at least "
         parts.append(f"{at_least}{describe_holders(others.gib, others.processes)}")

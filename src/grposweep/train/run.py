@@ -95,18 +95,18 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     if outcome.stopped and present.attempt == attempt.number and present.status is TrialStatus.FAILED:
         return ExitCode.FAILED
     search, lines = attempt.experiment.search, attempt.metrics.lines()
-    found = find_objective(lines, search)
+    objective = find_objective(lines, search)
     if not outcome.stopped:
-        check_objective(lines, search.metric, found)
+        check_objective(lines, search.metric, objective)
     took = attempt.seconds
     seconds, gpu_seconds = (round(cost, 3) for cost in run_cost(attempt.folder, True, most=took, least=took))
     result = TrialResult(
         status=TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED,
         attempt=attempt.number,
-        objective=found.objective,
-        objective_se=found.objective_se,
-        start=found.start,
-        start_se=found.start_se,
+        objective=objective.objective,
+        objective_se=objective.objective_se,
+        start=objective.start,
+        start_se=objective.start_se,
         step=outcome.step,
         total_steps=attempt.total,
         completions=attempt.completions_at(outcome.step),
@@ -114,13 +114,13 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
         gpu_seconds=gpu_seconds,
         model=outcome.model,
         checkpoint=outcome.checkpoint,
-        best_step=found.best_step,
-        optimism=found.optimism,
-        evaluated=found.evaluated,
+        best_step=objective.best_step,
+        optimism=objective.optimism,
+        evaluated=objective.evaluated,
     )
     attempt.beat(outcome.step, force=True)
     result.write(attempt.folder)
-    shown = {name: getattr(result, name) for name in (*found.as_dict(), "step", "completions", "seconds")}
+    shown = {name: getattr(result, name) for name in (*objective.as_dict(), "step", "completions", "seconds")}
     attempt.tracker.summarise(
         {"status": str(result.status), **with_intervals(shown)}
     )  # of an enumeration W&B would show the name

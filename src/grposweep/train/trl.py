@@ -162,8 +162,8 @@ def check_gpu_precision(model: Model) -> None:
     """Raise UserError if the GPU here does not compute in the types that are set: bfloat16 and TF32 came with Ampere."""
     if not torch.cuda.is_available() or torch.version.hip or torch.cuda.get_device_capability() >= (8, 0):
         return
-    found, name = read_precision(model), torch.cuda.get_device_name()
-    if "bfloat16" in (found.weights, found.computed):
+    precision, name = read_precision(model), torch.cuda.get_device_name()
+    if "bfloat16" in (precision.weights, precision.computed):
         raise UserError(no_bfloat16(name))
     if model.tf32:
         raise UserError(f"model.tf32=true: {name} has no TensorFloat-32, which came with Ampere. Set model.tf32=null.")

@@ -144,28 +144,28 @@ WRITTEN = {"dapo": ("default", "token"), "grpo": ("default", "seq"), "bnpo": ("d
 BATCHED = 8192  # tokens that vLLM takes at once by default
 
 
-def keys_of(found: Values) -> dict[str, str]:
+def keys_of(values: Values) -> dict[str, str]:
     """Return the native keys that depend on the recipe's other keys."""
-    keys = dotted.key_of_gpus(found)
-    if not found.get(f"{ACTOR}.optim.lr_warmup_steps", "int"):
+    keys = dotted.key_of_gpus(values)
+    if not values.get(f"{ACTOR}.optim.lr_warmup_steps", "int"):
         keys["warmup_steps"] = f"{ACTOR}.optim.lr_warmup_ratio"
     return keys
 
 
-def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl`` switches it off."""
     reward = {
-        "kl_reward_coefficient": found.number("algorithm.kl_coef"),
-        "kl_reward_estimator": _estimator(found.word("algorithm.kl_penalty")),
+        "kl_reward_coefficient": values.number("algorithm.kl_coef"),
+        "kl_reward_estimator": _estimator(values.word("algorithm.kl_penalty")),
     }
-    if found.recipe.version < ALGORITHM_KL:
-        in_loss = found.flag(f"{ACTOR}.use_kl_loss", True)
-        name = _estimator(found.word(f"{ACTOR}.kl_loss_type"))
-        loss = {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": name}
+    if values.recipe.version < ALGORITHM_KL:
+        in_loss = values.flag(f"{ACTOR}.use_kl_loss", True)
+        name = _estimator(values.word(f"{ACTOR}.kl_loss_type"))
+        loss = {"beta": values.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": name}
     else:
-        if found.flag("algorithm.disable_kl"):
+        if values.flag("algorithm.disable_kl"):
             return {"kl_placement": "none", "loads_reference": False}
-        in_loss = found.flag("algorithm.use_kl_loss")
+        in_loss = values.flag("algorithm.use_kl_loss")
         loss = {"beta": reward["kl_reward_coefficient"], "kl_estimator": reward["kl_reward_estimator"]}
     place = "loss" if in_loss else "reward"
     return {"kl_placement": place, "loads_reference": True, **(loss if in_loss else reward)}
@@ -175,29 +175,31 @@ def _estimator(word: str) -> str:
     return dotted.ESTIMATORS.get(word, word)
 
 
-def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling level."""
-    word, average = found.word(f"{ACTOR}.loss_type", "default"), found.word(f"{ACTOR}.loss_avg_mode", "token")
+    word, average = values.word(f"{ACTOR}.loss_type", "default"), values.word(f"{ACTOR}.loss_avg_mode", "token")
     return {
         "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
         "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",
         "scale_rewards": "group",
-        **({"delta": None} if found.recipe.version < ALGORITHM_KL else {}),
+        **({"delta": None} if values.recipe.version < ALGORITHM_KL else {}),
     }
 
 
-def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if steps are set."""
-    steps = found.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
+    steps = values.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
     is_overridden = (
-        fields["max_steps"] is not None and not {"trainer.total_epochs", "trainer.total_episodes"} & found.given
+        fields["max_steps"] is not None and not {"trainer.total_epochs", "trainer.total_episodes"} & values.given
     )
     return {
-        "warmup_steps": float(steps) if steps is not None else found.number(f"{ACTOR}.optim.lr_warmup_ratio"),
+        "warmup_steps": float(steps) if steps is not None else values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
         "epochs": None if is_overridden else fields["epochs"],
         "parameters": model_size(fields["model_name_or_path"] or ""),
         # A fork whose workers ask a server has no engine of its own, whose limit would count.
-        **({"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in found.given) else {}),
+        **(
+            {"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given) else {}
+        ),
     }
 
 

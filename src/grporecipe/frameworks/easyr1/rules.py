@@ -353,14 +353,14 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     """KL keys without effect, with the place where KL is computed instead."""
-    found = values_of(recipe)
+    values = values_of(recipe)
     of_algorithm = tuple(f"algorithm.{word}" for word in KL_WORDS)
     if recipe.version >= easyr1.ALGORITHM_KL:
-        if found.flag("algorithm.disable_kl"):
+        if values.flag("algorithm.disable_kl"):
             dead = ("algorithm.use_kl_loss", *of_algorithm)
             yield from find_dead_keys(recipe, dead, "algorithm.disable_kl=true switches all KL off")
-    elif found.flag("worker.actor.use_kl_loss", True):
-        coefficient = f"worker.actor.kl_loss_coef={found.number('worker.actor.kl_loss_coef'):g}"
+    elif values.flag("worker.actor.use_kl_loss", True):
+        coefficient = f"worker.actor.kl_loss_coef={values.number('worker.actor.kl_loss_coef'):g}"
         yield from find_dead_keys(recipe, of_algorithm, f"KL is in the loss, with {coefficient}")
     else:
         dead = ("worker.actor.kl_loss_coef", "worker.actor.kl_loss_type")

@@ -142,24 +142,24 @@ def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
     }
 
 
-def keys_of(found: Values) -> dict[str, str]:
+def keys_of(values: Values) -> dict[str, str]:
     """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
-    if found.stated.get("warmup_ratio"):
+    if values.stated.get("warmup_ratio"):
         return {"warmup_steps": "warmup_ratio"}
-    return MEGATRON_KEYS if is_megatron(found.recipe) else {}
+    return MEGATRON_KEYS if is_megatron(values.recipe) else {}
 
 
-def derive_rollout(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_rollout(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the completion length, for which two older keys win, and whether a teacher gives the signal."""
-    stated = found.stated
+    stated = values.stated
     length = stated.get("response_length") or stated.get("max_new_tokens")
     teacher = stated.get("teacher_model") or stated.get("teacher_model_server")
     return {**({"max_completion_length": length} if length else {}), **({"distils": True} if teacher else {})}
 
 
-def derive_schedule(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_schedule(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return length and learning rate. Steps override epochs, and ``max_epochs`` ends the run early in both cases."""
-    keys = found.stated
+    keys = values.stated
     steps, most = trl.read_steps(keys.get("max_steps")), keys.get("max_epochs")
     epochs = keys.get("num_train_epochs", 3.0)
     fields: dict[str, Any] = {"epochs": None if steps is not None and "num_train_epochs" not in keys else epochs}
@@ -251,9 +251,9 @@ def processes_of(environment: Any) -> int | None:
     return int(counts[0]) * int(counts[1])
 
 
-def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, the GPUs that one process sees, and with Megatron its sizes."""
-    recipe = found.recipe
+    recipe = values.recipe
     processes = fields["processes"] if fields["processes"] is not None else processes_of(recipe.config.get(ENVIRONMENT))
     megatron = megatron_fields(recipe.config, processes) if is_megatron(recipe) else {}
     visible = recipe.launch.visible_gpus if recipe.launch else None

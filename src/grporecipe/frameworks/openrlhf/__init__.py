@@ -124,9 +124,9 @@ class Options(Values):
     """The values of one recipe by present names."""
 
     @classmethod
-    def of(cls, found: Values) -> "Options":
+    def of(cls, values: Values) -> "Options":
         """Return them for the values under the names of the release."""
-        return cls(**vars(found))
+        return cls(**vars(values))
 
     def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
         """Return the value of an option, given by its present name, as a type."""
@@ -141,23 +141,23 @@ class Options(Values):
             return []
 
 
-def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the actor's GPUs and the prompts of an optimizer step. The recipe states that step in completions."""
-    option, stated = Options.of(found), fields["processes"]
+    option, stated = Options.of(values), fields["processes"]
     gpus = option.whole("actor.num_nodes", 1) * option.whole("actor.num_gpus_per_node", 8)
-    names = {at(f"actor.{name}", found.recipe.version) for name in ("num_nodes", "num_gpus_per_node")}
+    names = {at(f"actor.{name}", values.recipe.version) for name in ("num_nodes", "num_gpus_per_node")}
     group, completions = max(fields["num_generations"], 1), option.whole("train.batch_size", 128)
     return {
-        "processes": stated if stated is not None else None if found.bad & names else gpus,
+        "processes": stated if stated is not None else None if values.bad & names else gpus,
         "prompts_per_step": max(completions // group, 1) if completions > 0 else completions,
         "use_vllm": option.whole("vllm.num_engines", 0) > 0,
         "vllm_mode": "colocate",
     }
 
 
-def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the place of the KL term: the reward, unless ``algo.kl.use_loss`` puts it into the loss."""
-    option = Options.of(found)
+    option = Options.of(values)
     coefficient = option.number("algo.kl.init_coef", 0.01)
     in_loss = option.flag("algo.kl.use_loss")
     return {
@@ -168,14 +168,14 @@ def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the advantage and the loss: a token mean over a step, or (with gspo, or since 0.11.2) over each sequence."""
-    option = Options.of(found)
+    option = Options.of(values)
     estimator = option.word("algo.advantage.estimator", "gae")
     clip = option.numbers("actor.eps_clip_low_high") or [option.number("actor.eps_clip", 0.2)] * 2
     is_gspo = option.word("actor.policy_loss_type", "ppo") == "gspo"
     by_sequence = is_gspo or option.word("actor.loss_agg_mode", TOKENS) == SEQUENCES
-    launch = found.recipe.launch
+    launch = values.recipe.launch
     # Another program may form its groups in another way, as by a tree of completions.
     has_own_groups = fields["num_generations"] == 1 and launch is not None and not OWN_PROGRAM.search(launch.program)
     return {
@@ -187,15 +187,15 @@ def derive_loss(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_rest(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_rest(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return completion length, schedule and Adam's rates. An unset length is the rest of the longest sequence."""
-    option = Options.of(found)
-    key = next(row for row in FIELDS if row.name == "max_completion_length").key_at(found.recipe.version)
+    option = Options.of(values)
+    key = next(row for row in FIELDS if row.name == "max_completion_length").key_at(values.recipe.version)
     longest = option.whole("data.max_len", LONGEST)
     betas = option.numbers("actor.adam.betas")
     schedule = option.word("actor.lr_scheduler", "cosine_with_min_lr")
     return {
-        "max_completion_length": found.whole(key) or longest,
+        "max_completion_length": values.whole(key) or longest,
         "lr_scheduler_type": "cosine" if schedule == "cosine_with_min_lr" else schedule,
         "adam_beta1": betas[0] if len(betas) == 2 else None,
         "adam_beta2": betas[1] if len(betas) == 2 else None,

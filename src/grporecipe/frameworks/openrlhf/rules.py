@@ -255,8 +255,8 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
 
     Releases 0.5.8 to 0.6.4 compare ``vllm_num_engines`` with 0 even if it is not set, and stop with a TypeError.
     """
-    found, version = values_of(recipe), recipe.version
-    option = Options.of(found)
+    values, version = values_of(recipe), recipe.version
+    option = Options.of(values)
     if ENGINES_NEEDED[0] <= version < ENGINES_NEEDED[1] and "vllm_num_engines" not in recipe.config:
         yield Violation("vllm_num_engines is not set", f"OpenRLHF {text(version)} compares it with 0, and stops",
                         "Set vllm_num_engines=0 or more.", ())  # fmt: skip
@@ -265,7 +265,7 @@ def options_agree(recipe: Recipe) -> Iterator[Violation]:
         is_colocated = row.other != "vllm.enable_sleep" or option.flag(
             "train.colocate_all"
         )  # otherwise it is switched off
-        if version < row.since or not option.flag(row.option) or {key, other} & found.bad or not is_colocated:
+        if version < row.since or not option.flag(row.option) or {key, other} & values.bad or not is_colocated:
             continue
         value: Any = option.whole(row.other, 0) if row.other == "vllm.num_engines" else option.flag(row.other)
         if bool(value) != row.needed:

@@ -50,47 +50,49 @@ def read_steps(count: int | None) -> int | None:
     return count if count is not None and count >= 0 else None
 
 
-def _epochs(found: Values) -> Any:
+def _epochs(values: Values) -> Any:
     """Return the epochs. If they are unset or -1, a number of steps overrides them."""
-    epochs = found.stated.get("num_train_epochs", ABSENT)
-    if read_steps(found.stated.get("max_steps")) is None:
+    epochs = values.stated.get("num_train_epochs", ABSENT)
+    if read_steps(values.stated.get("max_steps")) is None:
         return epochs
     return None if epochs is ABSENT or (epochs or 0) <= 0 else epochs
 
 
-def _save_steps(found: Values) -> Any:
-    is_other = read_strategy(found.stated.get("save_strategy", "steps")) != "steps"
-    return None if is_other else found.stated.get("save_steps", ABSENT)
+def _save_steps(values: Values) -> Any:
+    is_other = read_strategy(values.stated.get("save_strategy", "steps")) != "steps"
+    return None if is_other else values.stated.get("save_steps", ABSENT)
 
 
-def _warmup(found: Values) -> Any:
+def _warmup(values: Values) -> Any:
     """Return the warmup in steps, which win, or as a share of all. Transformers 4 has no shares in ``warmup_steps``."""
-    steps, ratio = found.stated.get("warmup_steps"), found.stated.get("warmup_ratio")
+    steps, ratio = values.stated.get("warmup_steps"), values.stated.get("warmup_ratio")
     if ratio and not steps:
         return ratio
-    has_ratio = "warmup_ratio" in known(found.recipe.version) and found.recipe.version < (0, 27, 2)
+    has_ratio = "warmup_ratio" in known(values.recipe.version) and values.recipe.version < (0, 27, 2)
     if steps is not None and steps < 1 and has_ratio:
         return 0 if steps >= 0 else steps
     return ABSENT if steps is None else steps
 
 
-def _rewards(found: Values) -> Any:
+def _rewards(values: Values) -> Any:
     """Return the number of rewards: a recipe holds the list, a setting its length."""
-    rewards = found.stated.get("reward_funcs")
-    return len(rewards) + bool(found.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else ABSENT
+    rewards = values.stated.get("reward_funcs")
+    return len(rewards) + bool(values.stated.get("reward_model_name_or_path")) if isinstance(rewards, list) else ABSENT
 
 
-def read_split(found: Values) -> Any:
+def read_split(values: Values) -> Any:
     """Return whether a batch is split among the processes, by accelerate's configuration."""
-    split = read_mapping(found.stated.get("accelerator_config")).get("split_batches", found.stated.get("split_batches"))
+    split = read_mapping(values.stated.get("accelerator_config")).get(
+        "split_batches", values.stated.get("split_batches")
+    )
     return ABSENT if split is None else bool(split)
 
 
 def _inside(name: str, word: str) -> Field:
     """Return the row of a parallel size inside a mapping."""
 
-    def size(found: Values) -> Any:
-        inside = read_mapping(found.stated.get("parallelism_config")).get(word, found.stated.get(word))
+    def size(values: Values) -> Any:
+        inside = read_mapping(values.stated.get("parallelism_config")).get(word, values.stated.get(word))
         return inside if isinstance(inside, int) and not isinstance(inside, bool) and inside > 0 else ABSENT
 
     return Field(name, f"parallelism_config.{word}", derive=size)
@@ -185,34 +187,34 @@ def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
     return {name: value for name, value in before.items() if name not in values}
 
 
-def keys_of(found: Values) -> dict[str, str]:
+def keys_of(values: Values) -> dict[str, str]:
     """Return the key of the warmup if it is a share."""
-    return {"warmup_steps": "warmup_ratio"} if found.stated.get("warmup_ratio") else {}
+    return {"warmup_steps": "warmup_ratio"} if values.stated.get("warmup_ratio") else {}
 
 
-def derive_launch(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the processes, if only the recipe states them, and the GPUs that one process sees."""
-    launch = found.recipe.launch
-    processes = found.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
+    launch = values.recipe.launch
+    processes = values.stated.get("num_processes") if fields["processes"] is None else fields["processes"]
     return {
         "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
-        **(_derive_asynchronous(found, processes) if is_async(found.recipe) else {}),
+        **(_derive_asynchronous(values, processes) if is_async(values.recipe) else {}),
     }
 
 
-def _derive_asynchronous(found: Values, processes: int | None) -> dict[str, Any]:
+def _derive_asynchronous(values: Values, processes: int | None) -> dict[str, Any]:
     """Return what AsyncGRPOTrainer does without a key: a vLLM server generates, and a loss averages over micro-batches.
 
     Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (compute_loss, AsyncGRPOTrainer).
     """
     return {
-        "asynchronous": _plan_asynchronous(found.recipe, processes),
+        "asynchronous": _plan_asynchronous(values.recipe, processes),
         "use_vllm": True,
         "vllm_mode": "server",
         "vllm_importance_sampling_correction": False,  # vLLM's probabilities are the old ones
         "loss_type": "bnpo",
-        **({} if "lr_scheduler_type" in found.stated else {"lr_scheduler_type": "constant"}),
+        **({} if "lr_scheduler_type" in values.stated else {"lr_scheduler_type": "constant"}),
     }
 
 

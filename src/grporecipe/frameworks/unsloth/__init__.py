@@ -59,13 +59,13 @@ def corrected_size(size: int, accumulation: int, processes: int | None, group: i
     return group if group > 0 and (accumulation * (processes or 1) * size) % group else size
 
 
-def derive_own(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_own(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that Unsloth changes before TRL sees the configuration."""
-    stated, changes = found.stated, dict[str, Any]()
+    stated, changes = values.stated, dict[str, Any]()
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     if stated.get("steps_per_generation") is None and stated.get("generation_batch_size") is None:
         size, accumulation, group = (fields[name] for name in sizes)
-        size = corrected_size(size, accumulation, fields["processes"], group, found.recipe.version)
+        size = corrected_size(size, accumulation, fields["processes"], group, values.recipe.version)
         changes["per_device_train_batch_size"] = size
     if "warmup_steps" not in stated and "warmup_ratio" not in stated:
         changes["warmup_steps"] = SHARE

@@ -145,14 +145,14 @@ def verl_reads_what_is_set(recipe: Recipe) -> Iterator[Violation]:
     if not verl.is_own_trainer(recipe):
         return
     dead, is_file = unread(verl.known_keys(recipe)), recipe.launch is None and recipe.file is not None
-    found = values_of(recipe)
+    values = values_of(recipe)
     for written, value in recipe.config.items():
         key = written.lstrip("+")
         if key in dead and value is not None:
             advice = f"Set {dead[key]}."
             if key.endswith(".clip_ratio"):
                 # A file may be the whole configuration, without the two that win. If these are the same, nothing is lost.
-                used = {found.number(f"{key}_low"), found.number(f"{key}_high")}
+                used = {values.number(f"{key}_low"), values.number(f"{key}_high")}
                 if {f"{key}_low", f"{key}_high"} <= recipe.config.keys() or is_file or used == {value}:
                     continue
                 advice = f"Set {key}_low and {key}_high."
@@ -213,9 +213,9 @@ def _looser(key: str, kind: str) -> str:
 
 def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
     """Return the choices of the keys that are used. Some are used only if a switch is on."""
-    found = values_of(recipe)
-    off = {key for key, switch in SWITCHES.items() if not found.flag(switch)}
-    off |= set() if kl_places(found)[1] else {"algorithm.kl_ctrl.type"}
+    values = values_of(recipe)
+    off = {key for key, switch in SWITCHES.items() if not values.flag(switch)}
+    off |= set() if kl_places(values)[1] else {"algorithm.kl_ctrl.type"}
     return {key: allowed for key, allowed in words(recipe).items() if key not in off}
 
 
@@ -240,14 +240,14 @@ DEAD: dict[tuple[bool, bool], tuple[tuple[str, ...], str, str]] = {
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:
     """Find KL keys without effect, by the place of KL. Another trainer may put KL anywhere, so it is not checked."""
-    found = values_of(recipe)
-    place = kl_places(found)
+    values = values_of(recipe)
+    place = kl_places(values)
     if place in DEAD and verl.is_own_trainer(recipe):
         dead, why, coefficient = DEAD[place]
-        switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(found) else ""
-        amount = f"{coefficient}={found.number(coefficient):g}" if coefficient else ""
+        switch = "algorithm.use_kl_in_reward is false; " if place == (True, False) and has_reward_switch(values) else ""
+        amount = f"{coefficient}={values.number(coefficient):g}" if coefficient else ""
         # Scripts copy a coefficient of 0 with the switch that is off: both say that KL is not there.
-        named = tuple(key for key in dead if not key.endswith("coef") or found.number(key))
+        named = tuple(key for key in dead if not key.endswith("coef") or values.number(key))
         if not coefficient and not any(key.endswith("coef") and key in recipe.config for key in named):
             return  # all that the recipe says of KL is that it is off
         yield from find_dead_keys(recipe, named, switch + why + amount)

@@ -23,10 +23,10 @@ DEFAULT_TOKENS = 16384  # of each limit
 LARGEST_RANK = 512  # of vLLM's MaxLoRARanks
 
 
-def _limits(found: Values) -> Iterator[tuple[str, str]]:
+def _limits(values: Values) -> Iterator[tuple[str, str]]:
     """Yield the limits that apply, each with its switch: of updates, and of log-probabilities of policy and reference."""
     yield DYNAMIC, TOKENS
-    for place in (verl.ROLLOUT, verl.REF) if any(kl_places(found)) else (verl.ROLLOUT,):
+    for place in (verl.ROLLOUT, verl.REF) if any(kl_places(values)) else (verl.ROLLOUT,):
         yield f"{place}.log_prob_use_dynamic_bsz", f"{place}.log_prob_max_token_len_per_gpu"
 
 
@@ -38,19 +38,19 @@ def a_sequence_fits_a_micro_batch(recipe: Recipe) -> Iterator[Violation]:
     all samples are padded to full length, so the first step stops. Since 0.8 the first sample above the limit stops the run, so
     it is a warning.
     """
-    found = values_of(recipe)
-    if found.bad & {*LENGTHS, DYNAMIC} or not verl.is_own_trainer(recipe) or not found.flag(DYNAMIC):
+    values = values_of(recipe)
+    if values.bad & {*LENGTHS, DYNAMIC} or not verl.is_own_trainer(recipe) or not values.flag(DYNAMIC):
         return
-    size = sum(found.whole(key, 512) for key in LENGTHS)
-    sizes = derive_topology(found, {})
+    size = sum(values.whole(key, 512) for key in LENGTHS)
+    sizes = derive_topology(values, {})
     shared = max(sizes["sequence_parallel_size"], sizes.get("context_parallel_size", 1), 1)
     enough, seen = ceil(size / shared), set[int]()
-    for switch, key in _limits(found):
-        limit = found.whole(key, DEFAULT_TOKENS)
+    for switch, key in _limits(values):
+        limit = values.whole(key, DEFAULT_TOKENS)
         is_followed = (
-            key not in found.given and limit in seen
+            key not in values.given and limit in seen
         )  # the limits for log-probabilities follow that of updates
-        if key in found.bad or not found.flag(switch, True) or limit * shared >= size or limit < 1 or is_followed:
+        if key in values.bad or not values.flag(switch, True) or limit * shared >= size or limit < 1 or is_followed:
             continue
         seen.add(limit)
         by = f" x {shared} ranks that share a sequence" if shared > 1 else ""
@@ -80,34 +80,34 @@ def the_engine_takes_its_sizes(recipe: Recipe) -> Iterator[Violation]:
     Pipeline parallelism ("not implemented pipeline_model_parallel_size > 1 yet"), an expert parallel size that is not tensor x
     data parallel size, disaggregation with an engine that has none, and a LoRA rank above 512 with vLLM.
     """
-    found = values_of(recipe)
-    for row in _refused(found):
-        if recipe.version >= row.since and row.key in found.given and row.key not in found.bad:
+    values = values_of(recipe)
+    for row in _refused(values):
+        if recipe.version >= row.since and row.key in values.given and row.key not in values.bad:
             changes = (row.change,) if row.change else ()
             yield Violation(f"{row.key}={row.value}", row.why, row.instead, (row.key,), changes)
 
 
-def _refused(found: Values) -> Iterator[Refused]:
-    name = found.word(f"{verl.ROLLOUT}.name")
+def _refused(values: Values) -> Iterator[Refused]:
+    name = values.word(f"{verl.ROLLOUT}.name")
     names = ("pipeline_model_parallel_size", "expert_parallel_size", "tensor_model_parallel_size", "data_parallel_size")
     stages, experts, tensor, data = (f"{verl.ROLLOUT}.{each}" for each in names)
-    if found.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
+    if values.whole(stages, 1) > 1 and name in ("vllm", "sglang", "trtllm"):
         why = f"verl's {name} rollouts have no pipeline parallelism, and stop at start"
-        yield Refused((0, 6, 0), stages, found.whole(stages), why, f"Set {stages}=1.", {stages: 1})
-    whole = found.whole(tensor, 1) * found.whole(data, 1)
+        yield Refused((0, 6, 0), stages, values.whole(stages), why, f"Set {stages}=1.", {stages: 1})
+    whole = values.whole(tensor, 1) * values.whole(data, 1)
     if (
-        found.whole(experts, 1) > 1
-        and found.whole(experts) != whole
+        values.whole(experts, 1) > 1
+        and values.whole(experts) != whole
         and name != "trtllm"
-        and not found.bad & {tensor, data}
+        and not values.bad & {tensor, data}
     ):
         why = f"verl asserts that it is {tensor} x {data}, {whole}"
-        yield Refused((0, 6, 0), experts, found.whole(experts), why, f"Set {experts}={whole}.", {experts: whole})
+        yield Refused((0, 6, 0), experts, values.whole(experts), why, f"Set {experts}={whole}.", {experts: whole})
     apart = f"{verl.ROLLOUT}.disaggregation.enabled"
-    if found.flag(apart) and name not in ("", "vllm", "sglang"):
+    if values.flag(apart) and name not in ("", "vllm", "sglang"):
         why = f"prefill and decoding are apart in vllm and sglang only, and the engine is {name}"
         yield Refused((0, 9, 0), apart, "true", why, f"Set {apart}=false.", {apart: False})
     rank = f"{verl.MODEL}.lora_rank"
-    if found.whole(rank) > LARGEST_RANK and name == "vllm":
+    if values.whole(rank) > LARGEST_RANK and name == "vllm":
         why = f"vLLM takes adapters up to rank {LARGEST_RANK}, and verl stops"
-        yield Refused((0, 6, 1), rank, found.whole(rank), why, f"Choose at most {LARGEST_RANK}.", {rank: LARGEST_RANK})
+        yield Refused((0, 6, 1), rank, values.whole(rank), why, f"Choose at most {LARGEST_RANK}.", {rank: LARGEST_RANK})

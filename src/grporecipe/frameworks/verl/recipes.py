@@ -51,57 +51,57 @@ CHECKED_AT_START = (0, 2, 0)  # before, a size is refused only where it is used
 PROGRAM_VALIDATES = (0, 6, 0)
 
 
-def keys_of(found: Values) -> dict[str, str]:
+def keys_of(values: Values) -> dict[str, str]:
     """Return the native keys that depend on the recipe's other keys."""
-    keys = dotted.key_of_gpus(found)
-    if engine_of(found.recipe) == "megatron":
+    keys = dotted.key_of_gpus(values)
+    if engine_of(values.recipe) == "megatron":
         keys["lr_scheduler_type"] = f"{OPTIM}.lr_decay_style"
-    if found.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
+    if values.whole(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1:
         keys["sequence_parallel_size"] = f"{ACTOR}.ulysses_sequence_parallel_size"
-    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in found.given and f"{ACTOR}.ppo_micro_batch_size" in found.given:
+    if f"{ACTOR}.ppo_micro_batch_size_per_gpu" not in values.given and f"{ACTOR}.ppo_micro_batch_size" in values.given:
         keys["per_device_train_batch_size"] = f"{ACTOR}.ppo_micro_batch_size"
-    if found.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
+    if values.number(f"{OPTIM}.lr_warmup_steps", -1) <= 0:
         keys["warmup_steps"] = f"{OPTIM}.lr_warmup_steps_ratio"
-    if kl_places(found) == (False, True) and has_reward_switch(found):
+    if kl_places(values) == (False, True) and has_reward_switch(values):
         keys["kl_placement"] = keys["loads_reference"] = REWARD_SWITCH
     return keys
 
 
-def derive_topology(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_topology(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parallel sizes. ``vllm_tensor_parallel_size`` is the number of GPUs of one engine."""
-    ulysses = [found.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
-    engine = [found.whole(f"{ROLLOUT}.{name}", 1) for name in
+    ulysses = [values.whole(f"{ACTOR}.{place}ulysses_sequence_parallel_size", 1) for place in ("fsdp_config.", "")]
+    engine = [values.whole(f"{ROLLOUT}.{name}", 1) for name in
               ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")]  # fmt: skip
-    is_megatron = engine_of(found.recipe) == "megatron"
+    is_megatron = engine_of(values.recipe) == "megatron"
     return {
         "sequence_parallel_size": 1 if is_megatron else max(ulysses, key=lambda size: (size > 1, size)),
         "vllm_tensor_parallel_size": prod(engine),
         "engine": "megatron" if is_megatron else "fsdp",
-        **({name: found.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()} if is_megatron else {}),
+        **({name: values.whole(f"{MEGATRON}.{key}", 1) for name, key in SHARED.items()} if is_megatron else {}),
     }
 
 
-def derive_sizes(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_sizes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the micro-batch in completions. If it is filled by tokens, return the number of completions that always fit."""
     ranks = max((fields["processes"] or 1) // max(fields["sequence_parallel_size"], 1), 1)
-    each = found.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
-    whole = found.get(f"{ACTOR}.ppo_micro_batch_size", "int")
+    each = values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "int")
+    whole = values.get(f"{ACTOR}.ppo_micro_batch_size", "int")
     size = each if each is not None else max(whole // ranks, 1) if whole is not None else None
     length = fields["max_prompt_length"] + fields["max_completion_length"]
     if fields["dynamic_batching"]:
         step = fields["prompts_per_step"] * fields["num_generations"] // ranks
-        most = max(found.whole(TOKENS, 16384) // max(length, 1), 1)
+        most = max(values.whole(TOKENS, 16384) // max(length, 1), 1)
         size = next((n for n in range(min(most, step), 0, -1) if step % n == 0), 1)
     prompts: dict[str, int | None] = (
-        {"prompts_per_rollout": _fully_asynchronous(found)} if fields["prompts_per_rollout"] == 0 else {}
+        {"prompts_per_rollout": _fully_asynchronous(values)} if fields["prompts_per_rollout"] == 0 else {}
     )
-    is_old_validation = found.flag("trainer.val_only") and found.recipe.version < CHECKED_AT_START
-    if is_old_validation or _leaves_sizes_unchecked(found.recipe):
+    is_old_validation = values.flag("trainer.val_only") and values.recipe.version < CHECKED_AT_START
+    if is_old_validation or _leaves_sizes_unchecked(values.recipe):
         prompts = {"prompts_per_rollout": None}
     return {
         **prompts,
         "per_device_train_batch_size": 1 if size is None else size,
-        "prompts_per_generation": 1 if refills(found) else found.get("data.gen_batch_size", "int"),
+        "prompts_per_generation": 1 if refills(values) else values.get("data.gen_batch_size", "int"),
     }
 
 
@@ -121,26 +121,26 @@ def _leaves_sizes_unchecked(recipe: Recipe) -> bool:
     return "RayPPOTrainer" in text and not any(word in text for word in validates)
 
 
-def _fully_asynchronous(found: Values) -> int:
+def _fully_asynchronous(values: Values) -> int:
     """Return the prompts of a rollout of the fully asynchronous trainer.
 
     It requires ``train_batch_size`` 0 and ``gen_batch_size`` 1, and updates on the prompts of a number of steps.
 
     Source: verl experimental/fully_async_policy/fully_async_rollouter.py (required_samples).
     """
-    if found.whole("data.gen_batch_size") != 1:
+    if values.whole("data.gen_batch_size") != 1:
         return 0
-    return found.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * found.whole("async_training.require_batches", 1)
+    return values.whole(f"{ACTOR}.ppo_mini_batch_size", 256) * values.whole("async_training.require_batches", 1)
 
 
-def refills(found: Values) -> bool:
+def refills(values: Values) -> bool:
     """Return whether prompts are fetched one by one to replace dropped groups, so that ``gen_batch_size`` has no effect."""
-    is_synchronous = found.word("trainer.v1.trainer_mode", "sync") == "sync"
+    is_synchronous = values.word("trainer.v1.trainer_mode", "sync") == "sync"
     wanted = ("algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups")
-    return not is_synchronous or any(found.flag(key) for key in wanted)
+    return not is_synchronous or any(values.flag(key) for key in wanted)
 
 
-def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_groups(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the group size, and the advantage estimator if a group of one is intended.
 
     Search-R1 and its forks repeat a prompt ``n_agent`` times before ``rollout.n``, and count ``ppo_mini_batch_size`` after
@@ -148,54 +148,54 @@ def derive_groups(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     ``data.n_samples`` completions. Distillation without task rewards has no advantages; another trainer may form groups of
     its own.
     """
-    agents, step, count = max(found.whole(AGENTS, 1), 1), fields["prompts_per_step"], fields["num_generations"]
+    agents, step, count = max(values.whole(AGENTS, 1), 1), fields["prompts_per_step"], fields["num_generations"]
     sizes: dict[str, Any] = {}
     if agents > 1 and step % agents == 0:
         sizes = {"num_generations": count * agents, "prompts_per_step": step // agents}
     elif agents > 1:
         sizes = {"prompts_per_rollout": fields["prompts_per_rollout"] * agents}
-    distils = found.flag("distillation.enabled") and not found.flag(f"{DISTILLATION}.use_task_rewards", True)
-    is_own = agents > 1 or found.whole("data.n_samples", 1) > 1 or not is_own_trainer(found.recipe)
+    distils = values.flag("distillation.enabled") and not values.flag(f"{DISTILLATION}.use_task_rewards", True)
+    is_own = agents > 1 or values.whole("data.n_samples", 1) > 1 or not is_own_trainer(values.recipe)
     others = {"distillation": distils, "the trainer's own": is_own}
     estimator = next((name for name, counts in others.items() if counts), None)
     is_lone = sizes.get("num_generations", count) == 1
     return {**sizes, **({"advantage_estimator": estimator} if estimator and is_lone else {})}
 
 
-def has_reward_switch(found: Values) -> bool:
+def has_reward_switch(values: Values) -> bool:
     """Return whether KL in the reward has its own switch (since 0.4). Before, it is on if KL is not in the loss."""
-    return REWARD_SWITCH in found.given or REWARD_SWITCH in known_keys(found.recipe)
+    return REWARD_SWITCH in values.given or REWARD_SWITCH in known_keys(values.recipe)
 
 
-def kl_places(found: Values) -> tuple[bool, bool]:
+def kl_places(values: Values) -> tuple[bool, bool]:
     """Return whether KL is in the loss, and whether it is in the reward."""
-    in_loss = found.flag(f"{ACTOR}.use_kl_loss")
-    return in_loss, found.flag(REWARD_SWITCH) if has_reward_switch(found) else not in_loss
+    in_loss = values.flag(f"{ACTOR}.use_kl_loss")
+    return in_loss, values.flag(REWARD_SWITCH) if has_reward_switch(values) else not in_loss
 
 
-def derive_kl(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of KL, which has a switch for each place. Either one loads a reference, even with coefficient 0."""
-    in_loss, in_reward = kl_places(found)
+    in_loss, in_reward = kl_places(values)
     place = {(True, True): "both", (True, False): "loss", (False, True): "reward"}.get((in_loss, in_reward), "none")
-    loads = (in_loss or in_reward) and is_own_trainer(found.recipe)
+    loads = (in_loss or in_reward) and is_own_trainer(values.recipe)
     fields: dict[str, Any] = {"kl_placement": place, "loads_reference": loads}
     if in_loss:
-        word = found.word(f"{ACTOR}.kl_loss_type")
-        fields |= {"beta": found.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": dotted.ESTIMATORS.get(word, word)}
+        word = values.word(f"{ACTOR}.kl_loss_type")
+        fields |= {"beta": values.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": dotted.ESTIMATORS.get(word, word)}
     if in_reward:
-        word = found.word("algorithm.kl_penalty")
+        word = values.word("algorithm.kl_penalty")
         fields |= {
-            "kl_reward_coefficient": found.number(f"{CONTROL}.kl_coef"),
+            "kl_reward_coefficient": values.number(f"{CONTROL}.kl_coef"),
             "kl_reward_estimator": dotted.ESTIMATORS.get(word, word),
-            "kl_controller": found.word(f"{CONTROL}.type"),
+            "kl_controller": values.word(f"{CONTROL}.type"),
         }
     return fields
 
 
-def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss in TRL's terms. For verl's plain loss mode, the way of averaging decides."""
-    mode = found.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
-    average = found.word(f"{ACTOR}.loss_agg_mode", "token-mean")
+    mode = values.word(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
+    average = values.word(f"{ACTOR}.loss_agg_mode", "token-mean")
     is_plain = mode in ("vanilla", "gspo")
     return {
         "loss_type": AVERAGES.get(average, average) if is_plain else mode,
@@ -203,27 +203,27 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def derive_length(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, data and schedule, if the recipe names them."""
-    path = fields["model_name_or_path"] if f"{MODEL}.path" in found.given else ""
-    steps, ratio = found.number(f"{OPTIM}.lr_warmup_steps", -1), found.number(f"{OPTIM}.lr_warmup_steps_ratio")
-    schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(found.recipe) == 'megatron' else 'lr_scheduler_type'}"
+    path = fields["model_name_or_path"] if f"{MODEL}.path" in values.given else ""
+    steps, ratio = values.number(f"{OPTIM}.lr_warmup_steps", -1), values.number(f"{OPTIM}.lr_warmup_steps_ratio")
+    schedule = f"{OPTIM}.{'lr_decay_style' if engine_of(values.recipe) == 'megatron' else 'lr_scheduler_type'}"
     return {
         "model_name_or_path": path or None,
         "parameters": model_size(path),
-        "dataset_name": fields["dataset_name"] if "data.train_files" in found.given else None,
-        "eval_dataset_name": fields["eval_dataset_name"] if "data.val_files" in found.given else None,
-        **_megatron_lora(found),
+        "dataset_name": fields["dataset_name"] if "data.train_files" in values.given else None,
+        "eval_dataset_name": fields["eval_dataset_name"] if "data.val_files" in values.given else None,
+        **_megatron_lora(values),
         "warmup_steps": steps if steps > 0 else ratio,
         "ends_with_epochs": True,
-        "lr_scheduler_type": found.word(f"{OPTIM}.warmup_style") or found.word(schedule, "constant"),
+        "lr_scheduler_type": values.word(f"{OPTIM}.warmup_style") or values.word(schedule, "constant"),
     }
 
 
-def _megatron_lora(found: Values) -> dict[str, Any]:
+def _megatron_lora(values: Values) -> dict[str, Any]:
     """Return LoRA if Megatron's section sets it."""
-    rank = found.whole(f"{MODEL}.lora.rank")
-    alpha = found.number(f"{MODEL}.lora.alpha", 32.0)
+    rank = values.whole(f"{MODEL}.lora.rank")
+    alpha = values.number(f"{MODEL}.lora.alpha", 32.0)
     return {"lora": True, "lora_rank": rank, "lora_alpha": alpha} if rank > 0 else {}
 
 

@@ -217,11 +217,11 @@ def grpo_is_the_estimator(recipe: Recipe) -> Iterator[Violation]:
 
     Reported if nothing says that PPO is meant: several completions per prompt, no estimator and no key of the critic.
     """
-    found, key = values_of(recipe), "algorithm.adv_estimator"
+    values, key = values_of(recipe), "algorithm.adv_estimator"
     names = [name.lstrip("+~") for name in recipe.config]
     # A fork may have estimators by step and by token.
     says_ppo = any(name.startswith("critic.") or name.endswith("adv_estimator") for name in names)
-    if not says_ppo and found.word(key) == "gae" and found.whole(f"{verl.ROLLOUT}.n", 1) > 1:
+    if not says_ppo and values.word(key) == "gae" and values.whole(f"{verl.ROLLOUT}.n", 1) > 1:
         yield Violation(f"{key} is not set", "verl's default is gae: this is PPO with a critic", f"Set {key}=grpo.",
                         (key,), ({key: "grpo"},))  # fmt: skip
 
@@ -242,9 +242,9 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     gen_batch_size dataloader fetches." If groups are filtered or the trainer is asynchronous, it is 1 in any case. Only these
     set more than P, so a configuration that does not state whether it filters is not reported.
     """
-    found = values_of(recipe)
-    size, prompts = found.get(FETCH, "int"), found.whole(PROMPTS, 1024)
-    if size is None or size < 1 or prompts < 1 or prompts % size == 0 or refills(found) or not verl.is_v1(recipe):
+    values = values_of(recipe)
+    size, prompts = values.get(FETCH, "int"), values.whole(PROMPTS, 1024)
+    if size is None or size < 1 or prompts < 1 or prompts % size == 0 or refills(values) or not verl.is_v1(recipe):
         return
     if size > prompts and recipe.file is None and FILTERS not in recipe.config:
         return
@@ -256,17 +256,18 @@ def a_rollout_is_whole_fetches(recipe: Recipe) -> Iterator[Violation]:
     )  # fmt: skip
 
 
-def _micro_batches(found: Values) -> Iterator[tuple[str, int | None, int | None]]:
-    """Yield the micro-batches that need a size, as set for all GPUs together, and as set per GPU."""
-    if found.flag(DYNAMIC):
+def _micro_batches(values: Values) -> Iterator[tuple[str, int | None, int | None]]:
+    """Yield the micro-batches that need a size, as set for all GPUs together, and as set per GPU, if both are known."""
+    if values.flag(DYNAMIC):
         return
-    has_reference = any(kl_places(found))
+    has_reference = any(kl_places(values))
     for name in (MICRO, *SIZES_LOGGED) if has_reference else (MICRO, SIZES_LOGGED[0]):
-        yield name, found.get(name, "int"), found.get(f"{name}_per_gpu", "int")
+        if values.bad.isdisjoint({name, f"{name}_per_gpu"}):
+            yield name, values.get(name, "int"), values.get(f"{name}_per_gpu", "int")
 
 
-def _gpus(recipe: Recipe, found: Values) -> int:
-    return recipe.processes or found.whole("trainer.nnodes", 1) * found.whole("trainer.n_gpus_per_node", 8)
+def _gpus(recipe: Recipe, values: Values) -> int:
+    return recipe.processes or values.whole("trainer.nnodes", 1) * values.whole("trainer.n_gpus_per_node", 8)
 
 
 @recipe_rule("GB408", "error", of=VERL)
@@ -278,12 +279,12 @@ def micro_batches_have_a_size(recipe: Recipe) -> Iterator[Violation]:
     "[actor_rollout_ref.rollout] Please set at least one of ..." A configuration in JSON without any key for
     log-probabilities may be partial, so these are not required.
     """
-    found = values_of(recipe)
+    values = values_of(recipe)
     is_part = recipe.file is None and not any("log_prob_micro_batch_size" in key for key in recipe.config)
-    size = found.get(f"{MICRO}_per_gpu", "int") or 1
-    for name, whole, own in _micro_batches(found):
+    size = values.get(f"{MICRO}_per_gpu", "int") or 1
+    for name, whole, own in _micro_batches(values):
         key = f"{name}_per_gpu"
-        if whole is None and own is None and not (name != MICRO and is_part) and found.bad.isdisjoint({name, key}):
+        if whole is None and own is None and not (name != MICRO and is_part):
             why = "it has no default, and without dynamic micro-batches verl stops at start"
             yield Violation(f"{key} is not set", why, f"Set {key}={size}.", (key,), ({key: size}, {key: 1}))
 
@@ -310,12 +311,12 @@ def micro_batches_are_sized_per_gpu(recipe: Recipe) -> Iterator[Violation]:
     They pass verl's validation, and then a bare AssertionError ends the run when the workers are set up, because only the
     sizes per GPU are read. Releases before 0.8 took them.
     """
-    found = values_of(recipe)
+    values = values_of(recipe)
     if not verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         return
-    for name, whole, own in _micro_batches(found):
+    for name, whole, own in _micro_batches(values):
         if whole is not None and own is None and name in recipe.config:
-            size = max(whole // max(_gpus(recipe, found), 1), 1)
+            size = max(whole // max(_gpus(recipe, values), 1), 1)
             why = "verl no longer reads it: it passes validation, and the workers stop with an AssertionError"
             yield Violation(f"{name}={whole}", why, f"Set {name}_per_gpu={size} instead.", (name,),
                             ({name: None, f"{name}_per_gpu": size},))  # fmt: skip
@@ -328,11 +329,11 @@ def deprecated_micro_batches_divide_a_step(recipe: Recipe) -> Iterator[Violation
     verl at start: "ppo_mini_batch_size (100) must be divisible by ppo_micro_batch_size (64)", "ppo_micro_batch_size (4) *
     ulysses_sequence_parallel_size (1) must be >= n_gpus (8)".
     """
-    found = values_of(recipe)
-    size, step = found.get(MICRO, "int"), found.whole(STEP, 256)
-    if size is None or size < 1 or found.flag(DYNAMIC):
+    values = values_of(recipe)
+    size, step = values.get(MICRO, "int"), values.whole(STEP, 256)
+    if size is None or size < 1 or values.flag(DYNAMIC):
         return
-    gpus, shared = _gpus(recipe, found), found.whole(ULYSSES, 1)
+    gpus, shared = _gpus(recipe, values), values.whole(ULYSSES, 1)
     broken = {
         f"it does not divide {STEP}={step}": step % size != 0,
         f"it is shared by {gpus} GPUs" + (f", {shared} to a sequence" if shared > 1 else ""): size * shared < gpus,
@@ -347,8 +348,8 @@ def one_kind_of_micro_batch(recipe: Recipe) -> Iterator[Violation]:
 
     verl stops with a bare AssertionError when the workers are set up. By default the second follows the first.
     """
-    found, name = values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
-    update, logged = found.flag(DYNAMIC), found.get(name, "bool")
+    values, name = values_of(recipe), f"{verl.ROLLOUT}.log_prob_use_dynamic_bsz"
+    update, logged = values.flag(DYNAMIC), values.get(name, "bool")
     if logged is not None and logged != update and verl.sizes_per_gpu_only(verl.known_keys(recipe)):
         why = f"{DYNAMIC}={str(update).lower()}, and the workers assert that the two agree"
         instead = f"Leave {name} out: it follows."
@@ -361,10 +362,10 @@ def asynchronous_steps_are_whole(recipe: Recipe) -> Iterator[Violation]:
 
     verl at start: AssertionError unless train_batch_size equals parameter_sync_step x ppo_mini_batch_size.
     """
-    found = values_of(recipe)
-    steps = found.whole("trainer.v1.separate_async.parameter_sync_step", 4)
-    prompts, step = found.whole(PROMPTS, 1024), found.whole(STEP, 256)
-    is_asynchronous = found.word("trainer.v1.trainer_mode", "sync") == "separate_async"
+    values = values_of(recipe)
+    steps = values.whole("trainer.v1.separate_async.parameter_sync_step", 4)
+    prompts, step = values.whole(PROMPTS, 1024), values.whole(STEP, 256)
+    is_asynchronous = values.word("trainer.v1.trainer_mode", "sync") == "separate_async"
     whole = steps * step
     if is_asynchronous and prompts != whole and verl.is_v1(recipe):
         why = f"this trainer takes {steps} steps of {step} prompts per rollout, {whole} in all"
@@ -377,7 +378,7 @@ def shared_sequences_are_packed(recipe: Recipe) -> Iterator[Violation]:
 
     verl at start: "When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`."
     """
-    found = values_of(recipe)
-    if found.whole(ULYSSES, 1) > 1 and not found.flag(PACKED) and verl.engine_of(recipe) == "dp":
-        yield Violation(f"{ULYSSES}={found.whole(ULYSSES)}", f"it needs packed sequences, and {PACKED} is false",
+    values = values_of(recipe)
+    if values.whole(ULYSSES, 1) > 1 and not values.flag(PACKED) and verl.engine_of(recipe) == "dp":
+        yield Violation(f"{ULYSSES}={values.whole(ULYSSES)}", f"it needs packed sequences, and {PACKED} is false",
                         f"Set {PACKED}=true.", (ULYSSES, PACKED), ({PACKED: True},))  # fmt: skip

@@ -60,10 +60,10 @@ def parse_python(text: str) -> ast.Module | None:
 def read_file(path: Path) -> "Names | None":
     """Return the names of a Python file; None if it cannot be read."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except (OSError, ValueError):
         return None
-    return _read_names(path, found.st_mtime_ns, found.st_size)
+    return _read_names(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=64)
@@ -281,8 +281,8 @@ class Names:
 
     def _is_parsed(self, name: str, scope: Scope) -> bool:
         """Return whether a name holds the options of argparse: given by ``parse_args()``, or a parameter ``args``."""
-        found = scope.find(name)
-        bound = found.names[name] if found else []
+        binding = scope.find(name)
+        bound = binding.names[name] if binding else []
         return bool(bound) and all(name == "args" if one is None else _is_parse(one) for one in bound)
 
     def entries(self, node: ast.expr, scope: Scope, depth: int = 0) -> Iterator[tuple[str | None, ast.expr, Scope]]:
