@@ -15,6 +15,7 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hypothesis import settings
 from omegaconf import DictConfig
 
 from command_server import TRAINS, keep_options
@@ -27,6 +28,10 @@ from support import RUN, Ended, environment, run_in
 ELSEWHERE = re.compile(r"^pytestmark = \[?pytest\.mark\.(slow|slurm|gpu|gpu_stack)\b", re.MULTILINE)
 
 MOST_SECONDS = 20.0  # of CPU time in the test's own process; on a busy machine a second is two
+
+# The same examples at each run, so that a failure can be repeated and is one of the change. `make thorough` draws new ones.
+settings.register_profile("repeatable", derandomize="GRPOSWEEP_THOROUGH" not in os.environ)
+settings.load_profile("repeatable")
 
 os.environ.pop("COLUMNS", None)  # set in xdist's workers only: what is printed would be of another width there
 os.environ.pop("HYDRA_FULL_ERROR", None)  # a command sets it, and reads it as the user's wish
