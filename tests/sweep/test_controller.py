@@ -85,9 +85,30 @@ def test_a_trial_that_others_crowd_out_moves_to_other_nodes_a_limited_number_of_
     needs = [line["needs_gib"] for line in lines(folder / "attempts.jsonl") if line["event"] == "ended"]
     assert needs == [56.05, pytest.approx(61.655), pytest.approx(67.82, abs=0.01)]  # what was free did not suffice
     assert read(folder / "result.json")["failure"]["message"] == f"out of GPU memory: {held}"
-    assert controller.outcomes.news[0] == f"trial 0: out of GPU memory: {held}; it continues from its last checkpoint"
+    assert (
+        controller.outcomes.news[0] == f"trial 0: out of GPU memory: {held}; it has no checkpoint yet and starts over"
+    )
     assert not (folder / "healed.json").exists()
     assert not (tmp_path / "memory.jsonl").exists()
+
+
+def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path: Path) -> None:
+    """Two were stopped after four steps; one had saved a checkpoint by then."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    controller.tick()
+    for number, job in enumerate(place.jobs):
+        write_json(job.folder / "heartbeat", {"step": 4})
+        place.finish(str(number), "cancelled")
+    (place.jobs[1].folder / "checkpoints/checkpoint-2").mkdir(parents=True)
+    write_json(place.jobs[1].folder / "checkpoints/checkpoint-2/fake.json", {"step": 2})
+    controller.kill()
+    controller.tick()
+    again = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
+    again.tick()
+    assert again.outcomes.news == [
+        "trial 0 was at step 4: it has no checkpoint yet and starts over",
+        "trial 1 was at step 4: it continues from its last checkpoint (step 2)",
+    ]
 
 
 class Decides(NoStopping):

@@ -115,7 +115,7 @@ def test_a_sweep_waits_for_a_neighbour_and_loses_nothing(
     folder = sweep_here(*gpu.words(30), "lr=1e-4,2e-4,3e-4")
     thread.join()
     said, held = " ".join(capsys.readouterr().out.split()), f"56 GiB held by process {gpu.neighbour.pid}, not ours"
-    assert f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it continues from its last" in said
+    assert f"trial 0: out of GPU memory: 15 of the GPU's 80 GiB in use, {held}; it has no checkpoint yet" in said
     line = f"GPU 0: {held}; it needs 30 GiB, 24 are free"
     assert said.count(f"trial 0 waits. {line}") == log_of(tmp_path).count("waits. ") == 1
     assert seen == [line]

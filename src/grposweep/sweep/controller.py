@@ -17,11 +17,12 @@ from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind
+from grposweep.storage.results import TrialStatus
 from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
 from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.log import about
-from grposweep.sweep.outcomes import OutcomeRecorder
+from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
 from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.trial_queue import TrialQueue
 
@@ -321,7 +322,11 @@ class Controller:
             folder.close_attempt()
             self.early_stopping.pause(trial.number)
         else:
+            step, how = folder.heartbeat().step, describe_resume(folder, verdict)
             self._submit(folder, verdict)
+            # After a failure its line has told it.
+            if step and result.status is not TrialStatus.RETRIED:
+                self.outcomes.news.append(f"trial {trial.number} was at step {step}: {how}")
 
     def _start_new(self) -> bool:
         """Start the next trial of the queue. Return False if there is none for now."""

@@ -17,6 +17,7 @@ from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
+from grposweep.storage.checkpoints import newest_checkpoint
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.records import Action, AttemptEventKind, ControlRequest, OomFix
 from grposweep.storage.results import Failure, FailureReport, TrialResult, TrialStatus, same_words
@@ -117,6 +118,17 @@ def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure
     return True
 
 
+def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
+    """Return where a trial's next attempt begins. Only an external program knows its own checkpoints."""
+    trainer = verdict.experiment.trainer
+    newest = newest_checkpoint(folder.path / paths.CHECKPOINTS, verdict.experiment.cluster.processes)
+    if newest is not None:
+        return f"it continues from its last checkpoint (step {newest.step})"
+    if is_external(trainer.kind) or trainer.fork:
+        return "it continues from its last checkpoint"
+    return "it has no checkpoint yet and starts over"
+
+
 def write_pruned(folder: TrialFolder, request: ControlRequest) -> None:
     """Write result.json of a trial that was stopped early: its last attempt's results, and the reason.
 
@@ -213,10 +225,11 @@ class OutcomeRecorder:
         if report.step == Step.STOP:
             self._halt(f"trial {folder.number}: {failure.label}")
         elif continues:
-            how = "in smaller micro-batches" if report.step == Step.HEAL else "from its last checkpoint"
+            is_healed = report.step == Step.HEAL
+            how = "it continues in smaller micro-batches" if is_healed else describe_resume(folder, verdict)
             how += " when it fits" if report.needs_gib is not None and report.step == Step.RETRY else ""
             what = report.message if failure is Failure.GPU_MEMORY else failure.label
-            self.news.append(f"trial {folder.number}: {what}; it continues {how}")
+            self.news.append(f"trial {folder.number}: {what}; {how}")
         self._note_end(running, end, report)
         text, where = "failed (%s): %s; next: %s", about(folder.number, running.attempt)
         logger.warning(text, failure.label, report.message, report.step, extra=where)
