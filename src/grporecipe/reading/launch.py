@@ -140,8 +140,7 @@ class LaunchParser:
             if start := self._start(words, cut):
                 start.server_gpus, start.environment = server_gpus, command.environment
                 start.folder, start.aside = command.folder, command.aside
-                lines = [word.line for word in command.words]
-                start.launch = replace(start.launch, line=min(lines), last_line=max(lines))
+                start.launch = replace(start.launch, line=min(word.line for word in command.words))
                 start.is_dotted = any(self.override.match(word.text) for word in start.after) or any(
                     training.search(start.launch.program) for training in self.trainings
                 )

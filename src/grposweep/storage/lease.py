@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from grporecipe.errors import LeaseLostError, UserError
@@ -57,9 +56,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

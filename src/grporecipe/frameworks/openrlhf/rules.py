@@ -21,7 +21,6 @@ from grporecipe.rules.registry import Change, Violation, recipe_rule, variant
 from grporecipe.rules.rollout_batch import GROUPED
 
 OPENRLHF = frozenset({"openrlhf"})
-GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
