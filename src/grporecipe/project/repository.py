@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from grporecipe.files import file_stamp
 from grporecipe.model.setting import Version
 
 MOST_FOLDERS = 3000  # of a repository
@@ -338,11 +339,8 @@ def _release(text: str) -> Version:
 
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
     """Return a file's requirements of a package, those with a version first."""
-    try:
-        status = file.stat()
-    except OSError:
-        return ()
-    return _find_pins(file, package, status.st_mtime_ns, status.st_size)
+    stamp = file_stamp(file)
+    return () if stamp is None else _find_pins(file, package, *stamp)
 
 
 @lru_cache(maxsize=512)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings
+from grporecipe.files import file_stamp
 from grporecipe.registries import FRAMEWORKS
 
 OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
@@ -84,11 +85,8 @@ def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
 def _nearest(folder: Path) -> ProjectSettings:
     for above in (folder, *list(folder.parents)[:MOST_FOLDERS]):
         for name in (OWN_FILE, SHARED_FILE):
-            try:
-                found = (above / name).stat()
-            except OSError:
-                continue
-            settings = _read(above / name, found.st_mtime_ns, found.st_size)
+            stamp = file_stamp(above / name)
+            settings = None if stamp is None else _read(above / name, *stamp)
             if settings is not None:
                 return settings
     return NONE

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
@@ -39,7 +40,7 @@ class _Answer(NamedTuple):
     """The answer to a command, or why there is none, and times and sizes of the files on which it depends."""
 
     asked: Asked | UserError
-    stamps: tuple[tuple[int, int], ...]
+    stamps: tuple[tuple[int, int] | None, ...]
 
 
 _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
@@ -141,16 +142,7 @@ def _key(trainer: Trainer) -> tuple[Path, str]:
     return Path(trainer.workdir or ".").resolve(), repr(replace(trainer, args={}))
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Return time and size of a file; zeros if it is missing, which its reader reports."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
-
-
-def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int], ...]:
+def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
     words = (folder / word for word in _WORD.findall(command))
     read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)

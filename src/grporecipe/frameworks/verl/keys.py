@@ -176,11 +176,6 @@ def is_composed(recipe: Recipe) -> bool:
     return recipe.vendored is not None or is_own_trainer(recipe)
 
 
-def nearest_release(keys: KeyTable, engine: str) -> Version:
-    """Return the release whose keys are most similar to those of a source without a version."""
-    return min(reversed(releases()), key=lambda version: len(known(version, engine).keys() ^ keys.keys()))
-
-
 def is_own_trainer(recipe: Recipe) -> bool:
     """Return whether verl's own ``main_ppo`` trains, whose checks are known. A configuration alone is taken to be for it."""
     if recipe.code is not None and recipe.code.own_trainer:

@@ -12,17 +12,18 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, nearest_release, spec_of
+from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, known, releases, spec_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten, nest
-from grporecipe.reading.python.vendored import code_of, missing_checks
+from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release
 from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
@@ -159,7 +160,7 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
     keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
     if version is None:
         own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
-        version = None if own is None else nearest_release(own, engine_of(recipe))
+        version = None if own is None else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
     return Vendored(keys, version, *_evidence(folder))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import file_stamp, parse_json
 
 NOTEBOOK = ".ipynb"
 # Magics whose cell still contains Python.
@@ -59,11 +59,8 @@ def parse_python(text: str) -> ast.Module | None:
 
 def read_file(path: Path) -> "Names | None":
     """Return the names of a Python file; None if it cannot be read."""
-    try:
-        stat = path.stat()
-    except (OSError, ValueError):
-        return None
-    return _read_names(path, stat.st_mtime_ns, stat.st_size)
+    stamp = file_stamp(path)
+    return None if stamp is None else _read_names(path, *stamp)
 
 
 @lru_cache(maxsize=64)
