@@ -149,8 +149,8 @@ class Recipe:
         """Return a text about this recipe with the values of its keys redacted that are secrets."""
         if "secrets" not in self.derived:
             values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
-            found = {secret for key, value in values for secret in secrets_in(key, value)}
-            self.derived["secrets"] = sorted(found, key=len, reverse=True)
+            secrets = {secret for key, value in values for secret in secrets_in(key, value)}
+            self.derived["secrets"] = sorted(secrets, key=len, reverse=True)
         for secret in self.derived["secrets"]:
             text = text.replace(secret, SHOWN)
             if len(secret) > SHORTENED:

@@ -61,14 +61,14 @@ def settings_for(path: Path) -> ProjectSettings:
     Raises BadSettings for settings that cannot be read.
     """
     absolute = Path(path).absolute()
-    found = _nearest(absolute.parent)
-    if found.file is None:
-        return found
-    name = absolute.relative_to(found.file.parent).as_posix()
-    for pattern, changed in found.overrides:
+    settings = _nearest(absolute.parent)
+    if settings.file is None:
+        return settings
+    name = absolute.relative_to(settings.file.parent).as_posix()
+    for pattern, changed in settings.overrides:
         if fnmatch(name, pattern) or fnmatch(absolute.name, pattern):
-            found = _merged(found, changed)
-    return found
+            settings = _merged(settings, changed)
+    return settings
 
 
 def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:

@@ -48,7 +48,7 @@ class Composer:
     def __init__(self, folders: tuple[Path, ...], choices: Mapping[str, str]) -> None:
         self.folders, self.choices, self.files = folders, dict(choices), 0
         self.chosen: dict[str, str] = {}
-        self.found: dict[str, Any] = {}
+        self.composed: dict[str, Any] = {}
 
     def compose(self, name: str) -> dict[str, Any]:
         """Return the keys of a configuration with their defaults.
@@ -56,8 +56,8 @@ class Composer:
         Raises UserError if a file is missing, is no YAML, or is outside the folders.
         """
         self._include("", name, "")
-        self.found.pop("hydra", None)
-        return flatten(self.found)
+        self.composed.pop("hydra", None)
+        return flatten(self.composed)
 
     def _include(self, group: str, name: str, package: str, is_optional: bool = False) -> None:
         """Merge a file and the files in its defaults list into a package."""
@@ -77,7 +77,7 @@ class Composer:
             self.choices.setdefault(name, option)
         for entry in entries if "_self_" in entries else [*entries, "_self_"]:
             if entry == "_self_":
-                merge(self.found, nest({package: content}) if package else content)
+                merge(self.composed, nest({package: content}) if package else content)
             else:
                 self._follow(entry, own, package)
 
