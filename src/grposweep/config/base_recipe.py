@@ -111,8 +111,8 @@ class Base:
             return Recipe(framework, version, dict(trainer.args), self.processes)
         path = Path(trainer.recipe)
         try:
-            found = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
-            return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
+            loaded = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
+            return replace(loaded, config={**loaded.config, **trainer.args}) if trainer.args else loaded
         except UserError as error:
             # lint's option is no key of a sweep, whose trainer decides whose recipe it is
             program = self.framework.traits.display_name
