@@ -14,7 +14,7 @@ from grposweep.config.validate import check_choice, choices
 from grposweep.process import CONF
 from grposweep.registries import POLICIES, SAMPLERS, TASKS, TRACKERS, Lazy
 from grposweep.schema import AUTO, Tracker
-from grposweep.search.early_stopping import NoStopping, build_policy
+from grposweep.search.early_stopping import NoStopping
 
 BUILDS: list[Any] = [
     *POLICIES.values(), *TASKS.values(), *TRACKERS.values(), *(s.build for s in SAMPLERS.values() if s.build),
@@ -46,12 +46,6 @@ def test_what_is_registered_is_a_choice_and_nothing_else(
     monkeypatch.setitem(registry, "toy", NoStopping)
     check_choice(key, "toy")
     assert "toy" in choices(key)
-
-
-def test_an_unknown_policy_is_refused_and_never_another_one() -> None:
-    """No name falls through to Hyperband."""
-    with pytest.raises(UserError, match=r"search\.stopping=toy"):
-        build_policy("toy", 0.6)
 
 
 def test_a_tracker_registered_by_one_line_is_built_on_the_first_rank(

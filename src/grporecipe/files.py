@@ -61,6 +61,15 @@ def read_bytes(path: Path) -> bytes:
     return _read(path, None)
 
 
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Return the time of the last change (ns) and the size (bytes) of a file; None if there is no such file."""
+    try:
+        stat = path.stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
 def read_tail(path: Path, most: int) -> bytes:
     """Return the last bytes of a file, such as a log of any size; empty if there is no such file."""
     try:

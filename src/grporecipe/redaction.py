@@ -70,14 +70,14 @@ def _is_mixed(value: str) -> bool:
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names denote secrets, also as a URL quotes them, the longest first."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for name in environment:
         if _kind(name.upper()):
             value = environment.get(name, "")
             is_long = len(value) >= SHORTEST or (len(value) >= SHORTEST_MIXED and _is_mixed(value))
             if is_long and is_secret(name.upper(), value.replace("$", "")):
-                found |= {value, quote(value, safe="")}
-    return tuple(sorted(found, key=len, reverse=True))
+                secrets |= {value, quote(value, safe="")}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def secrets_in(key: str, value: Any) -> Iterator[str]:
@@ -138,9 +138,9 @@ def redact(text: str) -> str:
 def _redact_named(text: str) -> str:
     """Return the text with the values redacted that stand behind the name of a secret."""
     parts, end = [], 0
-    for found in _NAME.finditer(text):
-        value = _VALUE.match(text, found.end()) if found.start() >= end else None
-        if value is not None and is_secret(found[1] or found[2], (inner := value[value.lastindex or 0])):
+    for match in _NAME.finditer(text):
+        value = _VALUE.match(text, match.end()) if match.start() >= end else None
+        if value is not None and is_secret(match[1] or match[2], (inner := value[value.lastindex or 0])):
             parts += [text[end : value.start()], value[0].replace(inner, SHOWN)]
             end = value.end()
     return "".join([*parts, text[end:]])

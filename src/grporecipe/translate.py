@@ -348,7 +348,7 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
     for name, key in setting.keys.items():
         if name not in COUNTED:
             held.setdefault(key, []).append(getattr(setting, name))
-    found = []
+    left_out = []
     for written, value in {**recipe.config, **recipe.unresolved}.items():
         key = str(written).lstrip("+~")
         is_held = key in setting.keys.values() if written in recipe.unresolved else value in held.get(key, ())
@@ -357,8 +357,8 @@ def find_left_out(recipe: Recipe, setting: Setting) -> dict[str, Any]:
         # Other scripts have other rewards, and a fork's own key means something even at the fork's default.
         is_default = is_default and key != "reward_funcs" and (recipe.vendored is None or key in stock)
         if not (is_held or is_default or written in NO_KEYS):
-            found.append(written)
-    left = [key for key in found if key not in recipe.config] + _undecided(recipe, found, setting)
+            left_out.append(written)
+    left = [key for key in left_out if key not in recipe.config] + _undecided(recipe, left_out, setting)
     left += [key for key in _read_as_others(recipe, framework) if key not in left]
     values = {**recipe.config, **recipe.unresolved}
     return {framework.renamed.get(key := str(written).lstrip("+~"), key): values[written] for written in left}
@@ -434,8 +434,8 @@ def _with_split(setting: Setting, target: str, left: dict[str, Any]) -> Setting:
 def _with_types(setting: Setting, recipe: Recipe) -> Setting:
     """Return a setting with the numeric types that a recipe trains in, as far as its framework's reader knows them."""
     read = FRAMEWORKS[recipe.framework].memory
-    found = (read(values_of(recipe), setting) if read else None) or {}
-    types: dict[str, Any] = {name: found[name] for name in ("weights_dtype", "autocast_dtype") if name in found}
+    dtypes = (read(values_of(recipe), setting) if read else None) or {}
+    types: dict[str, Any] = {name: dtypes[name] for name in ("weights_dtype", "autocast_dtype") if name in dtypes}
     stated = recipe.launch_fields.get("autocast_dtype")
     if stated and types.get("weights_dtype") == "float32" and types["autocast_dtype"] is None:
         types["autocast_dtype"] = stated
@@ -530,11 +530,11 @@ def read_back(written: TranslatedRecipe, target: str, setting: Setting) -> Setti
     """Read a written recipe with the framework's own reader, for the same processes and prompts."""
     options = Options(target, FRAMEWORKS[target].version, setting.processes, setting.train_prompts)
     recipe = parse_recipe(Path(written.file_name), written.recipe, options)
-    found = _with_types(_with_minimum_rate(read_recipe(recipe).setting, dict(recipe.config)), recipe)
+    restored = _with_types(_with_minimum_rate(read_recipe(recipe).setting, dict(recipe.config)), recipe)
     stage = re.search(r"--zero_stage (\d)|/zero(\d)\.yaml", " ".join(written.command))
     if stage:
-        found = found.replace({"sharding": f"zero{stage[1] or stage[2]}"})
-    return replace(found, processes=setting.processes) if found.processes is None else found
+        restored = restored.replace({"sharding": f"zero{stage[1] or stage[2]}"})
+    return replace(restored, processes=setting.processes) if restored.processes is None else restored
 
 
 def render_translation(translation: Translation, source: str, target: str) -> str:

@@ -63,32 +63,32 @@ class Linted:
     def __str__(self) -> str:
         """Return one line for each problem: place, code, severity and message."""
         lines = [
-            f"{result.recipe.file or result.recipe.framework}{place_of(result.recipe, found.line)}: "
-            f"{found.code} {found.severity}: {found.message}"
+            f"{result.recipe.file or result.recipe.framework}{place_of(result.recipe, problem.line)}: "
+            f"{problem.code} {problem.severity}: {problem.message}"
             for result in self.recipes
-            for found in result.diagnostics
+            for problem in result.diagnostics
         ]
         return "\n".join(lines) or "no problems"
 
     @property
     def problems(self) -> tuple[Diagnostic, ...]:
         """Return every problem, with code, message, keys, line and fixes."""
-        return tuple(found for result in self.recipes for found in result.diagnostics)
+        return tuple(problem for result in self.recipes for problem in result.diagnostics)
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         """Return the problems that make training fail."""
-        return tuple(found for found in self.problems if found.severity == "error")
+        return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Return the problems that do not stop the training."""
-        return tuple(found for found in self.problems if found.severity == "warning")
+        return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     @property
     def notes(self) -> tuple[Diagnostic, ...]:
         """Return what was not checked, and what is without effect by choice."""
-        return tuple(found for found in self.problems if found.severity == "note")
+        return tuple(problem for problem in self.problems if problem.severity == "note")
 
     @property
     def ok(self) -> bool:
@@ -101,7 +101,7 @@ class InvalidRecipe(ValueError):
 
     def __init__(self, problems: tuple[Diagnostic, ...]) -> None:
         self.problems = problems
-        super().__init__("\n".join(f"{found.code} {found.message}" for found in problems))
+        super().__init__("\n".join(f"{problem.code} {problem.message}" for problem in problems))
 
 
 def lint(
@@ -176,13 +176,13 @@ def fit(
     """
     gib = None if gpu is None else memory_of(gpu, "gpu")
     recipe = _first(source, Options(framework, None, processes, dataset_size, framework_version, gib, gpu))
-    found = estimate(describe(recipe, read_recipe(recipe).setting))
-    if found is None:
+    memory = estimate(describe(recipe, read_recipe(recipe).setting))
+    if memory is None:
         raise UserError(
             f"{recipe.file or recipe.framework}: the shape of its model is unknown, so its memory cannot be estimated. Name "
             "a folder with its config.json, or a model that is known (docs/guides/memory.md)."
         )
-    return found
+    return memory
 
 
 def validate(
@@ -212,10 +212,10 @@ def validate(
     world = os.environ.get("WORLD_SIZE", "")
     count = processes if processes is not None or not world.isdigit() else max(int(world), 1)
     installed = framework_version or (_installed() if framework in ("auto", "trl") else None)
-    found = _lint(args, Options(framework, None, count, dataset_size, installed), select_rules((), ignore))
-    if found.errors:
-        raise InvalidRecipe(found.errors)
-    return found.warnings
+    result = _lint(args, Options(framework, None, count, dataset_size, installed), select_rules((), ignore))
+    if result.errors:
+        raise InvalidRecipe(result.errors)
+    return result.warnings
 
 
 class SweepFailed(RuntimeError):
@@ -373,7 +373,7 @@ def _stated(args: Any) -> dict[str, Any]:
     """Return the fields of an object that differ from their defaults, and all fields that a subclass adds."""
     classes = [one for one in type(args).__mro__ if one.__module__.partition(".")[0] in LIBRARIES]
     known = {field.name for one in classes if is_dataclass(one) for field in fields(one)}
-    found: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     for field in fields(args):
         value = getattr(args, field.name, None)
         value = value.value if isinstance(value, Enum) else value
@@ -385,13 +385,13 @@ def _stated(args: Any) -> dict[str, Any]:
             and isinstance(value, (*PLAIN, list, dict))
             and value != default
         ):
-            found[field.name] = value
-    if classes and found.get("steps_per_generation") is not None:
-        found.pop("generation_batch_size", None)  # TRL derives one from the other, and refuses both
-    return found
+            stated[field.name] = value
+    if classes and stated.get("steps_per_generation") is not None:
+        stated.pop("generation_batch_size", None)  # TRL derives one from the other, and refuses both
+    return stated
 
 
 def _installed() -> str | None:
     """Return the installed TRL, or the newest known release if that is older."""
-    found = installed()
-    return None if found is None else ".".join(map(str, min(found, releases()[-1])))
+    version = installed()
+    return None if version is None else ".".join(map(str, min(version, releases()[-1])))

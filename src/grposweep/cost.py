@@ -72,11 +72,11 @@ def find_work(s: Setting) -> Work | None:
     return Work((completions + evaluated) * float(s.max_completion_length), float(steps) * step * length)
 
 
-def read_work(found: Any) -> Work | None:
+def read_work(work: Any) -> Work | None:
     """Return the work stored in planning.json, or None."""
-    if not isinstance(found, Mapping):
+    if not isinstance(work, Mapping):
         return None
-    generated, trained = as_number(found.get("generated")), as_number(found.get("trained"))
+    generated, trained = as_number(work.get("generated")), as_number(work.get("trained"))
     return None if generated is None or trained is None else Work(generated, trained)
 
 

@@ -290,14 +290,14 @@ MARK = "GRPOSWEEP_PROGRAM"  # the environment variable; each attempt has its own
 def marked(mark: str) -> list[int]:
     """Return this user's running processes whose environment holds the mark, without zombies."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:  # it has ended, or belongs to another user
             continue
-    return found
+    return pids
 
 
 def kill_group(mark: str, seconds: float = 10.0) -> None:

@@ -36,7 +36,7 @@ class StreamRedactor:
         """Return the next part with everything redacted that looks like a secret."""
         if self._in_key:
             text = "".join(map(self._redact_key, text.splitlines(keepends=True)))
-        *_, begins = [-1, *(found.start() for found in _BEGIN.finditer(text))]
+        *_, begins = [-1, *(match.start() for match in _BEGIN.finditer(text))]
         self._in_key = self._in_key or (begins >= 0 and _END.search(text, begins) is None)
         return redact(text)
 

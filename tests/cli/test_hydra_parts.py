@@ -12,23 +12,6 @@ from grposweep.search.parse import parse_space
 from support import PROJECT, environment
 
 
-@pytest.mark.parametrize(
-    ("override", "instead"),
-    [("hydra/sweeper=basic", "search="), ("hydra.sweep.dir=x", "outputs="), ("hydra.run.dir=x", "outputs="),
-     ("hydra/launcher=joblib", "cluster=local or cluster=slurm"), ("hydra.sweeper=optuna", "search="),
-     ("hydra.launcher=submitit_slurm", "cluster=local or cluster=slurm")],
-)  # fmt: skip
-def test_a_part_that_grposweep_replaces_is_refused(
-    override: str, instead: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another sweeper would start trials without rules; a folder of Hydra's would be ignored."""
-    monkeypatch.setattr(sys, "argv", ["run.py", "-m", override])
-    with pytest.raises(SystemExit) as ended:
-        command(lambda: None)
-    assert ended.value.code == 2
-    assert f"Set {instead}" in capsys.readouterr().err
-
-
 def test_a_sweep_s_configuration_is_shown_with_what_is_searched(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

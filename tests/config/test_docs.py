@@ -1,9 +1,11 @@
 """docs/reference/configuration.md says what the schema says."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from grporecipe.linting import rule_docs
 from grposweep.config import docs as document
 from grposweep.config.compose import known_keys
 
@@ -22,9 +24,10 @@ def test_every_key_has_its_row() -> None:
     assert [key for key in missing if not key.startswith("trainer.fake")] == []
 
 
-def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--help`` is no file name."""
+@pytest.mark.parametrize("page", [document, rule_docs])
+def test_help_writes_no_page(page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--help`` is no file name, nor for the page of the rules."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="0"):
-        document.main(["--help"])
+        page.main(["--help"])
     assert list(tmp_path.iterdir()) == []

@@ -79,13 +79,6 @@ def test_a_finished_run_shows_its_result_instead_of_running_again(run: Run) -> N
     assert len(trials(first.sweep)) == 2
 
 
-def test_one_number_that_is_not_finite_starts_nothing(run: Run, here: Path) -> None:
-    """A single run is refused as a sweep is, with exit code 2."""
-    ended = run(*FAKE, "kl=low", "kl.beta=inf")
-    assert (ended.code, (here / "outputs").exists()) == (2, False)
-    assert "kl.beta=inf: inf is no finite number" in ended.err
-
-
 @pytest.mark.slow
 def test_enqueued_points_are_tried_first(run: Run) -> None:
     """In the order in which they are given."""

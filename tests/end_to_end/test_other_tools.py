@@ -91,13 +91,6 @@ def test_tensorboard_gets_trls_own_curves(run: Run) -> None:
     assert any(tag.startswith("eval/") for tag in curves)
 
 
-def test_tensorboard_for_another_program_is_its_recipes_business(run: Run) -> None:
-    """Bad input before anything starts, since nothing would write the files."""
-    ended = run("tracker=tensorboard", "trainer=fake")
-    assert ended.code == 2
-    assert "tracker=tensorboard" in ended.err
-
-
 def test_trls_own_script_trains_from_the_winners_recipe(run: Run, here: Path) -> None:
     """Prompts and rewards of the user's files included; only the tiny model has to be named."""
     rows = [json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) for n in range(10, 50)]

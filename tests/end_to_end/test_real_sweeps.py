@@ -171,16 +171,6 @@ def test_a_reward_that_crashes_on_some_data_fails_its_trial_only(run: Run, here:
     assert second["status"] == "finished"
 
 
-def test_a_reward_of_the_wrong_length_is_found_before_the_first_trial(run: Run, here: Path) -> None:
-    """Code 2, the function and what it returned."""
-    (here / "short.py").write_text("def short(completions, **columns):\n    return [0.0]\n")
-    ended = run("task.rewards=[short.py:short]")
-    assert ended.code == 2
-    assert "short" in ended.err
-    assert "Traceback" not in ended.err
-    assert not list(here.glob("outputs/*/trials/*"))
-
-
 def test_wandb_gets_one_offline_run_per_trial_grouped_by_sweep(run: Run) -> None:
     """Real offline files; metrics.jsonl is still written."""
     ended = run(*SHORT, "tracker=wandb", "tracker.tags=[first]", "-m", "lr=1e-4,3e-4")

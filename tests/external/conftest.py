@@ -1,9 +1,12 @@
 """A training script that is none: it builds the configuration and the trainer of a stub of TRL, without importing torch."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
+from grposweep.config.points import Points
 from support import PROJECT
 
 STUB = PROJECT / "tests" / "stub_trl"
@@ -55,3 +58,12 @@ def script(here: Path) -> tuple[str, ...]:
     (here / "recipe.yaml").write_text(RECIPE)
     asked = "+trainer.environment.GRPOSWEEP_ASK_MODE=real"
     return ("trainer=script", "trainer.script=train.py", "trainer.recipe=recipe.yaml", asked, "name=s")
+
+
+@pytest.fixture
+def points(
+    compose: Callable[[list[str]], DictConfig], script: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Points]:
+    """Points over the script's recipe and further overrides."""
+    monkeypatch.chdir(here)
+    return lambda *overrides: Points(compose, [*script, *overrides])

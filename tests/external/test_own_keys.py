@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
 from grposweep.config.points import Points
@@ -17,15 +16,6 @@ from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import check_space
 from support import read
-
-
-@pytest.fixture
-def points(
-    compose: Callable[[list[str]], DictConfig], script: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Points]:
-    """Points over the script's recipe and further overrides."""
-    monkeypatch.chdir(here)
-    return lambda *overrides: Points(compose, [*script, *overrides])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from omegaconf import DictConfig
 
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
@@ -16,15 +15,6 @@ from grposweep.search.validity import Validator
 from stub_trl.trl.trainer.grpo_config import GRPOConfig
 
 Recipe = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def points(
-    compose: Callable[[list[str]], DictConfig], script: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Points]:
-    """Points over the script's recipe and further overrides."""
-    monkeypatch.chdir(here)
-    return lambda *overrides: Points(compose, [*script, *overrides])
 
 
 @pytest.fixture

@@ -87,10 +87,14 @@ def test_two_precisions_at_once_are_refused(config: dict[str, Any]) -> None:
     assert "GV505" not in lint(**{**config, "fp16": False, "fp16_full_eval": False})
 
 
-def test_before_3_3_1_torch_dtype_alone_sets_the_precision() -> None:
-    """It overwrote both keys."""
-    recipe = Recipe("ms-swift", (3, 3, 0), {"rlhf_type": "grpo", "bf16": True, "fp16": True}, 8)
-    assert "GV505" not in {found.code for found in lint_recipe(recipe).diagnostics}
+@pytest.mark.parametrize(("version", "config", "code"), [
+    ((3, 3, 0), {"bf16": True, "fp16": True}, "GV505"),  # torch_dtype alone set the precision, and overwrote both keys
+    ((3, 10, 3), {"use_vllm": True}, "GT502"),  # the mode of vLLM followed from the server's address
+])  # fmt: skip
+def test_an_older_release_does_not_check_it(version: Version, config: dict[str, Any], code: str) -> None:
+    """Before 3.3.1, and before 3.11.1."""
+    recipe = Recipe("ms-swift", version, {"rlhf_type": "grpo", **config}, 8)
+    assert code not in {problem.code for problem in lint_recipe(recipe).diagnostics}
 
 
 def test_kl_in_the_reward_is_no_kl_in_the_loss() -> None:
@@ -245,12 +249,6 @@ def test_vllm_needs_no_mode_with_megatron(config: dict[str, Any]) -> None:
     """`megatron rlhf`, with --use_ray too, does not run the check of `swift rlhf`."""
     assert "GT502" in lint(use_vllm=True)
     assert "GT502" not in lint(**config)
-
-
-def test_vllm_needs_no_mode_before_3_11_1() -> None:
-    """The mode follows from the server's address there."""
-    recipe = Recipe("ms-swift", (3, 10, 3), {"rlhf_type": "grpo", "use_vllm": True}, 8)
-    assert "GT502" not in {found.code for found in lint_recipe(recipe).diagnostics}
 
 
 def test_a_recipe_for_megatron_has_no_key_of_another_release(tmp_path: Path) -> None:

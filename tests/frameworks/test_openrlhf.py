@@ -209,14 +209,6 @@ def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> N
     assert planning.completions_per_rollout(linted(tmp_path, script).setting) == 1024
 
 
-def test_other_trainings_of_openrlhf_are_refused(tmp_path: Path) -> None:
-    """Its supervised training has options of the same names."""
-    script = "deepspeed --module openrlhf.cli.train_sft --train_batch_size 256 --learning_rate 5e-6\n"
-    (tmp_path / "run.sh").write_text(script)
-    with pytest.raises(Exception, match="GRPO"):
-        load_recipe(tmp_path / "run.sh", Options())
-
-
 def test_keys_as_json_are_told_by_their_names() -> None:
     """A program may ask without a script."""
     from grporecipe.reading.load import build_recipe

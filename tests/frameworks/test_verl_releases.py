@@ -11,7 +11,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import refusals, spec_of
@@ -255,13 +254,6 @@ def test_a_file_is_not_blamed_for_a_group_that_it_does_not_size(tmp_path: Path) 
     assert "GB302" not in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
     path.write_text(path.read_text() + "  rollout:\n    n: 1\n")
     assert "GB302" in {found.code for found in lint_recipe(load_recipe(path, Options())).diagnostics}
-
-
-def test_a_launch_of_sac_is_no_grpo(tmp_path: Path) -> None:
-    """verl has a trainer for it."""
-    (tmp_path / "run.sh").write_text("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n")
-    with pytest.raises(UserError, match="no GRPO training"):
-        load_recipe(tmp_path / "run.sh", Options())
 
 
 def test_groups_that_prime_sizes_by_its_own_key_have_more_than_one_completion(tmp_path: Path) -> None:

@@ -40,27 +40,20 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
 
 
 @LENGTHS
-def test_a_damaged_queue_is_read_as_far_as_it_goes(examples: int, say: Say) -> None:
-    """Every entry has a number, a state and a status."""
+@pytest.mark.parametrize(
+    ("sound", "read"), [(QUEUE, queue.read_queue), (ACCOUNTS, lambda: queue.read_accounts(["12"]))]
+)
+def test_a_damaged_queue_is_read_as_far_as_it_goes(
+    examples: int, say: Say, sound: str, read: Callable[[], dict[str, queue.JobInfo]]
+) -> None:
+    """Every entry of squeue or sacct has a number, a state and a status."""
 
     def check(text: str) -> None:
         say(text, "", 0)
-        for job_id, entry in queue.read_queue().items():
+        for job_id, entry in read().items():
             assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (True, True, True)
 
-    try_all(check, damaged(QUEUE) | st.text(), examples)
-
-
-@LENGTHS
-def test_damaged_accounts_are_read_as_far_as_they_go(examples: int, say: Say) -> None:
-    """Lines with too few columns, no state, odd numbers."""
-
-    def check(text: str) -> None:
-        say(text, "", 0)
-        for job_id, entry in queue.read_accounts(["12"]).items():
-            assert (job_id.isdecimal(), bool(entry.state), isinstance(entry.code, int)) == (True, True, True)
-
-    try_all(check, damaged(ACCOUNTS) | st.text(), examples)
+    try_all(check, damaged(sound) | st.text(), examples)
 
 
 @LENGTHS

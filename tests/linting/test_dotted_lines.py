@@ -59,11 +59,3 @@ def test_a_line_may_be_nested_and_name_its_release() -> None:
     assert new["framework"] == old["framework"] == "easyr1"
     assert "GV301" in {problem["code"] for problem in new["problems"]}
     assert "GV301" not in {problem["code"] for problem in old["problems"]}
-
-
-@pytest.mark.parametrize("version", ["0.1", "x", "", "0.2.1.2.3"])
-def test_a_release_that_is_none_is_one_message(version: str) -> None:
-    """Exit code 2."""
-    code, answer = ask({"framework": "easyr1", "framework_version": version, "config": {}})
-    assert code == 2
-    assert "version" in answer["error"] or "release" in answer["error"]

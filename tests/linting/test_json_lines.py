@@ -52,6 +52,11 @@ BAD = {
     "no processes": ({"id": 1, "processes": 0, "config": {}}, "at least 1"),
     "processes in words": ({"id": 1, "processes": "eight", "config": {}}, "whole number"),
     "deep nesting": ("[" * 100_000, "not JSON"),
+    **{f"GPU {gpu}": ({"id": 1, "config": {}, "gpu": gpu}, '"gpu"') for gpu in ("Voodoo 2", -1, True, [80])},
+    **{
+        f"release {version}": ({"id": 1, "framework": "easyr1", "framework_version": version, "config": {}}, words)
+        for version, words in (("0.1", "release"), ("x", "version"), ("", "version"), ("0.2.1.2.3", "version"))
+    },
 }
 
 

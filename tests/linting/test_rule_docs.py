@@ -130,11 +130,3 @@ def test_titles_tell_rules_apart() -> None:
     """No two rules have the same title."""
     titles = [rule.title for rule in document.RULES.values()]
     assert len(set(titles)) == len(titles)
-
-
-def test_help_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--help`` is no file name."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="0"):
-        document.main(["--help"])
-    assert list(tmp_path.iterdir()) == []

@@ -67,14 +67,6 @@ def test_samples_that_mislead_are_shrunk_towards_the_other_prompts() -> None:
     assert PassRates.estimate(mixed, [4] * 401).means[0] < 0.1
 
 
-def test_intervals_of_pass_rates_cover_them() -> None:
-    """95 of 100, over many prompts of a known distribution."""
-    random = np.random.default_rng(3)
-    p = random.beta(1, 2, size=2000)
-    low, high = PassRates.estimate(random.binomial(16, p).tolist(), [16] * 2000).intervals()
-    assert 0.93 < np.mean((low <= p) & (p <= high)) < 0.97
-
-
 def test_prompts_that_are_all_dead_or_all_alike_are_fitted() -> None:
     """The ends of what can be seen: nothing passes, all pass, one prompt."""
     for k in (0, 16):

@@ -58,11 +58,13 @@ def kept(elsewhere: Path) -> int:
     return len(list(elsewhere.rglob("kept")))
 
 
-@pytest.mark.parametrize("link", ["trials/0000-abcdef", "trials/0000-abcdef/checkpoints", "trials"])
+@pytest.mark.parametrize(
+    "link", ["trials/0000-abcdef", *(f"trials/0000-abcdef/{name}" for name in ("checkpoints", "model")), "trials"]
+)
 def test_a_link_in_a_sweep_is_not_followed_when_checkpoints_are_deleted(
     tmp_path: Path, elsewhere: Path, link: str
 ) -> None:
-    """Whether the trial, its checkpoints or all trials are elsewhere."""
+    """Whether the trial, its checkpoints, its model or all trials are elsewhere."""
     path, target = tmp_path / "s" / link, elsewhere
     if link == "trials":
         path.rmdir()
@@ -71,9 +73,9 @@ def test_a_link_in_a_sweep_is_not_followed_when_checkpoints_are_deleted(
             (target / name).mkdir(parents=True)
             (elsewhere / name / "kept").rename(target / name / "kept")
         target = elsewhere
-    if link.endswith("checkpoints"):
+    if link.endswith(("checkpoints", "model")):
         path.parent.mkdir()
-        target = elsewhere / "checkpoints"
+        target = elsewhere / path.name
     path.symlink_to(target)
     trial = TrialFolder(tmp_path / "s" / "trials" / "0000-abcdef")
     trial.delete_checkpoints()

@@ -9,7 +9,6 @@ import pytest
 from grporecipe.diagnose import readers
 from grporecipe.linting import command
 from grposweep.storage import paths
-from grposweep.storage.folders import TrialFolder
 from support import PROJECT, grposweep, run_in
 
 # Words that name other things as well, or are printed.
@@ -33,20 +32,6 @@ def test_no_other_module_spells_the_name_of_a_sweeps_file() -> None:
     assert command.SWEEP == paths.SWEEP
     modules = [path for path in (PROJECT / "src").rglob("*.py") if path not in others]
     assert {str(path.relative_to(PROJECT)): found for path in modules if (found := spelled(path))} == {}
-
-
-def test_a_link_is_not_followed_when_a_model_is_deleted(tmp_path: Path) -> None:
-    """A model or checkpoints that a user has put elsewhere stay there."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "weights").write_text("w")
-    trial = TrialFolder(tmp_path / "0000-abcdef")
-    trial.path.mkdir()
-    for name in ("model", "checkpoints"):
-        (trial.path / name).symlink_to(elsewhere)
-    trial.delete_model()
-    trial.delete_checkpoints()
-    assert (elsewhere / "weights").exists()
 
 
 def test_sweeps_are_listed_from_any_folder_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,17 +96,17 @@ class Evidence:
             steps = [step for step, _ in self.evaluations]
             values = [value for _, value in self.evaluations]
             errors = dict(self.log.series("eval_se"))
-            found = [errors.get(step, self._scatter(values)) for step in steps]
+            step_errors = [errors.get(step, self._scatter(values)) for step in steps]
             start = self.start
         else:
             parts = self.windows("reward")
             if len(parts) < FEWEST_EVALUATIONS:
                 return None
             steps, values = [part.last for part in parts], [part.mean for part in parts]
-            found, start = [part.error for part in parts], parts[0].mean
+            step_errors, start = [part.error for part in parts], parts[0].mean
         signals = {name: self._between(name, steps) for name in _SIGNALS}
         total = float(max(self.log.total or 0, self.log.end, 1))
-        return Curve(0, {}, State.RUNNING, total, [float(s) for s in steps], values, start, found, signals)
+        return Curve(0, {}, State.RUNNING, total, [float(s) for s in steps], values, start, step_errors, signals)
 
     @cached_property
     def stops(self) -> list[int]:
@@ -169,14 +169,14 @@ class Evidence:
 
     def _between(self, name: str, stops: Sequence[int]) -> list[float | None]:
         """Return the means of a signal between the points of the curve."""
-        values, found, at = self.signal(name), [], 0
+        values, latest, at = self.signal(name), [], 0
         for stop in stops:
             part = []
             while at < len(values) and values[at][0] <= stop:
                 part.append(values[at][1])
                 at += 1
-            found.append(fmean(part) if part else None)
-        return found
+            latest.append(fmean(part) if part else None)
+        return latest
 
     @staticmethod
     def _scatter(values: Sequence[float]) -> float:

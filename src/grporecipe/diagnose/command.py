@@ -40,12 +40,12 @@ def diagnose_once(
 ) -> ExitCode:
     """Print the diagnosis of a log, with the settings of its recipe that the advice changes, and return the exit code."""
     settings = {} if recipe is None else settings_of(recipe)
-    found = diagnose(read_log(path))
+    diagnosis = diagnose(read_log(path))
     if as_json:
-        print(json.dumps(diagnosis_json(found, settings)))
+        print(json.dumps(diagnosis_json(diagnosis, settings)))
     else:
-        console.print(show_diagnosis(found, settings))
-    return ExitCode.FAILED if found.fails(fail_on) else ExitCode.FINISHED
+        console.print(show_diagnosis(diagnosis, settings))
+    return ExitCode.FAILED if diagnosis.fails(fail_on) else ExitCode.FINISHED
 
 
 def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[str], interval: float) -> ExitCode:
@@ -57,18 +57,18 @@ def watch_log(path: Path, console: Console, as_json: bool, fail_on: frozenset[st
     shown: list[str] | None = None
     try:
         with live or nullcontext():
-            for found in _diagnoses(path, interval):
-                names = [finding.name for finding in found.findings]
+            for diagnosis in _diagnoses(path, interval):
+                names = [finding.name for finding in diagnosis.findings]
                 if live:
-                    live.update(show_diagnosis(found), refresh=True)
+                    live.update(show_diagnosis(diagnosis), refresh=True)
                 elif as_json and names != shown:
-                    print(json.dumps(diagnosis_json(found)), flush=True)
+                    print(json.dumps(diagnosis_json(diagnosis)), flush=True)
                 elif names != shown:
-                    console.print(show_diagnosis(found))
+                    console.print(show_diagnosis(diagnosis))
                 shown = names
-                if found.fails(fail_on):
+                if diagnosis.fails(fail_on):
                     return ExitCode.FAILED
-                if found.log.total and found.log.end >= found.log.total:
+                if diagnosis.log.total and diagnosis.log.end >= diagnosis.log.total:
                     break
     except KeyboardInterrupt:
         pass  # the usual end
@@ -98,15 +98,15 @@ def settings_of(path: Path) -> dict[str, str]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     setting = read_recipe(recipe).setting
-    found = {}
+    texts = {}
     for check in (each for each in CHECKS if each.changes):
         keys: dict[str, Any] = {}
         for field in check.changes.split():
             keys |= spell_keys({field: getattr(setting, field)}, recipe, setting) or {}
         lines = {key: f"line {line}" if (line := recipe.line(key)) else "default" for key in keys}
         words = ", ".join(f"{key}{_shown(value)} ({lines[key]})" for key, value in keys.items())
-        found[check.name] = f"{path}: {words}" if words else ""
-    return found
+        texts[check.name] = f"{path}: {words}" if words else ""
+    return texts
 
 
 def _shown(value: object) -> str:

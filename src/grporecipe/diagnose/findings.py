@@ -50,14 +50,14 @@ class Diagnosis:
 
     def fails(self, names: frozenset[str]) -> bool:
         """Return whether a finding has one of these names or levels, or is a collapse and these include ``collapse``."""
-        own = ({found.name, found.level, *(["collapse"] if found.name in COLLAPSE else [])} for found in self.findings)
+        own = ({item.name, item.level, *(["collapse"] if item.name in COLLAPSE else [])} for item in self.findings)
         return any(names & each for each in own)
 
 
 def diagnose(log: Log) -> Diagnosis:
     """Apply all checks to a log."""
     evidence = Evidence(log)
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     missing: dict[str, str] = {}
     for check in CHECKS:
         lacking = [name for name in check.needs if not _has(evidence, name)]
@@ -66,13 +66,13 @@ def diagnose(log: Log) -> Diagnosis:
         if lacking:
             missing[check.name] = ", ".join(MISSING.get(name, name) for name in lacking)
         elif sign := check.find(evidence):
-            found[check.name] = Finding(
+            findings[check.name] = Finding(
                 check.name, sign.level or check.level, check.text, sign.evidence, check.advice, sign.steps, sign.numbers
             )
     for name, others in EXPLAINED_BY.items():
-        if others & found.keys():
-            found.pop(name, None)
-    return Diagnosis(log, sorted(found.values(), key=lambda finding: list(Level).index(finding.level)), missing)
+        if others & findings.keys():
+            findings.pop(name, None)
+    return Diagnosis(log, sorted(findings.values(), key=lambda finding: list(Level).index(finding.level)), missing)
 
 
 def _has(evidence: Evidence, name: str) -> bool:

@@ -86,8 +86,8 @@ def check_curve(curve: Curve, is_reward: bool = True) -> GuardTriggered | None:
 
     ``is_reward``: the sweep maximises a reward. For a minimised metric, ``reward_fallen`` does not apply.
     """
-    found = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
-    return next((GuardTriggered(name, evidence) for name, evidence in found if evidence), None)
+    sentences = ((name, guard(curve)) for name, guard in GUARDS.items() if is_reward or guard is not reward_fallen)
+    return next((GuardTriggered(name, evidence) for name, evidence in sentences if evidence), None)
 
 
 def non_finite(curve: Curve) -> str:

@@ -44,7 +44,7 @@ _OFTEN_NAN = frozenset({"loss", "grad_norm"})  # this project logs NaN as null
 
 def translate(line: Mapping[str, object]) -> dict[str, float]:
     """Return a logged line's metrics under this project's names. Unknown names and values that are no numbers are left out."""
-    found: dict[str, tuple[int, float]] = {}
+    ranked: dict[str, tuple[int, float]] = {}
     validation: list[float] = []
     for key, value in line.items():
         name = _plain(key)
@@ -53,11 +53,11 @@ def translate(line: Mapping[str, object]) -> dict[str, float]:
             number = math.nan if value is None and ours in _OFTEN_NAN else to_number(value)
             if ours == "learning_rate" and isinstance(value, str) and _ROUNDED.fullmatch(value):
                 continue
-            if number is not None and rank < found.get(ours, (rank + 1, 0.0))[0]:
-                found[ours] = (rank, number)
+            if number is not None and rank < ranked.get(ours, (rank + 1, 0.0))[0]:
+                ranked[ours] = (rank, number)
         elif _VALIDATION.fullmatch(name) and (number := to_number(value)) is not None:
             validation.append(number)
-    values = {ours: number for ours, (_, number) in found.items()}
+    values = {ours: number for ours, (_, number) in ranked.items()}
     if validation:
         values.setdefault("eval_reward", sum(validation) / len(validation))
     return values

@@ -79,9 +79,9 @@ def find_log(path: Path) -> Path:
     if not path.is_dir():
         return path
     for pattern in _FOLDER:
-        found = [file for file in path.glob(pattern) if file.is_file()]
-        if found:
-            return max(found, key=lambda file: file.stat().st_mtime)
+        files = [file for file in path.glob(pattern) if file.is_file()]
+        if files:
+            return max(files, key=lambda file: file.stat().st_mtime)
     raise UserError(f"{path}: no training log in this folder. Name {_READ}.")
 
 
@@ -106,8 +106,8 @@ def _read_text(file: Path, text: str) -> Log:
         return _from_json(file, whole)
     if start == "{" and '"log_history"' in text:  # an incomplete checkpoint: its writer was killed
         rest = text.partition('"log_history"')[2]
-        found = (_whole(match[0]) for match in _HISTORY.finditer(rest))
-        log = Log.build(str(file), "trainer_state.json", (line for line in found if line))
+        histories = (_whole(match[0]) for match in _HISTORY.finditer(rest))
+        log = Log.build(str(file), "trainer_state.json", (line for line in histories if line))
         log.skipped = 1
         return log
     if text.count("\n") + text.count("\r") > MOST_LINES:
@@ -136,8 +136,8 @@ def _from_json(file: Path, value: Any) -> Log:
         lines = [line for line in value["log_history"] if isinstance(line, dict)]
         known = total if isinstance(total, int) and total > 0 else None
         return Log.build(str(file), "trainer_state.json", lines, known)
-    found = value if isinstance(value, list) else [value]
-    return Log.build(str(file), "JSON", [flatten(line) for line in found if isinstance(line, dict)])
+    items = value if isinstance(value, list) else [value]
+    return Log.build(str(file), "JSON", [flatten(line) for line in items if isinstance(line, dict)])
 
 
 def flatten(line: Mapping[str, Any], prefix: str = "", depth: int = MOST_NESTED) -> Line:
@@ -167,7 +167,7 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
 
     Progress bars go to another stream and may be late. The dicts of a finished training are then spread evenly over its steps.
     """
-    found: list[tuple[Line, int | None]] = []
+    entries: list[tuple[Line, int | None]] = []
     step = total = planned = None
     finished = False
     for line in lines:
@@ -180,24 +180,24 @@ def _dicts(lines: Iterable[str]) -> Iterator[Line]:
             pairs = {p[0]: p[1] or p[2] or p[3] for p in _PAIR.findall(match[0])}
             finished = finished or "train_runtime" in pairs
             if translate(pairs):
-                found.append((pairs, step))
+                entries.append((pairs, step))
         step, total = _progress(line[at:], step, total, planned)
-    yield from _numbered(found, total, planned if finished else None)
+    yield from _numbered(entries, total, planned if finished else None)
 
 
-def _numbered(found: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
+def _numbered(entries: list[tuple[Line, int | None]], total: int | None, whole: int | None) -> Iterator[Line]:
     """Number the dicts: by the progress bars if these give each its own step, else evenly over a finished training."""
-    steps = [step for pairs, step in found if "reward" in translate(pairs)]
+    steps = [step for pairs, step in entries if "reward" in translate(pairs)]
     known = [step for step in steps if step is not None]
     if total and len(known) == len(steps) and known == sorted(set(known)):
-        yield from ({"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in found)
+        yield from ({"global_step/max_steps": f"{step}/{total}", **pairs} for pairs, step in entries)
     elif whole and steps and whole % len(steps) == 0:
         done = 0
-        for pairs, _ in found:
+        for pairs, _ in entries:
             done += "reward" in translate(pairs)
             yield {"global_step/max_steps": f"{done * whole // len(steps)}/{whole}", **pairs}
     else:
-        yield from (pairs for pairs, _ in found)
+        yield from (pairs for pairs, _ in entries)
 
 
 def _progress(text: str, step: int | None, total: int | None, planned: int | None) -> tuple[int | None, int | None]:

@@ -19,7 +19,7 @@ PEFT_TARGETS = ("q_proj", "v_proj")  # PEFT's choice for most models if none are
 def lora_rows(rank: str, alpha: str, targets: str, usual: int, row: Callable[..., Field] = Field) -> tuple[Field, ...]:
     """Return the rows of LoRA, which a rank above 0 switches on. ``usual`` is the default alpha."""
     return (
-        row("lora", rank, "int", 0, read=lambda found: found > 0, fixable=False),
+        row("lora", rank, "int", 0, read=lambda value: value > 0, fixable=False),
         row("lora_rank", rank, "int", 0, fixable=False, judged=False),
         row("lora_alpha", alpha, "float", usual, fixable=False),
         row("lora_targets", targets, "any", "all-linear", read=as_modules, fixable=False),
@@ -38,8 +38,8 @@ def as_modules(value: Any) -> tuple[str, ...]:
 
 def one_name(value: Any) -> str | None:
     """Return the data set that a key names; None for several, which a setting cannot hold."""
-    found = value if isinstance(value, list) else [value] if value else []
-    return str(found[0]) if len(found) == 1 else None
+    names = value if isinstance(value, list) else [value] if value else []
+    return str(names[0]) if len(names) == 1 else None
 
 
 def as_expression(modules: tuple[str, ...]) -> str:

@@ -83,11 +83,11 @@ def collect_converted(
         spec = takes.get(name) or takes.get(key)
         if spec is None or (name != key and recipe.config.get(name) is not None):
             continue  # nothing reads it, or the newer name wins
-        found = convert(value, spec.type)
-        if found.trouble == "type" or (found.value is None and name in framework.never_null):
+        converted = convert(value, spec.type)
+        if converted.trouble == "type" or (converted.value is None and name in framework.never_null):
             bad.add(name)  # an annotation may allow None although the arithmetic does not
         else:
-            stated[name] = found.value
+            stated[name] = converted.value
     lines = {spell(key): line for key, line in recipe.lines.items()}
     given = frozenset(stated)
     for name in unresolved:  # a word of the script's own is no value
@@ -142,8 +142,8 @@ def _fields_unstated(framework: Framework, version: Version, takes: Mapping[str,
     assert framework.unstated is not None
     values = {name: key.default for name, key in takes.items() if key.default is not None or key.type.endswith("?")}
     empty = Recipe(framework.name, version, {})
-    found = Values(empty, values, values, frozenset(), frozenset())
-    return {**read_rows(framework, found, {}), **framework.unstated(values, version)}
+    unstated = Values(empty, values, values, frozenset(), frozenset())
+    return {**read_rows(framework, unstated, {}), **framework.unstated(values, version)}
 
 
 def read_table(framework: Framework, recipe: Recipe) -> ParsedRecipe:
@@ -300,7 +300,7 @@ def _holders(framework: Framework, version: Version, own: tuple[tuple[str, str],
     if not framework.is_dotted:
         takes = framework.takes(version)  # the name of an option may have dots
         keys = {name: key if key in takes else key.partition(".")[0] for name, key in keys.items()}
-    found: dict[str, tuple[str, ...]] = {}
+    holders: dict[str, tuple[str, ...]] = {}
     for name, key in {**keys, **dict(own)}.items():
-        found[key] = (*found.get(key, ()), name)
-    return found
+        holders[key] = (*holders.get(key, ()), name)
+    return holders

@@ -33,5 +33,5 @@ def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> d
 
 def write_recipe(setting: Setting, framework: str) -> TranslatedRecipe:
     """Return a setting as a recipe of a framework."""
-    found = find_framework(framework)
-    return (found.render or write_table)(found, setting)
+    target = find_framework(framework)
+    return (target.render or write_table)(target, setting)

@@ -19,20 +19,20 @@ from grporecipe.model.values import nest
 
 def write_rows(framework: Framework, s: Setting) -> dict[str, Any]:
     """Return the keys of a table in its order; None for those that the framework's own functions write."""
-    found: dict[str, Any] = {}
+    native: dict[str, Any] = {}
     for row in framework.fields:
         if row.type and (value := getattr(s, row.name)) is not None:
-            found[row.key] = row.native(in_rollouts(s, value) if row.rollouts and value >= 1 else value)
+            native[row.key] = row.native(in_rollouts(s, value) if row.rollouts and value >= 1 else value)
         else:
-            found.setdefault(row.key, None)
-    return found
+            native.setdefault(row.key, None)
+    return native
 
 
 def write_release(
     framework: Framework, s: Setting, takes: Mapping[str, KeySpec], default: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the keys of a release that are always written, or whose field is not the default, in the table's order."""
-    found: dict[str, Any] = {}
+    native_keys: dict[str, Any] = {}
     for row in framework.fields:
         if row.type != RELEASE or not row.plain or row.key not in takes:
             continue
@@ -43,15 +43,15 @@ def write_release(
             native = row.native(value)
             if native is None and not kind.endswith("?"):
                 continue
-            found[row.key] = int(native) if isinstance(native, float) and kind.startswith("int") else native
-    return found
+            native_keys[row.key] = int(native) if isinstance(native, float) and kind.startswith("int") else native
+    return native_keys
 
 
 def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a table with other values for some fields and keys. Keys without a value are left out."""
-    found = write_rows(framework, s)
-    found |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
-    return {key: value for key, value in found.items() if value is not None}
+    native = write_rows(framework, s)
+    native |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
+    return {key: value for key, value in native.items() if value is not None}
 
 
 # Options that are no part of loss and sampling. A framework may have a key of its own for them, which is not written.
@@ -97,11 +97,11 @@ def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s
 
     ``processes`` stands for the count of the command that starts the recipe.
     """
-    found: dict[str, Any] = {}
+    native: dict[str, Any] = {}
     for name, value in change.items():
         special, row = framework.special.get(name), framework.by_name.get(name)
         if special is not None:
-            keys = special(value, recipe, s, found)
+            keys = special(value, recipe, s, native)
         elif name == "processes" and not framework.is_dotted:
             keys = {"processes": value}
         elif row is None or not row.fixable:
@@ -112,10 +112,10 @@ def to_native(framework: Framework, change: Mapping[str, Any], recipe: Recipe, s
             keys = {s.key(name): row.native(value) if row.type or row.write else value}
         if keys is None:
             return None
-        found |= keys
+        native |= keys
     if not framework.is_dotted:
-        return found
-    return {_spelled(key, recipe.config, framework.renamed): value for key, value in found.items()}
+        return native
+    return {_spelled(key, recipe.config, framework.renamed): value for key, value in native.items()}
 
 
 def _spelled(key: str, config: Mapping[str, Any], renamed: Mapping[str, str]) -> str:

@@ -22,12 +22,12 @@ SHAPE = {"seen_gib": float, "estimate_gib": float, "phase": str}
 
 def find_factors(lines: Iterable[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
     """Return for each measured phase the largest ratio of measured to estimated, within bounds, and its trial."""
-    found: dict[str, tuple[float, int]] = {}
+    factors: dict[str, tuple[float, int]] = {}
     for line in lines:
         if line["estimate_gib"] > 0:
             ratio = min(max(line["seen_gib"] / line["estimate_gib"], SMALLEST), LARGEST)
-            found[line["phase"]] = max(found.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0))))
-    return found
+            factors[line["phase"]] = max(factors.get(line["phase"], (0.0, 0)), (ratio, int(line.get("trial", 0))))
+    return factors
 
 
 def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]], limit: float) -> int | None:
@@ -36,9 +36,9 @@ def find_trial_too_large(memory: Memory, factors: Mapping[str, tuple[float, int]
     A phase that was never measured is judged by the estimate alone.
     """
     for phase, size in memory.phases.items():
-        found = factors.get(phase)
-        if found is not None and size * found[0] > limit:
-            return found[1]
+        factor = factors.get(phase)
+        if factor is not None and size * factor[0] > limit:
+            return factor[1]
     return None
 
 

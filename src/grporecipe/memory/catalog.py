@@ -73,8 +73,8 @@ def find_model(name: str) -> Architecture | None:
     The longest known prefix of the hub id's last part is used, because variants share a shape.
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removeprefix("meta-").replace("llama-3_", "llama-3.")
-    found = _read_folder(Path(name)) if name else None
-    return found or _by_name(last)
+    model = _read_folder(Path(name)) if name else None
+    return model or _by_name(last)
 
 
 @cache
@@ -83,10 +83,10 @@ def _by_name(last: str) -> Architecture | None:
     fitting = [known for known in table if last == known or last.startswith(f"{known}-")]
     if not fitting:
         return None
-    found = table[max(fitting, key=len)]
+    entry = table[max(fitting, key=len)]
     if last.startswith("qwen3") and last.endswith("-base"):  # trained on less data
-        return replace(found, positions=32_768)
-    return found
+        return replace(entry, positions=32_768)
+    return entry
 
 
 def _read_folder(folder: Path) -> Architecture | None:
@@ -100,5 +100,5 @@ def _read_folder(folder: Path) -> Architecture | None:
 
 def find_bits(name: str) -> int:
     """Return the bits of a model's quantized weights by its name; 0 if the name does not state them."""
-    found = WORDS.findall(name.lower())
-    return 0 if not found else 8 if any("8" in word for word in found) else 4
+    words = WORDS.findall(name.lower())
+    return 0 if not words else 8 if any("8" in word for word in words) else 4

@@ -86,7 +86,7 @@ class Memory:
     @cached_property
     def phases(self) -> dict[str, float]:
         """Return the bytes of each phase."""
-        return {phase: sum(found.values()) * self.factors.get(phase, 1.0) for phase, found in self.parts.items()}
+        return {phase: sum(parts.values()) * self.factors.get(phase, 1.0) for phase, parts in self.parts.items()}
 
     @property
     def peak(self) -> float:
@@ -110,12 +110,12 @@ class Memory:
 
     def _bound(self, side: int, sign: int) -> float:
         """Return the largest phase if every part is off by its tolerance. In a measured phase half of the tolerance is used."""
-        found = 0.0
+        highest = 0.0
         for phase, sizes in self.parts.items():
             share = 0.5 if phase in self.factors else 1.0
             bound = sum(size * (1 + sign * share * TOLERANCE[part][side]) for part, size in sizes.items())
-            found = max(found, bound * self.factors.get(phase, 1.0))
-        return found
+            highest = max(highest, bound * self.factors.get(phase, 1.0))
+        return highest
 
     def as_gib(self) -> dict[str, float]:
         """Return the parts and the peak in GiB, as the plan's JSON shows them."""
@@ -207,9 +207,9 @@ def _with_what_stays(
     """Add to a phase's parts the states on the GPU, vLLM's share, the context and the memory lost to fragmentation."""
     stays = {"weights": states.weights, "reference": states.reference, "optimizer": states.optimizer}
     used = () if n.runtime.computes_offloaded else USES.get(phase, ())
-    found = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
+    sizes = {name: 0.0 if n.is_offloaded(name) and name not in used else size for name, size in stays.items()}
     if phase == "load":
-        found |= {"weights": states.weights, "optimizer": 0.0}
+        sizes |= {"weights": states.weights, "optimizer": 0.0}
     # in other phases they are counted with the gradients
     buckets = states.buckets if phase in ("generation", "scoring", "sync") else 0
     groups = 1 + (n.sequence_ranks > 1) + (n.engine_ranks > 1 and n.engine_share > 0)
@@ -218,7 +218,7 @@ def _with_what_stays(
     if phase == "sync" and not awake:
         engine = n.model.weights * HALF / n.engine_ranks  # its cache is allocated later
     captured = engine and awake and not n.runtime.eager and phase != "sync"
-    found |= {
+    sizes |= {
         **moving,
         "gradients": moving.get("gradients", 0.0) + buckets,
         "engine": engine if awake or phase == "sync" else 0.0,
@@ -228,7 +228,7 @@ def _with_what_stays(
         "communication": COMMUNICATION * groups if n.processes > 1 else 0.0,
         "fragmentation": sum(moving.values()) * FRAGMENTATION,
     }
-    return {name: size for name, size in found.items() if size}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def find_activations(n: Need) -> tuple[float, float]:

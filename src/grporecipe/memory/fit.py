@@ -125,8 +125,8 @@ class Saving:
 def find_savings(s: Setting) -> list[Saving]:
     """Return the single changes that lower the peak, largest saving first."""
     before = _memory(s).peak
-    found = [Saving(label, round((before - _memory(s.replace(change)).peak) / GIB, 1)) for label, change in _changes(s)]
-    return sorted((saving for saving in found if saving.gib >= SMALLEST_SAVING), key=lambda saving: -saving.gib)
+    saved = [Saving(label, round((before - _memory(s.replace(change)).peak) / GIB, 1)) for label, change in _changes(s)]
+    return sorted((saving for saving in saved if saving.gib >= SMALLEST_SAVING), key=lambda saving: -saving.gib)
 
 
 def _changes(s: Setting) -> Iterator[tuple[str, Mapping[str, Any]]]:

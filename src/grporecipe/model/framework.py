@@ -64,8 +64,8 @@ class Values:
 
     def get(self, key: str, kind: str = "any", default: Any = None) -> Any:
         """Return a key's value as a type, with references followed. The default replaces a missing or unreadable value."""
-        found = convert(resolve(self.values, key), f"{kind}?")
-        return default if found.value is None or found.trouble == "type" else found.value
+        converted = convert(resolve(self.values, key), f"{kind}?")
+        return default if converted.value is None or converted.trouble == "type" else converted.value
 
     def whole(self, key: str, default: int = 0) -> int:
         """Return a count."""

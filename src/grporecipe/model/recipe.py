@@ -92,8 +92,8 @@ class LaunchContext:
     ``program`` is the script or module. ``cut_line`` is the line from which bash reads the remaining options as another
     command, because a comment or a blank ended the first. ``config`` is the recipe that it names, whose keys have no line here,
     ``accelerate`` the configuration of accelerate.
-    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it. The command is on lines
-    ``line`` to ``last_line`` of the script. ``raw`` holds the values of dotted overrides as passed to the program, by key.
+    ``visible_gpus`` is how many GPUs CUDA_VISIBLE_DEVICES shows, if the script sets it. The command begins on
+    ``line`` of the script. ``raw`` holds the values of dotted overrides as passed to the program, by key.
     """
 
     launcher: str
@@ -103,7 +103,6 @@ class LaunchContext:
     accelerate: str = ""
     visible_gpus: int | None = None
     line: int | None = None
-    last_line: int | None = None
     raw: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -150,8 +149,8 @@ class Recipe:
         """Return a text about this recipe with the values of its keys redacted that are secrets."""
         if "secrets" not in self.derived:
             values = [*self.config.items(), *((each.key, each.first_value) for each in self.duplicates)]
-            found = {secret for key, value in values for secret in secrets_in(key, value)}
-            self.derived["secrets"] = sorted(found, key=len, reverse=True)
+            secrets = {secret for key, value in values for secret in secrets_in(key, value)}
+            self.derived["secrets"] = sorted(secrets, key=len, reverse=True)
         for secret in self.derived["secrets"]:
             text = text.replace(secret, SHOWN)
             if len(secret) > SHORTENED:

@@ -26,11 +26,11 @@ class KeyTable(dict[str, KeySpec]):
     @cached_property
     def below(self) -> dict[str, list[str]]:
         """For each word, the dotted keys that have it among their sections."""
-        found: dict[str, list[str]] = {}
+        nested: dict[str, list[str]] = {}
         for name in self:
             for word in set(name.split(".")[:-1]):
-                found.setdefault(word, []).append(name)
-        return found
+                nested.setdefault(word, []).append(name)
+        return nested
 
 
 @cache
@@ -45,12 +45,12 @@ def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Ver
     ``history`` holds, for each key, the releases that changed it: ``[release, type, default]``, or ``[release]`` alone if
     that release removed it.
     """
-    found = KeyTable()
+    table = KeyTable()
     for name, changes in history.items():
         last = change_at(changes, version)
         if len(last) == 3:
-            found[name] = KeySpec(last[1], last[2])
-    return found
+            table[name] = KeySpec(last[1], last[2])
+    return table
 
 
 def change_at(changes: Sequence[Sequence[Any]], version: Version) -> Sequence[Any]:

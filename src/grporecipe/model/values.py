@@ -93,26 +93,26 @@ def flatten(config: Mapping[str, Any], separator: str = ".", depth: int = 0) -> 
     """
     if depth > DEEPEST:
         raise UserError(f"it is nested more than {DEEPEST} levels deep, so it is no recipe.")
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             inner = flatten(value, separator, depth + 1)
-            found |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
+            flat |= {f"{key}{separator}{name}": leaf for name, leaf in inner.items()}
         else:
-            found[str(key)] = value
-    return found
+            flat[str(key)] = value
+    return flat
 
 
 def nest(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys as a nested mapping."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in keys.items():
         *sections, last = key.split(".")
-        inner = found
+        inner = nested
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[last] = value
-    return found
+    return nested
 
 
 def parse_value(text: str) -> Any:
@@ -133,8 +133,8 @@ def resolve(values: Mapping[str, Any], key: str) -> Any:
         match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             return None if isinstance(value, str) and "${" in value else value
-        found = values.get(match[1])
-        value = parse_value(match[2]) if found is None and match[2] is not None else found
+        target = values.get(match[1])
+        value = parse_value(match[2]) if target is None and match[2] is not None else target
     return None
 
 

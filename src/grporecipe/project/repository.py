@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from grporecipe.files import file_stamp
 from grporecipe.model.setting import Version
 
 MOST_FOLDERS = 3000  # of a repository
@@ -59,15 +60,15 @@ def find_root(file: Path) -> Path | None:
     for folder in folders:
         if (folder / ".git").exists() and folder not in never:
             return folder
-    found = None
+    root = None
     for folder in folders:
         if folder in never:
             break
         if any((folder / name).exists() for name in MARKERS):
-            found = folder
+            root = folder
         if folder == here:
             break
-    return found
+    return root
 
 
 def _working_folders(script: Path) -> list[Path]:
@@ -102,10 +103,10 @@ def find_program(program: str, script: Path, paths: Sequence[str] = ()) -> Path 
     parts = parts[unknown[-1] + 1 :] if unknown else parts  # $SCRIPT_DIR/train.py
     wanted = Path(*parts)
     places = (folder / wanted.name for folder in walk(root).folders)
-    found = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
+    programs = [place for place in places if place.parts[-len(parts) :] == wanted.parts]
     return (
         _first_file(folder / wanted for folder in folders)
-        or (_nearest_file(found, script, is_bare=len(parts) == 1) if parts else None)
+        or (_nearest_file(programs, script, is_bare=len(parts) == 1) if parts else None)
         or _first_file(folder / Path(*parts[n:]) for n in range(1, len(parts)) for folder in folders)
     )
 
@@ -124,8 +125,8 @@ def scripts_of(root: Path) -> Iterator[tuple[Path, str]]:
 
 @lru_cache(maxsize=32)
 def _scripts(root: Path) -> tuple[Path, ...]:
-    found = (path for folder in walk(root).folders for path in sorted(folder.glob("*.*")) if path.suffix in SCRIPTS)
-    return tuple(islice(found, MOST_SCRIPTS))
+    scripts = (path for folder in walk(root).folders for path in sorted(folder.glob("*.*")) if path.suffix in SCRIPTS)
+    return tuple(islice(scripts, MOST_SCRIPTS))
 
 
 @lru_cache(maxsize=2 * MOST_SCRIPTS)
@@ -237,10 +238,10 @@ def _first_file(paths: Iterable[Path]) -> Path | None:
 
 def _nearest_file(places: Iterable[Path], script: Path, is_bare: bool) -> Path | None:
     """Return the file with the longest path in common with a script; None for one of several of the same bare name."""
-    found, shared = [path for path in places if path.is_file()], script.absolute().parts
-    if is_bare and len(found) > 1:
+    files, shared = [path for path in places if path.is_file()], script.absolute().parts
+    if is_bare and len(files) > 1:
         return None
-    return max(found, key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)), default=None)
+    return max(files, key=lambda path: sum(a == b for a, b in zip(path.parts, shared, strict=False)), default=None)
 
 
 @lru_cache(maxsize=32)
@@ -338,11 +339,8 @@ def _release(text: str) -> Version:
 
 def find_pins(file: Path, package: str) -> tuple[Pin, ...]:
     """Return a file's requirements of a package, those with a version first."""
-    try:
-        status = file.stat()
-    except OSError:
-        return ()
-    return _find_pins(file, package, status.st_mtime_ns, status.st_size)
+    stamp = file_stamp(file)
+    return () if stamp is None else _find_pins(file, package, *stamp)
 
 
 @lru_cache(maxsize=512)
@@ -355,8 +353,8 @@ def _find_pins(file: Path, package: str, _: int, size: int) -> tuple[Pin, ...]:
         return ()
     if not _named(package).search(text):
         return ()
-    found = list(dict.fromkeys(_read(file, text, package)))
-    return tuple(sorted(found, key=lambda pin: (pin.is_open, pin.exact is None)))
+    pins = list(dict.fromkeys(_read(file, text, package)))
+    return tuple(sorted(pins, key=lambda pin: (pin.is_open, pin.exact is None)))
 
 
 @lru_cache(maxsize=32)
@@ -427,7 +425,7 @@ def _expanded(text: str) -> list[str]:
     lines = [re.sub(r"\s#.*", "", line) for line in lines]
     known = dict(_VARIABLE.findall("\n".join(lines)))
     used = [line for line in lines if not re.match(r"\s*(?:ARG|ENV|export)\s", line)]
-    return [re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), line) for line in used]
+    return [re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], match[0]), line) for line in used]
 
 
 def _literals(text: str) -> list[str]:

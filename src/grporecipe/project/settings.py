@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import BadSettings
+from grporecipe.files import file_stamp
 from grporecipe.registries import FRAMEWORKS
 
 OWN_FILE, SHARED_FILE = ".grposweep.toml", "pyproject.toml"
@@ -60,14 +61,14 @@ def settings_for(path: Path) -> ProjectSettings:
     Raises BadSettings for settings that cannot be read.
     """
     absolute = Path(path).absolute()
-    found = _nearest(absolute.parent)
-    if found.file is None:
-        return found
-    name = absolute.relative_to(found.file.parent).as_posix()
-    for pattern, changed in found.overrides:
+    settings = _nearest(absolute.parent)
+    if settings.file is None:
+        return settings
+    name = absolute.relative_to(settings.file.parent).as_posix()
+    for pattern, changed in settings.overrides:
         if fnmatch(name, pattern) or fnmatch(absolute.name, pattern):
-            found = _merged(found, changed)
-    return found
+            settings = _merged(settings, changed)
+    return settings
 
 
 def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
@@ -84,11 +85,8 @@ def _merged(base: ProjectSettings, over: ProjectSettings) -> ProjectSettings:
 def _nearest(folder: Path) -> ProjectSettings:
     for above in (folder, *list(folder.parents)[:MOST_FOLDERS]):
         for name in (OWN_FILE, SHARED_FILE):
-            try:
-                found = (above / name).stat()
-            except OSError:
-                continue
-            settings = _read(above / name, found.st_mtime_ns, found.st_size)
+            stamp = file_stamp(above / name)
+            settings = None if stamp is None else _read(above / name, *stamp)
             if settings is not None:
                 return settings
     return NONE

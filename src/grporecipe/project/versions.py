@@ -105,9 +105,9 @@ def _of_pin(framework: Framework, probe: Recipe, file: Path) -> Judged | None:
     for pins in _nearest_pins(repository, framework.packages, file):
         if own is not None and all(pin.file.is_relative_to(own) for pin in pins):
             return None  # the framework's own repository, where requirements have other purposes
-        judged = [found for pin in pins if (found := _judge_pin(framework, probe, pin, releases, root)) is not None]
+        judged = [verdict for pin in pins if (verdict := _judge_pin(framework, probe, pin, releases, root)) is not None]
         if judged:
-            return min(judged, key=lambda found: len(found.source.conflict))
+            return min(judged, key=lambda verdict: len(verdict.source.conflict))
         if any(pin.is_open for pin in pins):
             return None  # the version of a commit is unknown
     return None
@@ -157,12 +157,12 @@ def _nearest_pins(repository: Repository, packages: tuple[str, ...], file: Path)
     """Yield the requirements of a repository by distance from a file: folders above it first, then others."""
     folder = file.absolute().parent
     by_distance: dict[tuple[int, int], list[Path]] = {}
-    for found in repository.requirements:
-        shared = _shared_parts(folder, found.parent)
-        distance = len(folder.parts) - shared, len(found.parent.parts) - shared
-        by_distance.setdefault(distance, []).append(found)
+    for path in repository.requirements:
+        shared = _shared_parts(folder, path.parent)
+        distance = len(folder.parts) - shared, len(path.parent.parts) - shared
+        by_distance.setdefault(distance, []).append(path)
     for _, files in sorted(by_distance.items()):
-        pins = [pin for found in files for package in packages for pin in find_pins(found, package)]
+        pins = [pin for path in files for package in packages for pin in find_pins(path, package)]
         if pins:
             yield pins
 
@@ -186,8 +186,8 @@ def _judge_pin(framework: Framework, probe: Recipe, pin: Pin, releases: Sequence
     allowed = [release for release in releases if pin.allows(release)]
     if not pin.specifier or not allowed:
         return None
-    found = {misfits(replace(probe, version=release)) for release in allowed}
-    if len(found) == 1:
+    misfitting = {misfits(replace(probe, version=release)) for release in allowed}
+    if len(misfitting) == 1:
         return Judged(allowed[-1], source._replace(kind="range") if len(allowed) > 1 else source)
     judged = _by_keys(framework, probe, allowed)
     stated = f"{pin.text}; {judged.source.text}".strip("; ")
@@ -233,7 +233,7 @@ def fitting_releases(recipe: Recipe) -> list[Version]:
     """Return the releases that take all keys of a recipe. Keys that no release takes are ignored."""
     by_release = _misfits_by_release(recipe, releases_of(FRAMEWORKS[recipe.framework]))
     never = frozenset.intersection(*by_release.values())
-    return [release for release, found in by_release.items() if found == never]
+    return [release for release, unknown in by_release.items() if unknown == never]
 
 
 def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: VersionSource) -> Judged:
@@ -247,7 +247,7 @@ def _judge_by_pin(framework: Framework, probe: Recipe, pinned: Version, source: 
     elsewhere = tuple(key for key in recipe.config if key in own - never)
     if not elsewhere:
         return Judged(pinned, source)
-    fits = [release for release, found in by_release.items() if found == never]
+    fits = [release for release, unknown in by_release.items() if unknown == never]
     if not fits:
         return Judged(pinned, source._replace(conflict=elsewhere))
     version = framework.version if framework.version in fits else fits[-1]
@@ -260,7 +260,7 @@ def _by_keys(framework: Framework, probe: Recipe, releases: Sequence[Version]) -
         return Judged(framework.version, BY_DEFAULT)
     by_release = _misfits_by_release(probe, releases)
     fewest = min(map(len, by_release.values()))
-    best = [release for release, found in by_release.items() if len(found) == fewest]
+    best = [release for release, unknown in by_release.items() if len(unknown) == fewest]
     version = framework.version if framework.version in best else best[-1]
     # A value that no release takes, of a key that this release has, is wrong in any case and says nothing about the version.
     wrong = frozenset.intersection(*by_release.values()) & framework.takes(version).keys()

@@ -99,7 +99,7 @@ def find_near(name: str, file: Path, folder: str = "") -> Path | None:
     own, *above = list(file.absolute().parents)[:5]
     places = [Path(folder)] if folder else []
     try:
-        found = (place / name for place in (*places, own, Path(), *above))  # of an absolute name, the file itself
-        return next((path for path in found if path.is_file()), None)
+        paths = (place / name for place in (*places, own, Path(), *above))  # of an absolute name, the file itself
+        return next((path for path in paths if path.is_file()), None)
     except (OSError, ValueError):  # a name that no file can have
         return None

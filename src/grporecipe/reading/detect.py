@@ -14,10 +14,10 @@ def detect_framework(config: Mapping[str, Any], *paths: str) -> str:
 
     Raises NotARecipe for a configuration of a framework that grposweep does not read.
     """
-    found = _by_keys(config)
-    if not found and not signs.has_sign(config):
+    framework = _by_keys(config)
+    if not framework and not signs.has_sign(config):
         signs.refuse_others(config)
-    return found or _by_paths(paths) or next(iter(FRAMEWORKS))
+    return framework or _by_paths(paths) or next(iter(FRAMEWORKS))
 
 
 def recognise_recipe(config: Mapping[str, Any], paths: Iterable[str] = (), programs: Iterable[str] = ()) -> str:

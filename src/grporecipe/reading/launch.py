@@ -123,14 +123,14 @@ class LaunchParser:
             )
         for start in starts:
             _read_options(start)
-        found = [start for start in starts if not self._is_rival(start)]
-        if not found:
+        launches = [start for start in starts if not self._is_rival(start)]
+        if not launches:
             raise UserError(f"it launches {starts[-1].launch.program}, which is no GRPO training.")
-        return found
+        return launches
 
     def _starts(self, commands: list[Command]) -> list[LaunchCommand]:
         """Return every launch, in order."""
-        found = []
+        launches = []
         for command, following in zip(commands, [*commands, Command()][1:], strict=True):
             if PurePosixPath(command.words[0].text).name in NOT_STARTING:
                 continue
@@ -140,13 +140,12 @@ class LaunchParser:
             if start := self._start(words, cut):
                 start.server_gpus, start.environment = server_gpus, command.environment
                 start.folder, start.aside = command.folder, command.aside
-                lines = [word.line for word in command.words]
-                start.launch = replace(start.launch, line=min(lines), last_line=max(lines))
+                start.launch = replace(start.launch, line=min(word.line for word in command.words))
                 start.is_dotted = any(self.override.match(word.text) for word in start.after) or any(
                     training.search(start.launch.program) for training in self.trainings
                 )
-                found.append(start)
-        return found
+                launches.append(start)
+        return launches
 
     def _start(self, words: list[Word], cut: int | None) -> LaunchCommand | None:
         """Return the launch in a command's words. Wrappers such as srun or nohup may come before the launcher."""
@@ -285,8 +284,8 @@ def spell_out(start: LaunchCommand, tables: Sequence[Collection[str]], has_dashe
     option with dashes (HfArgumentParser), so ``--learning`` is a prefix of two options and ``--learning_r`` of one.
     """
     for name in [name for name in start.options if name != "config" and not any(name in table for table in tables)]:
-        found = ([key for key in table if key.startswith(name)] for table in tables)
-        meant = next((keys for keys in found if keys), [])
+        matches = ([key for key in table if key.startswith(name)] for table in tables)
+        meant = next((keys for keys in matches if keys), [])
         is_one = len(meant) == 1 and not (has_dashes and "_" in meant[0] and "_" not in name)
         if is_one and meant[0] not in start.options:
             start.options[meant[0]] = start.options.pop(name)
@@ -302,8 +301,8 @@ def _value(values: list[str], kind: str) -> Any:
     if not values:
         return True  # a flag
     text = " ".join(values)
-    found = convert(text, kind)
-    return found.value if found.trouble != "type" else text
+    converted = convert(text, kind)
+    return converted.value if converted.trouble != "type" else text
 
 
 def count_processes(start: LaunchCommand) -> tuple[int | None, str]:

@@ -48,8 +48,8 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
     path = find(name)
     config = _mapping(path)
     if config is None:
-        found = _STAGE.search(Path(name).name)  # the file is missing, but its name has the stage
-        fields = {"sharding": STAGES[found[1]]} if found else {}
+        stage = _STAGE.search(Path(name).name)  # the file is missing, but its name has the stage
+        fields = {"sharding": STAGES[stage[1]]} if stage else {}
         return LauncherFile(None, fields, f"{name} (the accelerate configuration was not found, or states none)")
     count = config.get("num_processes")
     stated = LauncherFile(count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None)
@@ -61,19 +61,19 @@ def read_accelerate(name: str, find: Find) -> LauncherFile:
 
 def _fields_of_accelerate(config: Mapping[str, Any], find: Find) -> dict[str, Any]:
     kind = str(config.get("distributed_type", "NO")).upper()
-    found: dict[str, Any] = {"sharding": "none"}
+    fields: dict[str, Any] = {"sharding": "none"}
     if kind == "DEEPSPEED":
         inside = config.get("deepspeed_config")
         inside = inside if isinstance(inside, Mapping) else {}
         stage = str(inside.get("zero_stage", ""))
         named = inside.get("deepspeed_config_file")
-        found = {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
+        fields = {"sharding": STAGES[stage]} if stage in STAGES else read_deepspeed(named, find).fields
     elif kind == "FSDP":
         inside = config.get("fsdp_config")
         inside = inside if isinstance(inside, Mapping) else {}
-        found = {"sharding": FSDP.get(str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp")}
+        fields = {"sharding": FSDP.get(str(inside.get("fsdp_sharding_strategy", "FULL_SHARD")).upper(), "fsdp")}
     dtype = DTYPES.get(str(config.get("mixed_precision", "no")))
-    return found | ({"autocast_dtype": dtype} if dtype else {})
+    return fields | ({"autocast_dtype": dtype} if dtype else {})
 
 
 def read_deepspeed(value: Any, find: Find) -> LauncherFile:
@@ -84,8 +84,8 @@ def read_deepspeed(value: Any, find: Find) -> LauncherFile:
     if isinstance(value, str):
         config = _parsed(value) if value.lstrip().startswith("{") else _mapping(find(value))
     if config is None:
-        found = _STAGE.search(Path(value).name) if isinstance(value, str) else None
-        return LauncherFile(fields={"sharding": STAGES[found[1]]} if found else {})
+        named_stage = _STAGE.search(Path(value).name) if isinstance(value, str) else None
+        return LauncherFile(fields={"sharding": STAGES[named_stage[1]]} if named_stage else {})
     zero = config.get("zero_optimization")
     stage = str(zero.get("stage", 0)) if isinstance(zero, Mapping) else "0"
     return LauncherFile(fields={"sharding": STAGES[stage]} if stage in STAGES else {})
@@ -117,7 +117,7 @@ def _mapping(path: Path | None) -> Mapping[str, Any] | None:
 
 def _parsed(text: str) -> Mapping[str, Any] | None:
     try:
-        found = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
+        content = parse_json(text) if text.lstrip().startswith("{") else parse_yaml(text).config
     except (UserError, ValueError):
         return None
-    return found if isinstance(found, Mapping) else None
+    return content if isinstance(content, Mapping) else None

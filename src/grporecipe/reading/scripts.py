@@ -34,7 +34,7 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
     except UserError:
         refuse_launch(text)
         raise
-    found: list[Recipe] = []
+    recipes: list[Recipe] = []
     refused: UserError | None = None
     for start in starts[:MOST_LAUNCHES]:
         try:
@@ -44,11 +44,11 @@ def recipes_of_script(path: Path, text: str, options: Options) -> list[Recipe]:
         except UserError as error:
             refused = refused or error
         else:
-            if not any(_is_same(recipe, known) for known in found):
-                found.append(recipe)
-    if not found and refused is not None:
+            if not any(_is_same(recipe, known) for known in recipes):
+                recipes.append(recipe)
+    if not recipes and refused is not None:
         raise refused
-    return found
+    return recipes
 
 
 def read_launching(recipe: Path) -> LaunchedCode | None:
@@ -72,12 +72,12 @@ def _is_same(one: Recipe, other: Recipe) -> bool:
 
 def _sourced(script: Path, name: str, folder: str) -> str | None:
     """Return the text of a file that a script sources, if it is in the script's repository."""
-    found = find_near(name, script, folder)
+    path = find_near(name, script, folder)
     root = find_root(script) or script.absolute().parent
-    if found is None or not found.resolve().is_relative_to(root.resolve()):
+    if path is None or not path.resolve().is_relative_to(root.resolve()):
         return None
     try:
-        return load_text(found)
+        return load_text(path)
     except UserError:
         return None
 
@@ -188,10 +188,10 @@ def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str,
         return FlatConfig({}, {}, ())
     fallback = FRAMEWORKS[framework].base_config
     own = fallback(given.base, options.find_version(framework, given.config, script).version) if fallback else None
-    found = find_near(given.base, script, folder)
-    if found is not None:
+    path = find_near(given.base, script, folder)
+    if path is not None:
         try:
-            return parse_nested(load_text(found))
+            return parse_nested(load_text(path))
         except UserError as error:
             raise UserError(f"{given.base}: {error}") from None
     if own is None:
@@ -202,8 +202,8 @@ def _base_of(given: launch.Overrides, framework: str, script: Path, folder: str,
 
 def given_environment(config: Mapping[str, Any], key: str) -> dict[str, str]:
     """Return the environment variables under a recipe's key. Variables that are set already are kept."""
-    found = config.get(key)
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    mapping = config.get(key)
+    return {str(name): str(value) for name, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
 def _config_name(start: launch.LaunchCommand) -> list[str]:

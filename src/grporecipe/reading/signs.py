@@ -161,11 +161,11 @@ def refuse_without_sign(config: Mapping[str, Any], programs: Iterable[str] = ())
     is_tuned = bool(named) and "beta" in words and not any(keys & words for keys in OTHERS.values())
     if is_tuned or any(is_named(program, config) for program in named) or has_sign(config):
         return
-    found = [kind for kind, keys in KINDS if _stand_together(keys, words)]
-    found += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
-    advice = "Name the recipe, and --processes." if found[:1] == [KINDS[0][0]] else ""
-    if found:
-        raise NotARecipe(f"it is {found[0]}, not a GRPO recipe. {advice}".rstrip())
+    kinds = [kind for kind, keys in KINDS if _stand_together(keys, words)]
+    kinds += [kind for kind, keys in OTHERS.items() if keys & words and TRAINS & words]
+    advice = "Name the recipe, and --processes." if kinds[:1] == [KINDS[0][0]] else ""
+    if kinds:
+        raise NotARecipe(f"it is {kinds[0]}, not a GRPO recipe. {advice}".rstrip())
     inside = sorted(word for word in words if word.partition(".")[2] in GROUPS and not word.startswith("*"))
     if inside:
         raise NotARecipe(f"its keys are in sections ({inside[0]}) that only the script that reads them knows.")

@@ -39,7 +39,7 @@ def check_command(
     except UserError:  # a notebook's cells, a file that is gone
         text = ""
     result = lint_recipe(recipe, selection)
-    known = tuple(found for found in result.diagnostics if found.code != UNRESOLVED)  # said above
+    known = tuple(problem for problem in result.diagnostics if problem.code != UNRESOLVED)  # said above
     judged = FixedFile(JudgedText(text, (replace(result, diagnostics=known),), off=selection.ignore), text)
     report = open_report(LintOptions(Options(), selection, style, no_color="NO_COLOR" in os.environ), sys.stdout)
     report.add(Path(recipe.file or ""), judged)

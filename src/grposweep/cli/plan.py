@@ -110,16 +110,16 @@ def show_fit(
             "the model's shape is not known, so its memory cannot be estimated. Name one (model=qwen2_5_1_5b), set "
             "model.shape, or give a recipe whose model is in docs/explanation/memory.md or a folder with a config.json."
         )
-    found = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
+    fits = fit_gpus(setting) if setting.gpu_memory_gib is None else [("", fit(setting, setting.gpu_memory_gib))]
     savings, host = find_savings(setting), find_host_memory(setting)
     if as_json:
         more = {"savings": {saving.change: saving.gib for saving in savings}, "host": host and host.as_gib()}
-        for name, fitted in found:
+        for name, fitted in fits:
             print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
         console = build_console()
-        one = None if setting.gpu_memory_gib is None else found[0][1]
-        console.print(gpu_table(found) if one is None else fit_table(setting, one))
+        one = None if setting.gpu_memory_gib is None else fits[0][1]
+        console.print(gpu_table(fits) if one is None else fit_table(setting, one))
         if one is not None:
             console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.")
             if not one.starts:
@@ -134,7 +134,7 @@ def show_fit(
             if line:
                 console.print(line)
         _print_assumptions(console, setting)
-    return int(all(fitted.verdict == VERDICTS[False] for _, fitted in found))
+    return int(all(fitted.verdict == VERDICTS[False] for _, fitted in fits))
 
 
 def _print_assumptions(console: Console, setting: Setting, head: str = "") -> None:

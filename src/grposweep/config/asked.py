@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
+from grporecipe.files import file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
@@ -39,7 +40,7 @@ class _Answer(NamedTuple):
     """The answer to a command, or why there is none, and times and sizes of the files on which it depends."""
 
     asked: Asked | UserError
-    stamps: tuple[tuple[int, int], ...]
+    stamps: tuple[tuple[int, int] | None, ...]
 
 
 _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
@@ -63,14 +64,14 @@ def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> 
     options = own_options(trainer, plain)
     if options == placed:
         return plain
-    found = _answer(trainer, place, options)
-    lost = [name for name in options if name not in placed and f"--{name}" not in (found.record["command"] or ())]
-    if lost and found.is_exact and options[lost[0]] not in (None, []):
+    asked = _answer(trainer, place, options)
+    lost = [name for name in options if name not in placed and f"--{name}" not in (asked.record["command"] or ())]
+    if lost and asked.is_exact and options[lost[0]] not in (None, []):
         raise UserError(
             f"trainer.args.{lost[0]}: --{lost[0]} is appended to the command, and does not arrive at the program that trains, so "
             f'it would change nothing. End the launch line of its shell script with "$@", or write {{{lost[0]}}} in the command.'
         )
-    return found
+    return asked
 
 
 def ask_ahead(base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, between: Iterable[str]) -> None:
@@ -95,7 +96,7 @@ def find_unseen(name: str, answers: Mapping[str, Asked]) -> str:
     """
     seen: dict[str, str] = {}
     for value, asked in answers.items():
-        content = {part: found for part, found in asked.record.items() if part != "command"}
+        content = {part: recorded for part, recorded in asked.record.items() if part != "command"}
         other = seen.setdefault(json.dumps(content, sort_keys=True, default=str), value)
         if other != value and asked.is_exact:
             return (
@@ -125,32 +126,23 @@ def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any]) ->
     if command not in known:
         for problem in missing_files(trainer):
             raise UserError(problem)
-        found: Asked | UserError
+        outcome: Asked | UserError
         try:
-            found = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
+            outcome = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
         except UserError as error:
-            found = error
-        known[command] = _Answer(found, _stamps(command, folder, found))
-    found = known[command].asked
-    if isinstance(found, UserError):
-        raise found
-    return found
+            outcome = error
+        known[command] = _Answer(outcome, _stamps(command, folder, outcome))
+    outcome = known[command].asked
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome
 
 
 def _key(trainer: Trainer) -> tuple[Path, str]:
     return Path(trainer.workdir or ".").resolve(), repr(replace(trainer, args={}))
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Return time and size of a file; zeros if it is missing, which its reader reports."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
-
-
-def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int], ...]:
+def _stamps(command: str, folder: Path, asked: Asked | UserError) -> tuple[tuple[int, int] | None, ...]:
     """Return times and sizes of the files on which an answer depends."""
     words = (folder / word for word in _WORD.findall(command))
     read = () if isinstance(asked, UserError) else (*asked.files, *asked.modules)

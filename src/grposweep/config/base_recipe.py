@@ -11,12 +11,13 @@ from grporecipe.errors import UserError
 from grporecipe.fields.reading import read_rows, values_of
 from grporecipe.fields.recipes import read_recipe, write_recipe
 from grporecipe.fields.writing import in_completions
+from grporecipe.files import file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import ROWS, TRL, Setting, Version
 from grporecipe.reading.load import Options, load_recipe, parse_recipe
-from grposweep.config.asked import ask_base, asked_recipe, asks, file_stamp, own_options
+from grposweep.config.asked import ask_base, asked_recipe, asks, own_options
 from grposweep.external.ask import Asked
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import EXTERNAL, is_opaque
@@ -34,7 +35,7 @@ def read_args(trainer: Trainer) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _loaded(path: Path, stamp: tuple[int, int], options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
+def _loaded(path: Path, stamp: tuple[int, int] | None, options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
     """Read a recipe under the program's keys; a recipe of another framework is translated."""
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
     refuse_secrets(theirs.config)
@@ -110,8 +111,8 @@ class Base:
             return Recipe(framework, version, dict(trainer.args), self.processes)
         path = Path(trainer.recipe)
         try:
-            found = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
-            return replace(found, config={**found.config, **trainer.args}) if trainer.args else found
+            loaded = _loaded(path, file_stamp(path), Options(framework, version, self.processes))
+            return replace(loaded, config={**loaded.config, **trainer.args}) if trainer.args else loaded
         except UserError as error:
             # lint's option is no key of a sweep, whose trainer decides whose recipe it is
             program = self.framework.traits.display_name

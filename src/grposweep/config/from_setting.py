@@ -65,18 +65,18 @@ def _study(
     s: Setting, values: Mapping[str, Any], types: Mapping[str, str], asynchronous: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the keys outside of groups: learning rate, seed, model name, processes."""
-    found = {name: values[name] for name in ("lr", "seed") if name in values}
+    study = {name: values[name] for name in ("lr", "seed") if name in values}
     model: dict[str, Any] = ({} if s.model_name_or_path is None else {"path": s.model_name_or_path}) | dict(types)
     model |= {name: getattr(s, name) for name in ("gradient_checkpointing",) if name in s.given}
     if s.lora:
         model["lora"] = {"enabled": True, "r": s.lora_rank, "alpha": round(s.lora_alpha), "dropout": s.lora_dropout,
                          "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
-    found |= {"model": model} if model else {}
+    study |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
     trainer: dict[str, Any] = {**asynchronous, **({"args": arguments} if arguments else {})}
     trainer |= {"sharding": s.sharding} if s.sharding != "none" else {}
-    found |= {"trainer": trainer} if trainer else {}
-    return found | ({"cluster": {"processes": s.processes}} if s.processes else {})
+    study |= {"trainer": trainer} if trainer else {}
+    return study | ({"cluster": {"processes": s.processes}} if s.processes else {})
 
 
 def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
@@ -97,24 +97,24 @@ def model_types(recipe: Recipe, s: Setting) -> dict[str, str]:
 
 def _frequencies(s: Setting) -> dict[str, Any]:
     """Return evaluations and checkpoints as counts instead of intervals, if the run's length is known."""
-    total, found = total_steps(s), {}
+    total, counts = total_steps(s), {}
     if s.evaluates and s.eval_steps and total:
-        found["evaluations"] = max(round(1 / s.eval_steps if s.eval_steps < 1 else total / s.eval_steps), 1)
+        counts["evaluations"] = max(round(1 / s.eval_steps if s.eval_steps < 1 else total / s.eval_steps), 1)
     every = save_every(s)
     if every and total and s.save_strategy in (None, "steps"):
-        found["checkpoints"] = max(round(total / every), 1)
-    return found
+        counts["checkpoints"] = max(round(total / every), 1)
+    return counts
 
 
 def _unnamed(s: Setting) -> dict[str, Any]:
     """Return the fields that are set, matter, and have no grposweep key."""
     default = {**vars(Setting()), **release_defaults(FRAMEWORKS["trl"], TRL)}
-    found = {
+    unnamed = {
         name: getattr(s, name) for name in sorted(SAME - KEYS.keys() - homes().keys() - LEFT - NAMES) if span(name)
     }
     return {
         name: value
-        for name, value in found.items()
+        for name, value in unnamed.items()
         if (name not in SOURCES or name in ARGS)
         and value not in (None, default[name])
         and not (name.startswith("vllm_") and not s.use_vllm)
@@ -150,14 +150,14 @@ def translate_own(setting: Setting, _: str = OWN, recipe: Recipe | None = None) 
     if recipe is None:
         files, losses = write_own(setting)
         return Translation(files, shlex.join(COMMAND), losses)
-    found, setting = find_left_out(recipe, setting), with_paths(setting, recipe)
+    lost, setting = find_left_out(recipe, setting), with_paths(setting, recipe)
     asynchronous = {name: recipe.config[name] for name in keys_with("async_trl").values() if name in recipe.config}
     trainer = {"kind": "async_trl", **asynchronous} if setting.asynchronous else {}
     files, losses = write_own(setting, model_types(recipe, setting), trainer)
     if "auto" in (recipe.config.get("dtype"), recipe.config.get("torch_dtype")):
         losses = (*losses, "dtype=auto: only the model's files say which type that is: set model.dtype")
-    held = {name: found.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16") if setting.framework.follows_trl}
-    left = list_left_out(found, held | {"deepspeed": setting.sharding})
+    held = {name: lost.get(name) for name in ("dtype", "torch_dtype", "bf16", "fp16") if setting.framework.follows_trl}
+    left = list_left_out(lost, held | {"deepspeed": setting.sharding})
     losses = (*list_unknown(setting, recipe), *losses, *left)
     return Translation(files, shlex.join(COMMAND), (*losses, *find_lost(setting, _held(setting), " ".join(losses))))
 
@@ -186,7 +186,7 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
     names = ("vllm_server_base_url", "vllm_server_timeout", "vllm_gpus", "vllm_shared_gpus", "vllm_max_loras",
              "vllm_server_command", "vllm_server_args")  # fmt: skip
     server = {name: getattr(generation, name) or None for name in names}
-    found = {
+    native = {
         "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
         "model_revision": model.revision, "max_tool_calling_iterations": generation.max_tool_calling_iterations,
         "attn_implementation": model.attn_implementation, "trust_remote_code": model.trust_remote_code or None,
@@ -199,4 +199,4 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
         "checkpoint_minutes": None if minutes == Schedule().checkpoint_minutes else minutes,
         **(server if generation.vllm_mode == "server" else {}), **trainer.args, **_asynchronous(experiment),
     }  # fmt: skip
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in native.items() if value is not None}

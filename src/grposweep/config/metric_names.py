@@ -96,8 +96,8 @@ def _near(metric: str, names: frozenset[str]) -> list[str]:
 
 
 def _unknown(metric: str, trainer: str, names: frozenset[str]) -> str:
-    found = _near(metric, names)
-    what = f"Did you mean {' or '.join(found)}? Set search.metric={found[0]}." if found else (
+    near = _near(metric, names)
+    what = f"Did you mean {' or '.join(near)}? Set search.metric={near[0]}." if near else (
         f"It reports {', '.join(sorted(names))}. Set search.metric to one of them."
     )  # fmt: skip
     return f"search.metric={metric}: trainer={trainer} reports no such metric. {what}"

@@ -133,11 +133,11 @@ class Points:
             if name in GROUPS and name != "debug"
             for option in options
         ]
-        found: dict[str, list[Any]] = {}
+        raw: dict[str, list[Any]] = {}
         for prefix, config in [("", self._base), *sections]:
             for key, value in _leaves(OmegaConf.to_container(config, resolve=False), prefix):
-                found.setdefault(key, []).append(value)
-        return found
+                raw.setdefault(key, []).append(value)
+        return raw
 
     def _section(self, group: str, option: str) -> Any:
         """Return the section of a group option with the shared overrides applied, interpolations unresolved."""
@@ -210,13 +210,13 @@ def recorded_points(recorded: Experiment, session: Session) -> Points:
 
 def follow(config: DictConfig) -> DictConfig:
     """Restore references between values (``${task.eval_generations}``) if conf/ has them and the values are equal."""
-    found = config.copy()
+    followed = config.copy()
     for key, reference in _references():
-        trial = found.copy()
+        trial = followed.copy()
         OmegaConf.update(trial, key, reference)
         if OmegaConf.select(trial, key) == OmegaConf.select(config, key):
-            found = trial
-    return found
+            followed = trial
+    return followed
 
 
 @cache

@@ -21,17 +21,17 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> "Budget":
         """Read a budget. Raises UserError for what is none."""
-        found = AMOUNT.fullmatch(str(text).strip())
-        if found is None or not float(found[1]) > 0:
+        match = AMOUNT.fullmatch(str(text).strip())
+        if match is None or not float(match[1]) > 0:
             raise UserError(
                 f"search.budget={text}: it is an amount of whole trainings, GPU hours or completions. Set search.budget=20x, "
                 "search.budget=12h or search.budget=500000."
             )
-        if found[2] == "x" and float(found[1]) < 1:
+        if match[2] == "x" and float(match[1]) < 1:
             raise UserError(
                 f"search.budget={text}: it is less than one training, so no trial could finish. Set search.budget=20x."
             )
-        return cls(float(found[1]), found[2])
+        return cls(float(match[1]), match[2])
 
     def completions(self, curves: Sequence[Curve], hours: Callable[[], float]) -> float | None:
         """Return the completions that it buys, by the trainings and the GPU hours so far; None while that is unknown."""

@@ -103,17 +103,17 @@ def read_fields(
 def _optional_fields(experiment: Experiment, fields: Mapping[str, Any], base: Setting) -> dict[str, Any]:
     """Return the fields that may be left to the trainer: as set, or their values when unset."""
     args = experiment.trainer.args
-    found = {name: getattr(base, name) for name in ARGS}
+    options = {name: getattr(base, name) for name in ARGS}
     for name in OPTIONS:
         value = fields[name]
-        found[name] = getattr(base, name) if value in (None, {}) else value
-    if found["vllm_importance_sampling_clip_max"] == inf:
-        found["vllm_importance_sampling_clip_max"] = None  # no upper bound
-    if isinstance(found["generation_kwargs"], dict):
-        found["generation_kwargs"] = json.dumps(found["generation_kwargs"], sort_keys=True)
+        options[name] = getattr(base, name) if value in (None, {}) else value
+    if options["vllm_importance_sampling_clip_max"] == inf:
+        options["vllm_importance_sampling_clip_max"] = None  # no upper bound
+    if isinstance(options["generation_kwargs"], dict):
+        options["generation_kwargs"] = json.dumps(options["generation_kwargs"], sort_keys=True)
     if args and not is_external(experiment.trainer.kind):  # an external trainer's are in the base
-        found |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
-    return found
+        options |= {name: value for name, value in read_args(experiment.trainer).items() if name in ARGS}
+    return options
 
 
 def _recipe_fields(experiment: Experiment, fields: dict[str, Any], base: Setting) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def gpu_trials(cluster: Cluster) -> int:
     return 1 if cluster.trials_per_gpu == AUTO else int(cluster.trials_per_gpu)
 
 
-NULLABLE = frozenset(path for path, found in keys_of() if type(None) in get_args(found.type))  # keys that may be null
+NULLABLE = frozenset(path for path, field in keys_of() if type(None) in get_args(field.type))  # keys that may be null
 
 
 def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
@@ -234,25 +234,25 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     Evaluations and checkpoints are 0, which means as often as the recipe says. ``every`` includes values that a program with its
     own recipe would set itself.
     """
-    found: dict[str, Any] = {name: {} for name in NUMBERS}
+    keys: dict[str, Any] = {name: {} for name in NUMBERS}
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
         if not every and (name in FROM_RECIPE or name in OPTIONS):
             continue
         if name in OPTIONS:
-            found[group] |= _option(s, name)
+            keys[group] |= _option(s, name)
             continue
         if not key and value is not None:
-            found[path] = value
+            keys[path] = value
         elif group in NUMBERS and (value not in (None, "") or path in NULLABLE):
-            found[group][key] = value
-    found["kl"]["enabled"] = s.beta != 0
-    found["batch"] |= _sizes(s)
+            keys[group][key] = value
+    keys["kl"]["enabled"] = s.beta != 0
+    keys["batch"] |= _sizes(s)
     steps = s.max_steps if s.max_steps is not None and s.max_steps > 0 else None  # they override epochs, as in TRL
-    found["schedule"] |= {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
-    found["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
-    return {name: found[name] for name in ("lr", "seed", *NUMBERS) if name in found}
+    keys["schedule"] |= {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
+    keys["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
+    return {name: keys[name] for name in ("lr", "seed", *NUMBERS) if name in keys}
 
 
 def _option(s: Setting, name: str) -> dict[str, Any]:

@@ -101,10 +101,10 @@ def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any
 
 def refuse_mistakes(problems: Iterable[str]) -> None:
     """Raise UserError with all of these messages, each once; do nothing without any."""
-    found = list(dict.fromkeys(problems))
-    if found:
-        error = UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} keys cannot work:", *found]))
-        error.problems = found
+    wrong = list(dict.fromkeys(problems))
+    if wrong:
+        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join([f"{len(wrong)} keys cannot work:", *wrong]))
+        error.problems = wrong
         raise error
 
 

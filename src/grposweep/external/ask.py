@@ -148,10 +148,10 @@ def _run(
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         is_late, dropped = _wait(process, command, answers, limit, _trains_again(command, folder), (mark, package))
-        found = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
+        records = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
         notes = frozenset(each.name for each in answers.iterdir())
         said = redact(log.read_text(encoding="utf-8", errors="replace"))
-        return _Run(found, notes, said, is_late, dropped, not (found or is_late or dropped) and _runs(mark))
+        return _Run(records, notes, said, is_late, dropped, not (records or is_late or dropped) and _runs(mark))
     finally:
         kill_group(mark)
         if guard.stdin is not None:
@@ -198,10 +198,10 @@ def _wait(
             looked = spent
             if dropped := _without_hook(*ours):
                 return False, dropped
-        found = [*answers.glob("*.json")]
-        if found and not is_repeated:
+        files = [*answers.glob("*.json")]
+        if files and not is_repeated:
             break
-        if found:
+        if files:
             (answers / "continue").touch()
         if spent > QUIET and not is_announced:
             is_announced = True
@@ -231,11 +231,11 @@ def _trains_again(command: str, folder: Path) -> bool:
     for name in _SCRIPT.findall(command):
         with suppress(OSError, ValueError):
             texts.append((folder / name).read_text(encoding="utf-8"))
-    found = 0
+    launches = 0
     for text in texts:
         with suppress(UserError):
-            found += len(LaunchParser(()).find(text))
-    return found > 1
+            launches += len(LaunchParser(()).find(text))
+    return launches > 1
 
 
 def _refuse(command: str, run: _Run, limit: float) -> NoReturn:

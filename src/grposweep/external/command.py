@@ -69,13 +69,13 @@ def options_of(experiment: Experiment, named: Collection[str], plain: Experiment
     A key that is not set keeps the default that the command has for it.
     """
     trainer, known = experiment.trainer, {path for path, _ in keys_of()}
-    found = dict(trainer.args)
+    options = dict(trainer.args)
     for name in placeholders(trainer) & known:
         value = value_at(experiment, name)
         is_named = name in named or name.partition(".")[0] in named
         if is_named or name == "seed" or name.startswith("cluster.") or value != value_at(plain, name):
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def unplaced(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
@@ -168,22 +168,22 @@ def newest_of(trainer: Trainer, output: Path) -> Path | None:
 
 def step_of(checkpoint: Path) -> int:
     """Return the step of a checkpoint: the last number in its name."""
-    found = _NUMBER.search(checkpoint.name)
-    return int(found[1]) if found else 0
+    number = _NUMBER.search(checkpoint.name)
+    return int(number[1]) if number else 0
 
 
 def _expression(source: str) -> "re.Pattern[str]":
     """Compile the expression of a metrics source. Raise UserError if it is none, or lacks a step or a metric."""
     try:
-        found = re.compile(source.removeprefix(EXPRESSION))
+        expression = re.compile(source.removeprefix(EXPRESSION))
     except re.error as error:
         raise UserError(f"trainer.metrics={source}: this is no regular expression ({error}). Correct it.") from error
-    if "step" not in found.groupindex or len(found.groupindex) < 2:
+    if "step" not in expression.groupindex or len(expression.groupindex) < 2:
         raise UserError(
             f"trainer.metrics={source}: it needs a group for the step and one for each metric. Write for example "
             r"re:step (?P<step>\d+) reward (?P<reward>[-\d.]+)."
         )
-    return found
+    return expression
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -218,16 +218,16 @@ class MetricsTail:
 
     def __call__(self) -> list[Entry]:
         """Return the entries since the last call."""
-        found = []
+        entries = []
         for line in self._new():
             step = to_number(line.get(self.step_key if self.expression is None else "step"))
             numbers = {name: to_number(value) for name, value in line.items()}
             values = {name: value for name, value in numbers.items() if value is not None}
             if step is not None and step > (-1 if self.resumed_at is None else self.resumed_at):
-                found.append(
+                entries.append(
                     Entry("", int(step), {n: v for n, v in values.items() if n not in (self.step_key, "step")})
                 )
-        return found
+        return entries
 
     def _new(self) -> list[dict[str, Any]]:
         """Return the lines since the last call, as they were parsed."""
@@ -245,6 +245,6 @@ class MetricsTail:
             lines = [*own_lines(file, data)]
         else:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-            lines = [found.groupdict() for found in self.expression.finditer(text)]
+            lines = [match.groupdict() for match in self.expression.finditer(text)]
         self.known[file] = data, len(lines)
         return lines[seen if data.startswith(before) else 0 :]

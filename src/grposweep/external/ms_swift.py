@@ -62,14 +62,14 @@ class MsSwiftLogTail:
         data = data[: data.rfind(b"\n") + 1]
         if self.read + len(data) <= self.past:
             return []
-        found, at = [], self.read
+        entries, at = [], self.read
         for line in data.splitlines(keepends=True):
             entry = as_entry(line)
             if entry is not None and (at >= self.past or 0 < entry.step <= self.resumed_at):
-                found.append(entry)
+                entries.append(entry)
             at += len(line)
         self.read = at
-        return found
+        return entries
 
 
 def as_entry(line: bytes) -> Entry | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.files import finite_or_none, objects
+from grporecipe.files import file_stamp, finite_or_none, objects
 from grporecipe.model.planning import steps_per_rollout
 from grporecipe.model.values import flatten
 from grporecipe.reading.load import Options, load_recipe
@@ -53,11 +53,11 @@ class RayLogTail:
     def __init__(self, path: Path, trial: Trial) -> None:
         self.path, self.trial = path, trial
         self.read = 0  # bytes
-        self.stamp = _identity(path)  # of an earlier attempt's file
+        self.stamp = file_stamp(path)  # of an earlier attempt's file
 
     def __call__(self) -> list[Entry]:
         """Return the complete lines since the last call, once the program has opened the file again."""
-        if not self.path.is_file() or (self.read == 0 and _identity(self.path) == self.stamp):
+        if not self.path.is_file() or (self.read == 0 and file_stamp(self.path) == self.stamp):
             return []
         with self.path.open("rb") as file:
             file.seek(self.read)
@@ -71,14 +71,6 @@ class RayLogTail:
         """Optimizer steps per rollout."""
         options = Options(self.trial.trainer.kind, None, self.trial.place.processes)
         return float(steps_per_rollout(read_recipe(load_recipe(self.trial.file, options)).setting))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
 
 
 def as_entries(line: bytes, factor: float) -> Iterator[Entry]:

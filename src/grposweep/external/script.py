@@ -61,7 +61,7 @@ def command_line(trainer: Trainer, options: Mapping[str, Any], place: NodeContex
                 f"behind it, as in {{{name}:0.1}}."
             )
     text = _PLACEHOLDER.sub(
-        lambda found: _as_typed(command[: found.start()], str(options.get(found[1], found[2]))), command
+        lambda match: _as_typed(command[: match.start()], str(options.get(match[1], match[2]))), command
     )
     return " ".join([text, *map(shlex.quote, flags(options, placed))])
 
@@ -141,11 +141,11 @@ def check_launcher(trainer: Trainer, processes: int) -> None:
 
 def flags(options: Mapping[str, Any], placed: Mapping[str, Any]) -> list[str]:
     """Return options as flags, without those that have a place. Null gets no flag, because it is their usual default."""
-    found: list[str] = []
+    words: list[str] = []
     for name, value in options.items():
         if name not in placed and value is not None and value != []:
-            found += [f"--{name}", *_words(value)]
-    return found
+            words += [f"--{name}", *_words(value)]
+    return words
 
 
 def _words(value: Any) -> list[str]:

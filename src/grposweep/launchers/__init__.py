@@ -19,8 +19,8 @@ from grposweep.storage.lease import Lease
 
 def launcher_class(kind: str) -> type[Launcher]:
     """Return the class registered for ``cluster.kind``."""
-    found: type[Launcher] = load_entry(LAUNCHERS[kind])
-    return found
+    launcher: type[Launcher] = load_entry(LAUNCHERS[kind])
+    return launcher
 
 
 def build_launcher(experiment: Experiment, sweep: Path, console: Callable[[str], None] = print) -> Launcher:
@@ -48,7 +48,7 @@ class RunningJobs:
 
     def launchers(self, trial: Path, job_id: str | None) -> Iterator[type[Launcher]]:
         """Yield the launchers that may have started an open attempt in this trial folder."""
-        return (found for found in map(launcher_class, LAUNCHERS) if found.may_have_started(trial, job_id))
+        return (launcher for launcher in map(launcher_class, LAUNCHERS) if launcher.may_have_started(trial, job_id))
 
     def runs(self, trial: Path, attempt: int, job_id: str | None) -> bool | None:
         """Return whether an open attempt waits or runs; None if its scheduler does not answer."""
@@ -88,11 +88,11 @@ def cancel_sweep(named: str, outputs: Path) -> str:
     """
     folder = find_sweep(named, outputs)
     jobs = find_jobs(folder.path)
-    for launcher, found in jobs.items():  # controllers first: they would submit more
-        launcher.cancel_jobs(sorted(job.job_id for job in found if job.is_controller))
+    for launcher, of_sweep in jobs.items():  # controllers first: they would submit more
+        launcher.cancel_jobs(sorted(job.job_id for job in of_sweep if job.is_controller))
     with Lease(folder.lease):
-        for launcher, found in jobs.items():
-            job_ids = {job.job_id for job in found if not job.is_controller}
+        for launcher, of_sweep in jobs.items():
+            job_ids = {job.job_id for job in of_sweep if not job.is_controller}
             launcher.cancel_jobs(sorted(job_ids))
             for trial in folder.trials():
                 if (begun := trial.open_attempt()) is not None and begun.job_id in job_ids:
@@ -107,7 +107,7 @@ def cancel_sweep(named: str, outputs: Path) -> str:
 
 def find_jobs(sweep: Path) -> dict[type[Launcher], list[SweepJob]]:
     """Return the jobs of a sweep that wait or run, by launcher. Raises UserError if a scheduler does not answer."""
-    launchers = (found for found in map(launcher_class, LAUNCHERS) if found.may_have_jobs(sweep))
+    launchers = (kind for kind in map(launcher_class, LAUNCHERS) if kind.may_have_jobs(sweep))
     return {launcher: _jobs(launcher, sweep) for launcher in launchers}
 
 

@@ -75,4 +75,4 @@ class DryRun(Launcher):
 
 def _rehearsed() -> type[Launcher]:
     """Return the launcher whose scripts a dry run writes."""
-    return next(found for found in map(launcher_class, LAUNCHERS) if found.writes_scripts)
+    return next(launcher for launcher in map(launcher_class, LAUNCHERS) if launcher.writes_scripts)

@@ -41,7 +41,7 @@ def read_memory(gpus: Collection[str]) -> dict[str, GpuMemory]:
     is_bus_order = VISIBLE not in os.environ or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     has_order = is_bus_order or len({name for _, _, name, *_ in rows}) == 1
     apps = query("compute-apps=gpu_uuid,pid,used_memory")[0] if rows else []
-    found: dict[str, GpuMemory] = {}
+    memory: dict[str, GpuMemory] = {}
     for index, uuid, _, mig, used, total in rows:
         own = {gpu for gpu in gpus if (gpu == index and has_order) or (gpu.startswith("GPU-") and uuid.startswith(gpu))}
         if mig == "Enabled" or not (used.isdigit() and total.isdigit()):
@@ -49,8 +49,8 @@ def read_memory(gpus: Collection[str]) -> dict[str, GpuMemory]:
         listed = [(pid, size) for gpu, pid, size in apps if gpu == uuid and pid.isdigit()]
         is_known = all(size.isdigit() for _, size in listed)  # it is not on some systems
         held = {int(pid): mib(size) / MIB_OF_GIB for pid, size in listed} if is_known else {}
-        found |= dict.fromkeys(own, GpuMemory(mib(total) / MIB_OF_GIB, mib(used) / MIB_OF_GIB, held))
-    return found
+        memory |= dict.fromkeys(own, GpuMemory(mib(total) / MIB_OF_GIB, mib(used) / MIB_OF_GIB, held))
+    return memory
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def mib(text: str) -> int:
 
 def ancestors(pid: int) -> set[int]:
     """Return the ids of a process and of its ancestors."""
-    found: set[int] = set()
-    while pid > 0 and pid not in found:
-        found.add(pid)
+    pids: set[int] = set()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
         try:
             status = (Path("/proc") / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             break
         pid = int(status.rpartition(")")[2].split()[1])  # the name in brackets may hold anything
-    return found
+    return pids

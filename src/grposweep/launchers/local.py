@@ -55,16 +55,14 @@ def visible_gpus(setting: int | str) -> list[str]:
     if setting == 0:
         return []
     visible = os.environ.get(VISIBLE)
-    found = _free_gpus(setting) if visible is None else [name.strip() for name in visible.split(",")]
-    found = [name for name in found if name not in ("", "-1")]
+    gpus = _free_gpus(setting) if visible is None else [name.strip() for name in visible.split(",")]
+    gpus = [name for name in gpus if name not in ("", "-1")]
     if setting == AUTO:
-        return found
-    if int(setting) > len(found):
+        return gpus
+    if int(setting) > len(gpus):
         which = "free" if visible is None else "visible"
-        raise UserError(
-            f"cluster.gpus={setting}: only {len(found)} are {which}. Set cluster.gpus={len(found)} or auto."
-        )
-    return found[: int(setting)]
+        raise UserError(f"cluster.gpus={setting}: only {len(gpus)} are {which}. Set cluster.gpus={len(gpus)} or auto.")
+    return gpus[: int(setting)]
 
 
 def gpu_order() -> dict[str, str]:
@@ -308,15 +306,15 @@ class Local(Launcher):
         """
         if job.needs_gib is None:
             return set()
-        found: dict[str, Holders] = {}
+        by_gpu: dict[str, Holders] = {}
         for name, memory in read_memory({self._gpus[place] for place in self._free}).items():
             running = [group.needs_gib for group in self._groups.values() if group.gpus and name in group.names]
             needed = min(job.needs_gib, memory.total / self.share)
             if (holders := find_holders(memory, self.owns, running, needed, job.was_crowded_out)) is not None:
-                found[name] = holders
-        places = {place for place in self._free if self._gpus[place] in found}
+                by_gpu[name] = holders
+        places = {place for place in self._free if self._gpus[place] in by_gpu}
         if len(self._free) - len(places) < count:
-            name, holders = next(iter(found.items()))
+            name, holders = next(iter(by_gpu.items()))
             raise GpuBusy(f"GPU {name}: {holders.text}", f"{name} {holders.processes}")
         return places
 

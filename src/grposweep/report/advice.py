@@ -188,10 +188,10 @@ def parameter_sentences(view: SweepView) -> list[str]:
 
 def _none_significant(view: SweepView) -> list[str]:
     """Return that the contrasts decide nothing yet; empty if one does, or if there are none."""
-    found = view.importance
-    if not found.contrasts or any(contrast.is_significant for contrast in found.contrasts):
+    importance = view.importance
+    if not importance.contrasts or any(contrast.is_significant for contrast in importance.contrasts):
         return []
-    return [f"{count(found.trials, 'trial')} do not show which parameter matters, so fix none of them yet."]
+    return [f"{count(importance.trials, 'trial')} do not show which parameter matters, so fix none of them yet."]
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
@@ -303,9 +303,9 @@ def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
     """Yield which parameter to fix or to narrow in the next sweep; one at the edge of its range has its own step."""
     from grposweep.config.compose import override_text  # Hydra's grammar
 
-    found, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
+    importance, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
     names = [name for name in best.point if name != "seed" and name not in at_edge]
-    clear = [contrast for contrast in found.contrasts if contrast.is_significant and contrast.parameter in names]
+    clear = [contrast for contrast in importance.contrasts if contrast.is_significant and contrast.parameter in names]
     for contrast in [each for each in clear if each.holds(best.point[each.parameter])][:1]:
         name, part = contrast.parameter, contrast.better
         if isinstance(part, Interval):

@@ -181,17 +181,17 @@ def compare_all(named: Sequence[str], outputs: Path) -> Group:
 
     Raises UserError for fewer than two names, for more than fit, for one trial named twice, and for a sweep without a result.
     """
-    found = find_names(named, outputs) if named else []
-    if not 2 <= len(found) <= MOST:
+    names = find_names(named, outputs) if named else []
+    if not 2 <= len(names) <= MOST:
         raise UserError(
-            f"{count(len(found), 'name')} given, and a comparison takes two to {MOST} sweeps or trials. "
+            f"{count(len(names), 'name')} given, and a comparison takes two to {MOST} sweeps or trials. "
             "Name them: grposweep compare lr_batch 3 7."
         )
     sides = []
-    for letter, (folder, trial) in zip(ascii_uppercase, found, strict=False):
+    for letter, (folder, trial) in zip(ascii_uppercase, names, strict=False):
         view = read_sweep(folder)
         sides.append(Side(letter, view, view.trial(trial or BEST), is_best=trial in ("", BEST)))
-    _refuse_same(sides, [f"{folder.path.name}/{trial}".rstrip("/") for folder, trial in found])
+    _refuse_same(sides, [f"{folder.path.name}/{trial}".rstrip("/") for folder, trial in names])
     return Group(*_heads(sides), *_settings(sides), *_curves(sides), *_completions(sides), *_verdicts(sides))
 
 
@@ -224,8 +224,8 @@ def _heads(sides: Sequence[Side]) -> Iterator[RenderableType]:
         yield Text(f"  {side.view.metric} {value}{_over_seeds(side)}")
     first = sides[0]
     for side in sides[1:]:
-        if first.view.path != side.view.path and (found := difference(_provenance(first), _provenance(side))):
-            yield Text(f"  {side.letter} has other code or packages than A: {found}", "yellow")
+        if first.view.path != side.view.path and (changes := difference(_provenance(first), _provenance(side))):
+            yield Text(f"  {side.letter} has other code or packages than A: {changes}", "yellow")
 
 
 def _over_seeds(side: Side) -> str:
@@ -256,11 +256,11 @@ def _settings(sides: Sequence[Side]) -> Iterator[RenderableType]:
 
 def _curves(sides: Sequence[Side]) -> Iterator[RenderableType]:
     metric = sides[0].view.metric
-    found = {side.letter: side.trial.curve(metric) for side in sides}
-    curves = {letter: [(point.completions, point.value) for point in points] for letter, points in found.items()}
+    by_letter = {side.letter: side.trial.curve(metric) for side in sides}
+    curves = {letter: [(point.completions, point.value) for point in points] for letter, points in by_letter.items()}
     if any(curves.values()):
         yield Text(f"{metric} (* where curves meet)", "bold")
-        yield Fitted(partial(draw_curves, curves, axis=axis_of([*chain.from_iterable(found.values())])))
+        yield Fitted(partial(draw_curves, curves, axis=axis_of([*chain.from_iterable(by_letter.values())])))
 
 
 def _completions(sides: Sequence[Side]) -> Iterator[RenderableType]:

@@ -103,13 +103,13 @@ MEASURES = {
 
 def measures(trial: TrialView) -> str:
     """Return diversity and length of the completions, with the values before training, and the KL if it was logged."""
-    found = signs(trial)
+    measured = signs(trial)
     texts = []
     for name, label in MEASURES.items():
-        now, start = finite_or_none(found.now.get(name)), finite_or_none(found.start.get(name))
+        now, start = finite_or_none(measured.now.get(name)), finite_or_none(measured.start.get(name))
         if now is not None:
             texts.append(f"{label} {now:.3g}" + ("" if start is None else f" ({start:.3g})"))
-    step = found.now.get("step", 0)
+    step = measured.now.get("step", 0)
     kl = [
         value for line in trial.lines if line["step"] <= step and (value := finite_or_none(line.get("kl"))) is not None
     ]
@@ -135,16 +135,16 @@ def winner_warning(trial: TrialView | None) -> list[str]:
 
 def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
     """Yield three completions of a trial with those of the same prompts before training, and the signs above them."""
-    found = _pairs(trial)
-    if not found:
+    pairs = _pairs(trial)
+    if not pairs:
         return
-    step = found[0][1].step
+    step = pairs[0][1].step
     yield Text(f"\nheld-out completions at step {step}", "bold")
     if text := "; ".join(signs(trial).found):  # the rest of `warning` is above it on the screen
         yield Text(text, "yellow")
     if text := measures(trial):
         yield Text(f"{text} (before training in brackets)", "dim")
-    for start, now in found[:SHOWN]:
+    for start, now in pairs[:SHOWN]:
         yield Text.assemble(("prompt   ", "dim"), _line(now.prompt))
         if start is not None:
             yield Text.assemble((f"{'start':8} ", "dim"), _line(start.completion), (_facts(start), "dim"))

@@ -153,7 +153,7 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
     A metric that has the name of a column is left out; it is in the history.
     """
     last = [
-        {name: value for found in read_metrics(trial.path) for name, value in found.metrics().items()}
+        {name: value for row in read_metrics(trial.path) for name, value in row.metrics().items()}
         for trial in view.trials
     ]
     missing = dict.fromkeys(sorted(set().union(*last)))
@@ -189,9 +189,9 @@ HISTORY = ("trial", "step", "completions", "metric", "value")
 def history_rows(view: SweepView) -> Iterator[dict[str, Any]]:
     """Yield every value of every metric of every trial: after ``step`` optimizer steps and ``completions`` generated."""
     for trial in view.trials:
-        for found in read_metrics(trial.path):
-            place = {"trial": trial.number, "step": found.step, "completions": found.line.get("completions")}
-            for name, value in found.metrics().items():
+        for row in read_metrics(trial.path):
+            place = {"trial": trial.number, "step": row.step, "completions": row.line.get("completions")}
+            for name, value in row.metrics().items():
                 yield {**place, "metric": name, "value": value}
 
 
@@ -351,13 +351,13 @@ def pack_winner(view: SweepView, file: Path) -> str:
         raise UserError(f"{view.name} has no finished trial yet, so there is nothing to pack.")
     inputs, head = TrialInputs.read(best.path), f"trial {best.number} of {view.name}, {view.metric} {best.objective}"
     text = _hydra(best, head, Path("winner.yaml")).partition("\n")[2]
-    found: dict[str, Path] = {}
+    packed: dict[str, Path] = {}
     for name in inputs.digests:
         is_below = not Path(name).is_absolute() and ".." not in Path(name).parts
         target = name if is_below else f"files/{Path(name).name}"
-        found[target] = Path(inputs.path(name))
+        packed[target] = Path(inputs.path(name))
         text = text if is_below else text.replace(name, target)
-    missing = [name for name, path in found.items() if not path.is_file()]
+    missing = [name for name, path in packed.items() if not path.is_file()]
     command = "grposweep run --config-dir . --config-name winner"
     with writable(f"--pack {file}: it"), ZipFile(file, "w", ZIP_DEFLATED) as archive:
         archive.writestr("winner.yaml", f"# in this folder: {command}\n{text}")
@@ -365,7 +365,7 @@ def pack_winner(view: SweepView, file: Path) -> str:
         archive.write(best.path / paths.METRICS, "expected/metrics.jsonl")
         packages = (read_json(best.path / paths.PROVENANCE) or {}).get("packages", {})
         archive.writestr("expected/packages.json", json.dumps(packages, indent=1))
-        for name, path in found.items():
+        for name, path in packed.items():
             if name not in missing:
                 archive.write(path, name)
     of_command = (read_json(best.path / paths.TRAINED_WITH) or {}).get("model")
@@ -379,13 +379,13 @@ def winner_texts(view: SweepView) -> dict[str, str]:
     """Return what ``grposweep best`` writes for the best trial, by form; empty if its folder does not tell."""
     if view.best is None:
         return {}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for form in ("hydra", "trl"):
         lost: list[str] = []
         with suppress(UserError):
             text = write_winner(view, view.best, form, Path("best.yaml"), lost.append)
-            found[form] = redact("".join(f"# {line}\n" for line in lost) + text)
-    return found
+            texts[form] = redact("".join(f"# {line}\n" for line in lost) + text)
+    return texts
 
 
 def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) -> str:

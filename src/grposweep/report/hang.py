@@ -38,15 +38,15 @@ class Place:
 
 def place(frames: Sequence[str]) -> Place:
     """Return where a stack is; frames are ``file:line function``, the innermost last."""
-    found = [match.groups() for frame in frames if (match := _FRAME.match(frame))]
-    inside = [name for file, _, name in found if file.replace("\\", "/").endswith(COLLECTIVES) and name != "wrapper"]
-    phases = ["a reward function" if file.endswith(OURS) else _PHASE.get(name, "") for file, _, name in found]
+    places = [match.groups() for frame in frames if (match := _FRAME.match(frame))]
+    inside = [name for file, _, name in places if file.replace("\\", "/").endswith(COLLECTIVES) and name != "wrapper"]
+    phases = ["a reward function" if file.endswith(OURS) else _PHASE.get(name, "") for file, _, name in places]
     phase = next((phase for phase in reversed(phases) if phase), "")
     if inside:
         return Place(inside[0], phase)
-    if not found:
+    if not places:
         return Place("", phase or "an unknown place")
-    file, line, name = found[-1]
+    file, line, name = places[-1]
     return Place("", phase or name, f"{'/'.join(Path(file).parts[-2:])}:{line}")
 
 

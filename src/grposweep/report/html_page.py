@@ -101,8 +101,8 @@ def page_content(view: SweepView) -> dict[str, Any]:
         "view": view,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cards": list(_cards(view)),
-        "advice": (found := advise(view)),
-        "texts": winner_texts(view) if found and found.uses else {},
+        "advice": (advice := advise(view)),
+        "texts": winner_texts(view) if advice and advice.uses else {},
         "importance": view.importance,
         "doubt": warning(view.best) if view.best else "",
         "parameters": list(short_names(view.parameters).values()),
@@ -161,8 +161,9 @@ def _rows(view: SweepView) -> Iterator[dict[str, Any]]:
 
 def _verdicts(view: SweepView) -> dict[int | None, str]:
     """Return the verdict of a one-factor comparison on each point, by trial number."""
-    found = view.comparison
-    return {found.baseline: "the baseline"} | {e.trial: e.verdict for e in found.effects} if found else {}
+    if (comparison := view.comparison) is None:
+        return {}
+    return {comparison.baseline: "the baseline"} | {e.trial: e.verdict for e in comparison.effects}
 
 
 def _cells(view: SweepView, trial: TrialView, hours: float) -> dict[str, Any]:
@@ -234,14 +235,14 @@ def page_data(view: SweepView) -> dict[str, Any]:
 
 def _completions(view: SweepView) -> list[dict[str, Any]]:
     """Return the kept completions of the first points of the leaderboard, within `COMPLETION_BYTES`."""
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     size = 0
     for place in view.leaderboard[:MOST_TRIALS]:
         kept = page_evaluations(place.first, MOST_EVALUATIONS, view.direction == "maximize")
         size += len(json.dumps(kept))
         if kept is not None and size <= COMPLETION_BYTES:
-            found.append({"number": place.first.number, "warning": warning(place.first), **kept})
-    return found
+            shown.append({"number": place.first.number, "warning": warning(place.first), **kept})
+    return shown
 
 
 def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
@@ -261,17 +262,17 @@ def _parameter(view: SweepView, name: str, text: str) -> dict[str, Any]:
 
 def _at(config: Mapping[str, Any], name: str) -> Any:
     """Return the value of a dotted key; None if it names no value, such as a group."""
-    found: Any = config
+    value: Any = config
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return None if isinstance(found, dict | list) else found
+        value = value.get(part) if isinstance(value, dict) else None
+    return None if isinstance(value, dict | list) else value
 
 
-def _effect(found: Effect) -> dict[str, Any]:
+def _effect(effect: Effect) -> dict[str, Any]:
     """Return a changed parameter's effect and half of its interval; None without one."""
-    known = {} if found.effect is None else {"mean": found.effect.mean, "half": found.effect.margin}
+    known = {} if effect.effect is None else {"mean": effect.effect.mean, "half": effect.effect.margin}
     return {
-        "name": short({found.parameter: found.label}), "trial": found.trial, "verdict": found.verdict,
+        "name": short({effect.parameter: effect.label}), "trial": effect.trial, "verdict": effect.verdict,
         **{name: _rounded(known.get(name), 6) for name in ("mean", "half")},
     }  # fmt: skip
 
@@ -281,8 +282,8 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
     if all(isinstance(label, int | float) for label in labels):
         return list(dict.fromkeys(label_text(label) for label in sorted(labels)))
     known = [label_text(label) for label in choices]
-    found = {label_text(label) for label in labels}
-    return [text for text in known if text in found] + sorted(found - set(known))
+    texts = {label_text(label) for label in labels}
+    return [text for text in known if text in texts] + sorted(texts - set(known))
 
 
 def _trial(

@@ -89,7 +89,7 @@ def _kl(s: Setting) -> str:
         ("loss", s.kl_estimator or "k3", s.beta),
         ("reward", s.kl_reward_estimator or "k1", s.kl_reward_coefficient),
     )
-    asked = [found for found in places if s.kl_placement in (found[0], "both") and found[2]]
+    asked = [row for row in places if s.kl_placement in (row[0], "both") and row[2]]
     return " and ".join(f"{place}, {name} x {by:g}" for place, name, by in asked) or "none"
 
 
@@ -133,17 +133,17 @@ def _products_that_differ(s: Setting) -> Iterator[str]:
 
 def _lines_as_set(s: Setting) -> dict[str, tuple[str, str]]:
     """Return formula and numbers of the lines whose usual formula does not make the stated number."""
-    found, prompts = {}, s.prompts_per_rollout is not None
+    lines, prompts = {}, s.prompts_per_rollout is not None
     if _rollout_differs(s):
-        found["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
+        lines["completions per rollout"] = ("as set", "{P} prompts x {G}" if prompts else "")
     if _step_differs(s):
-        found["completions per optimizer step"] = ("as set", "{P_step} prompts x {G}")
-        found["of these on each process"] = ("of a step / W", "{step} / {W}")
-        found["prompts per optimizer step"] = ("as set", "{step} / {G}")
-    if found and prompts:
-        found["optimizer steps per rollout"] = ("mu x prompts, rounded", "{mu} x {P} / {P_step}, rounded")
-        found["optimizer steps per epoch"] = ("N x steps per rollout", "")
-    return found
+        lines["completions per optimizer step"] = ("as set", "{P_step} prompts x {G}")
+        lines["of these on each process"] = ("of a step / W", "{step} / {W}")
+        lines["prompts per optimizer step"] = ("as set", "{step} / {G}")
+    if lines and prompts:
+        lines["optimizer steps per rollout"] = ("mu x prompts, rounded", "{mu} x {P} / {P_step}, rounded")
+        lines["optimizer steps per epoch"] = ("N x steps per rollout", "")
+    return lines
 
 
 def _each(s: Setting) -> int | Fraction | None:
@@ -210,7 +210,7 @@ def memory_assumptions(s: Setting) -> list[str]:
     if s.processes is None:
         lines.append("Assumed: 1 training process. Their number is not stated; set --processes.")
     if find_prompt(s) is None:
-        sizes = [found.peak / GIB for tokens in PROMPTS if (found := estimate(s.replace({"prompt_tokens": tokens})))]
+        sizes = [memory.peak / GIB for tokens in PROMPTS if (memory := estimate(s.replace({"prompt_tokens": tokens})))]
         few, many = PROMPTS
         ends = f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB." if sizes else ""
         lines.append(
@@ -296,8 +296,8 @@ def memory_bars(memory: Memory, gpu_gib: float | None, width: int = 80, name: st
 
 def savings_line(savings: Sequence[Saving]) -> str:
     """Return the single changes that free most memory; empty if none does."""
-    found = ", ".join(f"{saving.change} -{saving.gib:.1f}" for saving in savings[:6])
-    return f"Single changes, in GiB: {found}." if found else ""
+    changes = ", ".join(f"{saving.change} -{saving.gib:.1f}" for saving in savings[:6])
+    return f"Single changes, in GiB: {changes}." if changes else ""
 
 
 def host_line(host: HostMemory | None) -> str:
@@ -323,14 +323,14 @@ def fit_table(s: Setting, fit: Fit) -> Table:
     return table
 
 
-def gpu_table(found: Sequence[tuple[str, Fit]]) -> Table:
+def gpu_table(fits: Sequence[tuple[str, Fit]]) -> Table:
     """Every GPU of the table: whether the setting fits, and how far each size can go."""
     text, number = {"no_wrap": True}, {**RIGHT, "no_wrap": True}
     table = build_table(
         ("GPU", text), ("GiB", number), ("estimate", number), ("verdict", text),
         ("micro batch", RIGHT), ("tokens", number), ("generations", number),
     )  # fmt: skip
-    for name, fit in found:
+    for name, fit in fits:
         sizes = (_text_memory(size) for size in (fit.batch, fit.completion, fit.generations))
         style = "dim" if fit.verdict == "does not fit" else ""
         table.add_row(name, f"{fit.gib:g}", f"{fit.peak:.1f}", fit.verdict, *sizes, style=style)

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -46,9 +45,7 @@ class LiveDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -75,10 +72,10 @@ def live_screen(view: SweepView, elapsed: float, notice: str = "") -> Group:
         waits = view.progress.waiting.get(str(trial.number), "")
         rows.add_row(f"trial {trial.number}", *_progress(trial, waits), Text(short(trial.point), "dim"))
     best = view.best_point
-    found = "" if best is None else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
+    best_text = "" if best is None else f"{best.brief} (trial {best.first.number}: {short(best.first.point)})"
     parts: list[RenderableType] = [
         _head(view, active, elapsed),
-        Text(f"best so far: {found}" if found else "no trial has finished yet"),
+        Text(f"best so far: {best_text}" if best_text else "no trial has finished yet"),
         Text(f"spent: {view.spent_text}"),
         rows,
     ]
@@ -178,9 +175,9 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
 
 def _print_importance(console: Console, view: SweepView) -> None:
     """Print the effects of the parameters if one of them is clear, and which parameter to widen, fix or narrow next."""
-    found = view.importance
-    if any(contrast.is_significant for contrast in found.contrasts) and not view.compares:
-        console.print(contrasts_table(found, view.metric))
+    importance = view.importance
+    if any(contrast.is_significant for contrast in importance.contrasts) and not view.compares:
+        console.print(contrasts_table(importance, view.metric))
     for text in parameter_sentences(view):
         console.print(text, soft_wrap=True)
 
@@ -208,8 +205,8 @@ def replication_note(view: SweepView) -> list[str]:
         return [f"the leaders have not been told apart on fresh seeds yet: {len(ranking.wanted)} replicates to go"]
     if ranking.winner is None:
         return ["no leader finished on all fresh seeds, so the best trial of the search is shown unconfirmed"]
-    found = on_fresh_seeds(ranking.winner)
-    text = f"on {found.count} fresh seeds: trial {ranking.winner.number}, {found} (95 %)" if found else ""
+    estimate = on_fresh_seeds(ranking.winner)
+    text = f"on {estimate.count} fresh seeds: trial {ranking.winner.number}, {estimate} (95 %)" if estimate else ""
     tied = ", ".join(str(candidate.number) for candidate in ranking.tied)
     plural = "s" * (len(ranking.tied) > 1)
     return [text, f"statistically tied with it: trial{plural} {tied}" if tied else "no other is tied with it"]
@@ -217,11 +214,11 @@ def replication_note(view: SweepView) -> list[str]:
 
 def early_stopping_note(view: SweepView, effort: float = 1.0) -> str:
     """Return how many trials finished and what was spent; empty if every trial was to finish, and did or failed."""
-    found = Counter(map(outcome, view.searched))
-    if len(view.searched) < 2 or (effort >= 1 and not found["paused"] and not found["stopped early"]):
+    outcomes = Counter(map(outcome, view.searched))
+    if len(view.searched) < 2 or (effort >= 1 and not outcomes["paused"] and not outcomes["stopped early"]):
         return ""
     kinds = ("finished", "paused", "stopped early", "failed", "unfinished")
-    counts = ", ".join(f"{found[name]} {name}" for name in kinds if found[name])
+    counts = ", ".join(f"{outcomes[name]} {name}" for name in kinds if outcomes[name])
     guarded = [trial for trial in view.searched if trial.state is State.PRUNED and trial.result.failure is not None]
     flat = sum(trial.result.guard == "no_variance" for trial in guarded)
     broke = "".join(
@@ -308,17 +305,17 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
 
 def write_effects(view: SweepView) -> None:
     """Write effects.json of a sweep of one factor at a time."""
-    found = view.comparison
-    if found is None:
+    comparison = view.comparison
+    if comparison is None:
         return
     content = {
         "metric": view.metric,
         "confidence": 1 - CHANCE,  # of all the effects' intervals together
-        "baseline": {"trial": found.baseline, "worth": _interval(found.estimate)},
+        "baseline": {"trial": comparison.baseline, "worth": _interval(comparison.estimate)},
         "effects": [
             {"dial": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.estimate),
              "effect": _interval(e.effect), "verdict": e.verdict}
-            for e in found.effects
+            for e in comparison.effects
         ],
     }  # fmt: skip
     write_json(view.path / paths.EFFECTS, content)

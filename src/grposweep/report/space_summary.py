@@ -167,7 +167,7 @@ def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
 
 def _length(settings: Sequence[Setting]) -> str:
     """Return the optimizer steps, completions and epochs of a trial; ranges where points differ, empty if unknown."""
-    found = []
+    parts = []
     for unit, digits, count_of in (
         ("optimizer steps", 0, total_steps),
         ("completions", 0, total_completions),
@@ -175,8 +175,8 @@ def _length(settings: Sequence[Setting]) -> str:
     ):
         values = [value for value in map(count_of, map(known_part, settings)) if value is not None]
         texts = dict.fromkeys(f"{value:,.{digits}f}" for value in (min(values), max(values))) if values else {}
-        found += [f"{' to '.join(texts)} {unit}"] if texts else []
-    return ", ".join(found)
+        parts += [f"{' to '.join(texts)} {unit}"] if texts else []
+    return ", ".join(parts)
 
 
 def _epochs(s: Setting) -> float | None:

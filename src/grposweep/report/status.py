@@ -172,8 +172,8 @@ def _running(view: SweepView) -> RenderableType | None:
 
 def _doubts(trial: TrialView) -> list[Text]:
     """Return where the ranks of a trial are that has shown no sign of life for long, and why no step has changed a weight."""
-    found = (hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else "", trial.unmoved)
-    return [Text(f"    {text}", "yellow") for text in found if text]
+    sentences = (hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else "", trial.unmoved)
+    return [Text(f"    {text}", "yellow") for text in sentences if text]
 
 
 def _running_line(trial: TrialView) -> Text:
@@ -255,7 +255,7 @@ def sweeps_table(views: Iterable[SweepView]) -> Table:
     last = ("last change", {"no_wrap": True})
     table = build_table(("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
     for view in views:
-        best = "" if (found := view.best_point) is None else f", best {found.brief}, {short(found.first.point)}"
+        best = "" if (top := view.best_point) is None else f", best {top.brief}, {short(top.first.point)}"
         when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
         state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
         name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))

@@ -22,16 +22,16 @@ def with_trained(config: Mapping[str, Any], record: Mapping[str, Any], folder: P
     got, trainer = as_mapping(record.get("values")), as_mapping(config.get("trainer"))
     values = {name: value for name, value in got.items() if str(folder) not in str(value)}
     options = {name: value for name, value in as_mapping(trainer.get("args")).items() if name not in got}
-    found = {name: part for name, part in config.items() if name not in OF_THE_BASE}
-    found["trainer"] = {**trainer, "args": options | {name: values[name] for name in values.keys() - KEYS.keys()}}
+    changed = {name: part for name, part in config.items() if name not in OF_THE_BASE}
+    changed["trainer"] = {**trainer, "args": options | {name: values[name] for name in values.keys() - KEYS.keys()}}
     placed = {KEYS[name]: value for name, value in values.items() if name in KEYS}
     for key, value in {**placed, **{key: record.get(name) for key, name in OWN.items()}}.items():
         section, _, name = key.rpartition(".")
         if section:
-            found[section] = {**as_mapping(found.get(section)), name: value}
+            changed[section] = {**as_mapping(changed.get(section)), name: value}
         else:
-            found[name] = value
-    return {**found, "adapter": record.get("adapter"), "versions": record.get("versions")}
+            changed[name] = value
+    return {**changed, "adapter": record.get("adapter"), "versions": record.get("versions")}
 
 
 def trained_text(record: Mapping[str, Any]) -> str:

@@ -109,8 +109,8 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
         is_silent = trial.failure_class in (Failure.HANG, Failure.COMMUNICATION)
-        if is_silent and (found := hang_sentence(trial.path, trial.ended)):
-            yield Text(f"when it was ended: {found}", "yellow")
+        if is_silent and (sentence := hang_sentence(trial.path, trial.ended)):
+            yield Text(f"when it was ended: {sentence}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
     for warning in (*filter(None, [trial.unmoved]), *_warnings(view, trial)):
@@ -171,13 +171,13 @@ def _compared(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
 def _table(trial: TrialView, other: Mapping[str, Any], name: str) -> Iterator[RenderableType]:
     if not other or not trial.config:
         return
-    found = differences(trial.config, other)
-    if not found:
+    differing = differences(trial.config, other)
+    if not differing:
         yield Text(f"\nits configuration is that of {name}")
         return
     columns = ((column, FOLD) for column in ("key", f"trial {trial.number}", name))
-    table = build_table(*columns, title=f"{count(len(found), 'difference')} from {name}")
-    for key, here, there in found:
+    table = build_table(*columns, title=f"{count(len(differing), 'difference')} from {name}")
+    for key, here, there in differing:
         table.add_row(Text(key), Text(label_text(here)), Text(label_text(there)))
     yield Text("")
     yield table

@@ -148,8 +148,8 @@ class TrialView:
     @cached_property
     def _samples(self) -> int | None:
         """The number of held-out prompts asked for. Searched as text, because a table of thousands of trials may ask each."""
-        found = EVAL_PROMPTS.search(self._text(paths.CONFIG))
-        return int(found[1]) if found else None
+        match = EVAL_PROMPTS.search(self._text(paths.CONFIG))
+        return int(match[1]) if match else None
 
     @property
     def reached(self) -> float | None:

@@ -93,12 +93,12 @@ def default_of(key: str) -> Any:
 def keys_of(schema: Any = Experiment, section: str = "") -> Iterator[tuple[str, "Field[Any]"]]:
     """Yield every key that has a value of its own, dotted, with its field."""
     hints = get_type_hints(schema)
-    for found in fields(schema):
-        path = f"{section}.{found.name}" if section else found.name
-        if is_dataclass(hints[found.name]):
-            yield from keys_of(hints[found.name], path)
+    for entry in fields(schema):
+        path = f"{section}.{entry.name}" if section else entry.name
+        if is_dataclass(hints[entry.name]):
+            yield from keys_of(hints[entry.name], path)
         else:
-            yield path, found
+            yield path, entry
 
 
 # Groups whose keys have the names of GRPOConfig's arguments, but for these, which follow from several keys.
@@ -111,22 +111,22 @@ COMPUTED = frozenset(["enabled", "vllm_max_model_length", "vllm_gpus", "vllm_sha
 def trl_arguments() -> dict[str, str]:
     """Return the keys whose values are passed to TRL as they are, each with the name of GRPOConfig's argument."""
     return {
-        path: found.metadata.get("trl") or found.name
-        for path, found in keys_of()
-        if found.metadata.get("trl") or (path.startswith(NAMED_AS_IN_TRL) and found.name not in COMPUTED)
+        path: entry.metadata.get("trl") or entry.name
+        for path, entry in keys_of()
+        if entry.metadata.get("trl") or (path.startswith(NAMED_AS_IN_TRL) and entry.name not in COMPUTED)
     }
 
 
 @cache
 def keys_with(name: str) -> dict[str, Any]:
     """Return the keys that declare this of themselves (`grposweep.schema.learning.key`), each with what they declare."""
-    return {path: found.metadata[name] for path, found in keys_of() if found.metadata.get(name)}
+    return {path: entry.metadata[name] for path, entry in keys_of() if entry.metadata.get(name)}
 
 
 @cache
 def sizes() -> frozenset[str]:
     """Return the keys that take a whole number or ``auto``."""
-    return frozenset(path for path, found in keys_of() if found.type == int | str)
+    return frozenset(path for path, entry in keys_of() if entry.type == int | str)
 
 
 def starts_own_server(generation: Generation) -> bool:

@@ -43,8 +43,8 @@ def screens_folder(outputs: str) -> Path:
 
 def find_screen(experiment: Experiment) -> Screen | None:
     """Return the largest finished screen that matches an experiment, by prompts, then by samples. None if there is none."""
-    found = (Screen.read(path) for path in screens_folder(experiment.outputs).glob(f"{screen_key(experiment)}-*"))
-    whole = [screen for screen in found if screen is not None and len(screen.prompts) >= screen.wanted]
+    screens = (Screen.read(path) for path in screens_folder(experiment.outputs).glob(f"{screen_key(experiment)}-*"))
+    whole = [screen for screen in screens if screen is not None and len(screen.prompts) >= screen.wanted]
     return max(whole, key=lambda screen: (len(screen.prompts), screen.request.samples), default=None)
 
 
@@ -180,14 +180,14 @@ def _message(folder: Path, end: End) -> str:
 
 def prompts_by_group(experiment: Experiment, counted: Mapping[str, Any] | None = None) -> dict[int, float]:
     """Return the prompts per optimizer step for each number of generations that the batch rules allow."""
-    found = {}
+    by_size = {}
     for size in sorted({*GROUPS, experiment.batch.num_generations}):
         batch = replace(experiment.batch, num_generations=size)
         setting = read_setting(replace(experiment, batch=batch), counted)
         prompts = prompts_per_step(setting)
         if prompts is not None and not any(p.code.startswith("GB") for p in errors(check(setting))):
-            found[size] = prompts
-    return found
+            by_size[size] = prompts
+    return by_size
 
 
 def prompts_per_step(s: Setting) -> float | None:
@@ -209,8 +209,8 @@ def screen_sweep(experiments: Iterable[Experiment], console: Console, interrupts
         )
     for experiment in wanted.values():
         prompts = SAMPLED_PROMPTS if experiment.task.keep_between is None else None
-        found = find_screen(experiment)
-        if found is not None and (prompts is not None or found.is_whole):
+        screen = find_screen(experiment)
+        if screen is not None and (prompts is not None or screen.is_whole):
             continue
         if run_screen(experiment, SAMPLES, prompts, console, interrupts) is None:
             console.print("interrupted while screening; run the same command to continue")
@@ -250,12 +250,12 @@ def choose_pass_rates(experiments: Iterable[Experiment]) -> str | None:
 
 def with_screens(prepared: Mapping[str, Any], experiments: Iterable[Experiment]) -> dict[str, Any]:
     """Add the results of matching screens to the counts of preparation. Model, data, rewards and sampling must match."""
-    found = {key: dict(entry) for key, entry in prepared.items()}
+    entries = {key: dict(entry) for key, entry in prepared.items()}
     for experiment in experiments:
-        screen, entry = find_screen(experiment), found.get(prepared_key(experiment))
+        screen, entry = find_screen(experiment), entries.get(prepared_key(experiment))
         if screen is not None and entry is not None:
             entry.setdefault("screens", {})[screen_key(experiment)] = {
                 "signal_shares": screen.signal_shares(experiment.task.keep_between),
                 "truncated_share": screen.truncated_share,
             }
-    return found
+    return entries

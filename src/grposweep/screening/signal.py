@@ -12,11 +12,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import betaincinv, betaln, gammaln
+from scipy.special import betaln, gammaln
 
 Array = NDArray[np.float64]
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
-TAIL = 0.025
 LOG_SIZES = (-3.0, 5.0)  # bounds of the Beta's parameters: beyond them the Beta is a point
 LOG_SPREAD = 2.0  # standard deviation of the normal prior of their logarithms, against extreme fits to few prompts
 STARTS = ((-1.0, -1.0), (1.0, 1.0))  # a Beta with two peaks, and with one
@@ -136,14 +135,6 @@ class PassRates:
     def means(self) -> Array:
         """Return the expected pass rates."""
         return self.always + self.between * self.a / (self.a + self.b)
-
-    def intervals(self) -> tuple[Array, Array]:
-        """Return the bounds of the 95 % intervals with equal tails."""
-        return self._quantiles(TAIL), self._quantiles(1 - TAIL)
-
-    def _quantiles(self, q: float) -> Array:
-        inner = (q - self.never) / np.maximum(self.between, 1e-300)
-        return np.where(inner <= 0, 0.0, np.where(inner >= 1, 1.0, betaincinv(self.a, self.b, np.clip(inner, 0, 1))))
 
     def only(self, prompts: Sequence[int] | Array) -> "PassRates":
         """Return the posteriors of the prompts at these positions."""

@@ -51,13 +51,13 @@ class Finding:
 
 def newest_checkpoint(folder: Path, ranks: int) -> Checkpoint | None:
     """Return the complete checkpoint with the highest step, or None to start from the beginning."""
-    return max(complete_checkpoints(folder, ranks), key=lambda found: found.step, default=None)
+    return max(complete_checkpoints(folder, ranks), key=lambda checkpoint: checkpoint.step, default=None)
 
 
 def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
-    found = [each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE]
-    return sorted(found, key=lambda each: each.step)
+    complete = [each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE]
+    return sorted(complete, key=lambda each: each.step)
 
 
 def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
@@ -67,9 +67,9 @@ def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:
     that another program can resume from by itself: it is renamed only if the folder ``is_ours``.
     """
     for checkpoint in _all(folder):
-        found = examine_checkpoint(checkpoint, ranks)
-        if found.state is State.TORN or (is_ours and found.state is State.UNKNOWN):
-            _rename(checkpoint, found.why)
+        finding = examine_checkpoint(checkpoint, ranks)
+        if finding.state is State.TORN or (is_ours and finding.state is State.UNKNOWN):
+            _rename(checkpoint, finding.why)
 
 
 def drop_checkpoints(folder: Path, ranks: int) -> None:
@@ -111,7 +111,7 @@ def examine_checkpoint(checkpoint: Checkpoint, ranks: int) -> Finding:
     lacks = next((lacks for marks, lacks in KINDS.items() if any(any(path.glob(mark)) for mark in marks)), None)
     if lacks is None:
         return Finding(State.UNKNOWN, "it holds no optimizer state of a known kind")
-    written = {found.name for found in path.glob("rng_state*.pth")}
+    written = {file.name for file in path.glob("rng_state*.pth")}
     wanted = {"rng_state.pth"} if ranks == 1 else {f"rng_state_{rank}.pth" for rank in range(ranks)}
     if written - wanted:
         return Finding(State.UNKNOWN, f"it was written by {len(written)} rank(s), and this trial has {ranks}")
@@ -190,19 +190,19 @@ def _torn(path: Path, *names: str) -> Iterator[str]:
 
 def _of_each_rank(path: Path, pattern: str, ranks: int) -> Iterator[str]:
     """Name what is torn among the files of all ranks, or the pattern if there are fewer files than ranks."""
-    found = sorted(str(file.relative_to(path)) for file in path.glob(pattern))
-    yield from _torn(path, *found)
-    if len(found) < ranks:
-        yield f"{pattern} ({len(found)} of {ranks})"
+    files = sorted(str(file.relative_to(path)) for file in path.glob(pattern))
+    yield from _torn(path, *files)
+    if len(files) < ranks:
+        yield f"{pattern} ({len(files)} of {ranks})"
 
 
 def _shards(metadata: Path) -> list[str]:
     """Return the names of the shards in a `.metadata` file, which is a pickle: read without running it. Empty if it is torn."""
     try:
-        found = {argument for _, argument, _ in pickletools.genops(metadata.read_bytes()) if isinstance(argument, str)}
+        names = {argument for _, argument, _ in pickletools.genops(metadata.read_bytes()) if isinstance(argument, str)}
     except (OSError, ValueError):  # pickletools raises ValueError for a pickle without its end
         return []
-    return sorted(name for name in found if name.endswith(".distcp"))
+    return sorted(name for name in names if name.endswith(".distcp"))
 
 
 def _rename(checkpoint: Checkpoint, why: str) -> None:

@@ -70,8 +70,8 @@ def read_completions(trial: Path) -> Evaluations:
             return {}
     except OSError:
         return {}
-    found = sorted(map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step)
-    return {step: list(kept) for step, kept in groupby(found, key=lambda kept: kept.step)}
+    completions = sorted(map(KeptCompletion.parse, read_lines(path, step=int)), key=lambda kept: kept.step)
+    return {step: list(kept) for step, kept in groupby(completions, key=lambda kept: kept.step)}
 
 
 def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximize: bool = True) -> None:
@@ -84,8 +84,8 @@ def keep_completions(trial: Path, completions: Sequence[KeptCompletion], maximiz
 def rewind_completions(trial: Path, step: int | None) -> None:
     """Drop evaluations after a checkpoint's step (None: all), because they will run again."""
     if (trial / paths.COMPLETIONS).exists():
-        found = {} if step is None else read_completions(trial)
-        _write(trial, {at: kept for at, kept in found.items() if step is not None and at <= step})
+        evaluations = {} if step is None else read_completions(trial)
+        _write(trial, {at: kept for at, kept in evaluations.items() if step is not None and at <= step})
     if (trial / paths.PROMPT_REWARDS).exists():
         rewind_lines(trial / paths.PROMPT_REWARDS, step)
 
@@ -100,12 +100,12 @@ def fit_texts(completions: Sequence[KeptCompletion]) -> list[KeptCompletion]:
     """Return the completions with texts shortened until all lines together have at most `EVALUATION_BYTES`."""
     longest = LONGEST
     while True:
-        found = [
+        fitted = [
             replace(kept, prompt=shorten_text(kept.prompt, longest), completion=shorten_text(kept.completion, longest))
             for kept in completions
         ]
-        if longest <= SHORTEST or sum(len(kept.line()) for kept in found) <= EVALUATION_BYTES:
-            return found
+        if longest <= SHORTEST or sum(len(kept.line()) for kept in fitted) <= EVALUATION_BYTES:
+            return fitted
         longest //= 2
 
 
@@ -124,11 +124,12 @@ def best_step(evaluations: Evaluations, maximize: bool = True) -> int | None:
     return best(values, key=lambda step: values[step]) if values else None
 
 
-def thin_evaluations(found: Evaluations, maximize: bool = True) -> Evaluations:
+def thin_evaluations(evaluations: Evaluations, maximize: bool = True) -> Evaluations:
     """Drop evaluations until all lines have at most `TRIAL_BYTES`, each time the one with the nearest neighbours."""
-    found, sizes = dict(found), {step: sum(len(kept.line()) for kept in group) for step, group in found.items()}
-    while sum(sizes[step] for step in found) > TRIAL_BYTES:
-        steps, best = list(found), best_step(found, maximize)
+    left = dict(evaluations)
+    sizes = {step: sum(len(kept.line()) for kept in group) for step, group in left.items()}
+    while sum(sizes[step] for step in left) > TRIAL_BYTES:
+        steps, best = list(left), best_step(left, maximize)
         gaps = {
             step: after - before
             for before, step, after in zip(steps, steps[1:], steps[2:], strict=False)
@@ -136,8 +137,8 @@ def thin_evaluations(found: Evaluations, maximize: bool = True) -> Evaluations:
         }
         if not gaps:
             break
-        del found[min(gaps, key=lambda step: gaps[step])]
-    return found
+        del left[min(gaps, key=lambda step: gaps[step])]
+    return left
 
 
 def _write(trial: Path, evaluations: Evaluations) -> None:
@@ -199,8 +200,8 @@ def append_prompt_rewards(trial: Path, step: int, rewards: PromptRewards) -> Non
 def read_prompt_rewards(trial: Path, steps: Sequence[int]) -> PromptRewards:
     """Return each prompt's mean over the evaluations after these optimizer steps; empty if one of them is unknown."""
     lines = {line["step"]: PromptRewards.parse(line) for line in read_lines(trial / paths.PROMPT_REWARDS, step=int)}
-    found = [lines.get(step, PromptRewards()) for step in steps]
-    if len({(one.prompts, len(one.means)) for one in found}) != 1:
+    rewards = [lines.get(step, PromptRewards()) for step in steps]
+    if len({(one.prompts, len(one.means)) for one in rewards}) != 1:
         return PromptRewards()
-    means = tuple(math.fsum(values) / len(values) for values in zip(*(one.means for one in found), strict=True))
-    return replace(found[0], means=means)
+    means = tuple(math.fsum(values) / len(values) for values in zip(*(one.means for one in rewards), strict=True))
+    return replace(rewards[0], means=means)

@@ -91,14 +91,14 @@ class TrialFolder:
 
     def open_attempt(self) -> OpenAttempt | None:
         """Return the last attempt if its end has not been noted."""
-        found: OpenAttempt | None = None
+        attempt: OpenAttempt | None = None
         for event in self.attempts():
             match event.event:
                 case AttemptEventKind.INTENT | AttemptEventKind.STARTED:
-                    found = OpenAttempt(event.attempt, event.job_id, event.time or 0.0)
+                    attempt = OpenAttempt(event.attempt, event.job_id, event.time or 0.0)
                 case AttemptEventKind.ENDED:
-                    found = None
-        return found
+                    attempt = None
+        return attempt
 
     def nodes_to_avoid(self) -> str:
         """Return the nodes of the last attempt if its failure should be retried on other nodes; empty otherwise."""
@@ -253,11 +253,11 @@ def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
 
     Raises UserError if there is none.
     """
-    found = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
-    if not found:
+    sweeps = [folder for folder in find_sweeps(outputs) if reruns or not RERUN.search(folder.path.name)]
+    if not sweeps:
         raise UserError(f"no sweep in {outputs.resolve()}. {_instead(outputs)}")
-    found.sort(key=lambda folder: -last_change(folder.path))
-    return next((folder for folder in found if folder.is_real), found[0])
+    sweeps.sort(key=lambda folder: -last_change(folder.path))
+    return next((folder for folder in sweeps if folder.is_real), sweeps[0])
 
 
 SET_CACHE = "Set GRPOSWEEP_CACHE=... in the environment to a folder of your own."

@@ -168,17 +168,17 @@ def task_code(task: Task) -> list[str]:
 
 def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
     """Return the files of a task's code and of a training script, and what they import from the project."""
-    found: list[Path] = []
+    files: list[Path] = []
     named_roots = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     given = [root for root in named_roots if not (root / "grposweep").is_dir()]  # not our own source
     for spec in specs:
         place, last = spec.rpartition(":")[0], user_folders([spec])
         named = [Path(place)] if place.endswith(".py") else _module_files(place, given, last) if place else []
-        found += _with_imports([path for path in named if path.is_file()], given, last)
+        files += _with_imports([path for path in named if path.is_file()], given, last)
     if trainer.script is not None:
         script = Path(trainer.workdir or ".") / trainer.script
-        found += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
-    return found
+        files += _with_imports([script] if script.is_file() else [], [script.absolute().parent, *given])
+    return files
 
 
 def user_folders(specs: Iterable[str]) -> list[Path]:
@@ -189,15 +189,15 @@ def user_folders(specs: Iterable[str]) -> list[Path]:
 
 def _with_imports(files: Sequence[Path], roots: Sequence[Path], last: Sequence[Path] = ()) -> list[Path]:
     """Return files and the project's files that they import, directly or indirectly."""
-    found = {path.absolute(): path for path in files}
+    by_path = {path.absolute(): path for path in files}
     waiting = list(files)
-    while waiting and len(found) < MOST_FILES:
+    while waiting and len(by_path) < MOST_FILES:
         for module in _imports(waiting.pop()):
             for path in _module_files(module, roots, last):
-                if path.absolute() not in found:
-                    found[path.absolute()] = path
+                if path.absolute() not in by_path:
+                    by_path[path.absolute()] = path
                     waiting.append(path)
-    return list(found.values())
+    return list(by_path.values())
 
 
 def _imports(path: Path) -> set[str]:
@@ -343,7 +343,7 @@ class TrialInputs:
     def search_path(self, given: Sequence[str], task: Task) -> list[str]:
         """Return an import path that ends with the folders of the task's code. The copy of a folder comes before it."""
         wanted = dict.fromkeys([*given, *map(str, user_folders(task_code(task)))])
-        return [found for root in wanted for found in (*self.roots([root]), root)]
+        return [place for root in wanted for place in (*self.roots([root]), root)]
 
     def check(self) -> None:
         """Raise UserError if a file without a copy changed since it was recorded."""

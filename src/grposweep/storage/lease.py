@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from grporecipe.errors import LeaseLostError, UserError
@@ -43,9 +42,9 @@ class Lease:
 
         Raises UserError if a live controller holds it.
         """
-        found = read_json(self._path)
-        if found is not None and is_held(self._path):
-            where = f"process {found.get('pid')} on {found.get('host')}"
+        holder = read_json(self._path)
+        if holder is not None and is_held(self._path):
+            where = f"process {holder.get('pid')} on {holder.get('host')}"
             raise UserError(
                 f"{self._path.parent} is being swept by another controller ({where}), and two would overwrite each "
                 f"other. Watch it there, stop it first (Ctrl-C, or kill -9 if it hangs: nothing is lost), or give this "
@@ -57,9 +56,7 @@ class Lease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -84,8 +81,8 @@ class Lease:
         raise LeaseLostError(f"{sweep} was taken over by another controller; this one leaves it alone.")
 
     def _holder(self) -> str | None:
-        found = read_json(self._path)
-        return None if found is None else str(found.get("owner"))
+        content = read_json(self._path)
+        return None if content is None else str(content.get("owner"))
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
@@ -106,25 +103,25 @@ class Lease:
         write_json(self._path, content)
 
 
-def _process_lives(found: dict[str, Any]) -> bool | None:
+def _process_lives(holder: dict[str, Any]) -> bool | None:
     """Return whether a holder's process lives; None if this process cannot see that.
 
     Containers may share a host name, and /proc may hide other users' processes (proc(5), hidepid).
     """
-    pid, born = found.get("pid"), found.get("birth")
-    if found.get("host") != socket.gethostname() or found.get("namespace", pid_namespace()) != pid_namespace():
+    pid, born = holder.get("pid"), holder.get("birth")
+    if holder.get("host") != socket.gethostname() or holder.get("namespace", pid_namespace()) != pid_namespace():
         return None
     if not exists(pid):
         return False
-    return None if born is None or is_hidden(found["pid"]) else birth(found["pid"]) == born
+    return None if born is None or is_hidden(holder["pid"]) else birth(holder["pid"]) == born
 
 
 def is_held(path: Path) -> bool:
     """Return whether a lease's holder is alive: on this machine by its process, otherwise by watching its counter."""
-    found = read_json(path)
-    if found is None:
+    holder = read_json(path)
+    if holder is None:
         return False
-    lives = _process_lives(found)
+    lives = _process_lives(holder)
     if lives is not None:  # a suspended or stalled holder moves no counter, and lives
         return lives
     until, notice_at = time.monotonic() + PATIENCE_SECONDS, time.monotonic() + NOTICE_SECONDS
@@ -133,13 +130,13 @@ def is_held(path: Path) -> bool:
         if time.monotonic() > notice_at:
             notice_at = math.inf
             say(
-                f"process {found.get('pid')} on {found.get('host')} held this sweep last; watching {path} for a sign of life, "
+                f"process {holder.get('pid')} on {holder.get('host')} held this sweep last; watching {path} for a sign of life, "
                 f"for up to {PATIENCE_SECONDS:.0f} s",
                 sys.stderr,
             )
         now = read_json(path)
         if now is None:
             return False  # it was released in the meantime
-        if now.get("counter") != found.get("counter") or now.get("owner") != found.get("owner"):
+        if now.get("counter") != holder.get("counter") or now.get("owner") != holder.get("owner"):
             return True
     return False

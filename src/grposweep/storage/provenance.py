@@ -98,13 +98,13 @@ def environment_digest() -> str:
 
 def package_versions() -> dict[str, str]:
     """Return installed versions without importing the packages."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -38,8 +38,8 @@ def _readers(record: Any) -> dict[str, Callable[[Any], Any]]:
 
 def read_fields(record: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain fields of a record class that a JSON object holds with their type; the others keep their defaults."""
-    found = {name: read(content.get(name)) for name, read in _readers(record).items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: read(content.get(name)) for name, read in _readers(record).items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -86,11 +86,11 @@ class AttemptEvent:
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Self:
         """Return the event of a line that has an integer ``attempt``."""
-        found: dict[str, Any] = {"event": "", **read_fields(cls, line), "code": whole_or_none(line.get("code"))}
-        found |= {"packages": line["packages"]} if isinstance(line.get("packages"), dict) else {}
+        values: dict[str, Any] = {"event": "", **read_fields(cls, line), "code": whole_or_none(line.get("code"))}
+        values |= {"packages": line["packages"]} if isinstance(line.get("packages"), dict) else {}
         if isinstance(logs := line.get("logs"), dict):
-            found["logs"] = {k: v for k, v in logs.items() if isinstance(v, int)}
-        return cls(**{**found, "attempt": line["attempt"]})
+            values["logs"] = {k: v for k, v in logs.items() if isinstance(v, int)}
+        return cls(**{**values, "attempt": line["attempt"]})
 
     def append(self, trial: Path) -> None:
         """Append the event to a trial's attempts.jsonl."""
@@ -326,14 +326,14 @@ class RankStack:
     @classmethod
     def read_all(cls, trial: Path) -> list[Self]:
         """Read what the ranks of the newest attempt have written, by rank."""
-        found = []
+        stacks = []
         for path in sorted((trial / paths.STACKS).glob("rank-*.json")):
             content = read_json(path) or {}
             known, frames = read_fields(cls, content), content.get("frames")
             if {"rank", "ranks", "attempt", "step", "since"} == known.keys() and isinstance(frames, list):
-                found.append(cls(**known, frames=tuple(map(str, frames))))
-        newest = max((stack.attempt for stack in found), default=0)
-        return sorted((stack for stack in found if stack.attempt == newest), key=lambda stack: stack.rank)
+                stacks.append(cls(**known, frames=tuple(map(str, frames))))
+        newest = max((stack.attempt for stack in stacks), default=0)
+        return sorted((stack for stack in stacks if stack.attempt == newest), key=lambda stack: stack.rank)
 
     def write(self, trial: Path) -> None:
         """Replace this rank's file."""

@@ -34,9 +34,9 @@ class Failure(StrEnum):
 
     def __new__(cls, value: str, label: str = "") -> Self:
         """Keep the label with the value."""
-        found = str.__new__(cls, value)
-        found._value_, found.label = value, label
-        return found
+        failure = str.__new__(cls, value)
+        failure._value_, failure.label = value, label
+        return failure
 
     GPU_MEMORY = "gpu_memory", "out of GPU memory"
     HOST_MEMORY = "host_memory", "out of host memory"
@@ -255,15 +255,15 @@ def end_run(folder: Path, attempt: int, seconds: float | None = None) -> None:
 
 def read_runs(folder: Path) -> list[RunRecord]:
     """Return all runs of a trial, in order."""
-    found: list[RunRecord] = []
+    runs: list[RunRecord] = []
     for line in read_lines(folder / paths.RUNS, attempt=int, time=int | float):
         if line.get("event") == "start":
             devices, restarts = as_number(line.get("devices")), whole_or_none(line.get("restarts"))
-            found.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
-        elif found and found[-1].end is None:
+            runs.append(RunRecord(line["attempt"], devices or 0, restarts or 0, line["time"]))
+        elif runs and runs[-1].end is None:
             seconds = as_number(line.get("seconds"))
-            found[-1] = replace(found[-1], end=line["time"] if seconds is None else found[-1].start + seconds)
-    return found
+            runs[-1] = replace(runs[-1], end=line["time"] if seconds is None else runs[-1].start + seconds)
+    return runs
 
 
 def run_cost(folder: Path, is_running: bool = False, most: float = math.inf, least: float = 0.0) -> tuple[float, float]:

@@ -29,9 +29,9 @@ class ScreenRequest:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Read the request in a folder; None if the folder is not a screen's."""
-        found = read_json(folder / paths.SCREEN) or {}
-        samples = whole_or_none(found.get("samples"))
-        return None if samples is None else cls(samples, whole_or_none(found.get("prompts")))
+        content = read_json(folder / paths.SCREEN) or {}
+        samples = whole_or_none(content.get("samples"))
+        return None if samples is None else cls(samples, whole_or_none(content.get("prompts")))
 
     def write(self, folder: Path) -> None:
         """Write the request to a screen's folder."""
@@ -56,12 +56,12 @@ class ScreenedData:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Return the record in a screen's folder; None if it is missing or damaged."""
-        found = read_json(folder / paths.SCREENED) or {}
+        content = read_json(folder / paths.SCREENED) or {}
         try:
             return cls(
-                int(found["train_prompts"]), {str(k): str(v) for k, v in found["hashes"].items()},
-                tuple(map(str, found["rewards"])), tuple(map(float, found["weights"])),
-                int(found["duplicates"]), int(found["conflicts"]), text_or(found.get("repeated")),
+                int(content["train_prompts"]), {str(k): str(v) for k, v in content["hashes"].items()},
+                tuple(map(str, content["rewards"])), tuple(map(float, content["weights"])),
+                int(content["duplicates"]), int(content["conflicts"]), text_or(content.get("repeated")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
@@ -97,12 +97,12 @@ class PromptSamples:
             lengths, truncated, mentions = (tuple(line[name]) for name in ("lengths", "truncated", "mentions"))
         except (KeyError, TypeError):
             return None
-        found = cls(
+        record = cls(
             line["prompt"], line.get("question"), text_or(line.get("answer")), rewards, lengths, truncated, mentions,
             text_or(line.get("example")),
         )  # fmt: skip
         sizes = {len(lengths), len(truncated), len(mentions), *map(len, rewards)}
-        return found if len(sizes) == 1 and rewards else None
+        return record if len(sizes) == 1 and rewards else None
 
     def append(self, folder: Path) -> None:
         """Append the record to a screen's rollouts."""
@@ -121,8 +121,8 @@ class PromptSamples:
 def read_samples(folder: Path) -> list[PromptSamples]:
     """Return the prompts screened so far, each once."""
     lines = read_lines(folder / paths.ROLLOUTS, prompt=int, rewards=list)
-    found = (record for line in lines if (record := PromptSamples.parse(line)) is not None)
-    return list({record.prompt: record for record in found}.values())
+    samples = (record for line in lines if (record := PromptSamples.parse(line)) is not None)
+    return list({record.prompt: record for record in samples}.values())
 
 
 def screening_order(prompts: int) -> list[int]:
@@ -154,13 +154,13 @@ class PassRatesRecord:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Read the record in a folder; None if it is missing or incomplete."""
-        found = read_json(folder / paths.PASS_RATES) or {}
+        content = read_json(folder / paths.PASS_RATES) or {}
         try:
-            rates = tuple(map(float, found["rates"]))
-            record = cls(str(found["key"]), int(found["samples"]), str(found["train"]), rates)
+            rates = tuple(map(float, content["rates"]))
+            record = cls(str(content["key"]), int(content["samples"]), str(content["train"]), rates)
         except (KeyError, TypeError, ValueError):
             return None
-        return record if record.digest == found.get("digest") else None
+        return record if record.digest == content.get("digest") else None
 
     def write(self, folder: Path) -> None:
         """Write the record to a screen's or a sweep's folder."""
@@ -170,8 +170,8 @@ class PassRatesRecord:
 def find_pass_rates(outputs: Path, digest: str) -> PassRatesRecord | None:
     """Find the pass rates with this digest among the screens and sweeps in an outputs folder."""
     files = (path for depth in range(1, DEPTH + 1) for path in outputs.glob(f"{'*/' * depth}{paths.PASS_RATES}"))
-    found = (PassRatesRecord.read(path.parent) for path in files)
-    return next((record for record in found if record is not None and record.digest == digest), None)
+    records = (PassRatesRecord.read(path.parent) for path in files)
+    return next((record for record in records if record is not None and record.digest == digest), None)
 
 
 def hand_over(outputs: Path, digest: str, sweep: Path) -> None:

@@ -243,9 +243,9 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
         known = [[value for value in values if value is not None] for values in parts]
         values = {
             **{
-                f"eval_rewards/{name}/mean": sum(found) / len(found)
-                for name, found in zip(names, known, strict=True)
-                if found
+                f"eval_rewards/{name}/mean": sum(rewards) / len(rewards)
+                for name, rewards in zip(names, known, strict=True)
+                if rewards
             },
             "eval_completions/mean_length": sum(lengths) / len(lengths),
             "eval_completions/clipped_ratio": sum(row[3].truncated for row in completions) / len(completions),

@@ -103,14 +103,14 @@ class Attempt:
 
     def begin(self) -> Checkpoint | None:
         """Return the newest complete checkpoint, a fork's first one, or None; metrics go back to its step. Only for rank 0."""
-        found, fork = newest_checkpoint(self.checkpoints, self.ranks), self.experiment.trainer.fork
+        checkpoint, fork = newest_checkpoint(self.checkpoints, self.ranks), self.experiment.trainer.fork
         set_aside(self.checkpoints, self.ranks)
-        if found is None and fork is not None:
-            found = start_of_fork(self.folder, fork)
-        step = None if found is None else found.step
+        if checkpoint is None and fork is not None:
+            checkpoint = start_of_fork(self.folder, fork)
+        step = None if checkpoint is None else checkpoint.step
         self.metrics.rewind(step)
         rewind_completions(self.folder, step)
-        return found
+        return checkpoint
 
     def beat(self, step: int, force: bool = False) -> None:
         """Give a sign of life, on every rank; the first rank writes it to the heartbeat."""
@@ -206,8 +206,8 @@ def read_own_setting(folder: Path, experiment: Experiment) -> Setting:
 def read_prepared(folder: Path, experiment: Experiment) -> Mapping[str, Any]:
     """Return the results of preparation for a trial's model and task; empty without preparation."""
     entries = (read_json(folder.parent.parent / paths.PREPARED) or {}).get("entries", {})
-    found = entries.get(prepared_key(experiment))
-    return found if isinstance(found, dict) else {}
+    entry = entries.get(prepared_key(experiment))
+    return entry if isinstance(entry, dict) else {}
 
 
 def prepared_weights(folder: Path, experiment: Experiment) -> str | None:

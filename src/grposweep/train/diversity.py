@@ -87,8 +87,8 @@ def _words(prompt: str) -> frozenset[str]:
 
 def _without(text: str, known: frozenset[str]) -> str:
     text = text[:LONGEST].lower()
-    found = " ".join(_KNOWN.sub(lambda word: "_" if word[0] in known else word[0], text).split())
-    return found if _LITERAL.search(found) else " ".join(text.split())
+    rest = " ".join(_KNOWN.sub(lambda word: "_" if word[0] in known else word[0], text).split())
+    return rest if _LITERAL.search(rest) else " ".join(text.split())
 
 
 def measure(completions: Sequence[Completion]) -> Measured:
@@ -122,14 +122,14 @@ def pick_places(completions: Sequence[Completion], keys: Sequence[str], top: str
     """Return the places of a few completions: of the same prompts at every evaluation, and one of the template ``top``."""
     wanted = _spread(sorted({completion.prompt_id for completion in completions}), prompts)
     seen: Counter[int] = Counter()
-    found = []
+    places = []
     for place, completion in enumerate(completions):
         seen[completion.prompt_id] += 1
         if completion.prompt_id in wanted and seen[completion.prompt_id] <= each:
-            found.append(place)
-    if top and not any(keys[place] == top for place in found):
-        found.append(keys.index(top))
-    return found
+            places.append(place)
+    if top and not any(keys[place] == top for place in places):
+        places.append(keys.index(top))
+    return places
 
 
 def _most_frequent(completions: Sequence[Completion], keys: Sequence[str]) -> tuple[str, int]:
@@ -158,7 +158,7 @@ def _similarity(
     completions: Sequence[Completion], grams: Sequence[Sequence[tuple[str, ...]]], related: Callable[[int, int], bool]
 ) -> float:
     """Return the mean Jaccard index of pairs whose prompts are related; 0 without such a pair."""
-    ids, sets = [completion.prompt_id for completion in completions], [set(found) for found in grams]
+    ids, sets = [completion.prompt_id for completion in completions], [set(gram) for gram in grams]
     pairs = [(a, b) for a, b in combinations(range(len(ids)), 2) if related(ids[a], ids[b])]
     if len(pairs) > PAIRS:
         pairs = random.Random(0).sample(pairs, PAIRS)  # its own generator: training draws from the global one

@@ -94,11 +94,11 @@ class HeldOutEvaluation:
         return tuple(finite_or_none(values[call][place]) for values in self.values)
 
 
-def in_order(found: list[tuple[int, int, int, Completion]], generations: int) -> list[Completion]:
+def in_order(completions: list[tuple[int, int, int, Completion]], generations: int) -> list[Completion]:
     """Return all ranks' completions in the order of evaluation, each prompt's own only (see `prompt_means`)."""
     counts: Counter[int] = Counter()
     kept = []
-    for _, _, _, completion in sorted(found, key=lambda row: row[:3]):
+    for _, _, _, completion in sorted(completions, key=lambda row: row[:3]):
         counts[completion.prompt_id] += 1
         if counts[completion.prompt_id] <= generations:
             kept.append(completion)
@@ -190,13 +190,13 @@ def judge(
     """
     by_prompt = prompt_means(rows, generations)
     mean, error = mean_over_prompts(by_prompt, group_prompts([completion for *_, completion in completions]))
-    found: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
+    metrics: dict[str, Any] = {"eval_reward": mean, "eval_reward_se": error}
     if attempt.is_main:
         ordered = in_order(completions, generations)
-        found |= {"eval_reward_noise": sampling_error(ordered)}
+        metrics |= {"eval_reward_noise": sampling_error(ordered)}
         append_prompt_rewards(attempt.folder, step, rewards_by_prompt(by_prompt, ordered))
-        found |= keep_evaluation(attempt, step, {**values, **found}, ordered, names, began)
-    return found
+        metrics |= keep_evaluation(attempt, step, {**values, **metrics}, ordered, names, began)
+    return metrics
 
 
 def keep_evaluation(

@@ -339,7 +339,7 @@ def error_line(lines: Sequence[str]) -> str:
     if start is None:
         errors = (line for line in reversed(lines) if "error" in line.lower() and not line.startswith("$ "))
         return _RANK.sub("", next(errors, "")).strip()[:LONGEST_ERROR]
-    frames = [found for line in lines[start:] if (found := _FRAME.search(line))]
+    frames = [match for line in lines[start:] if (match := _FRAME.search(line))]
     ends = [n for n, line in enumerate(lines[start:], start) if _EXCEPTION.match(_RANK.sub("", line))]
     if not ends:
         return ""

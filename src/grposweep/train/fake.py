@@ -120,8 +120,8 @@ def _save(attempt: Attempt, step: int) -> str:
 
 def _resume(attempt: Attempt) -> int:
     """Return the step to resume from, and drop later metrics."""
-    found = attempt.begin()
-    return 0 if found is None else found.step
+    checkpoint = attempt.begin()
+    return 0 if checkpoint is None else checkpoint.step
 
 
 def _finish(attempt: Attempt, step: int) -> Outcome:

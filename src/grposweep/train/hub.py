@@ -110,7 +110,7 @@ def _wanted_files(model: Model) -> dict[str, int]:
     info = HfApi().model_info(model.path, revision=model.revision or "main", files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     top = [name for name in sizes if "/" not in name]
-    weights = next((found for pattern in WEIGHTS if (found := [name for name in top if fnmatch(name, pattern)])), None)
+    weights = next((names for pattern in WEIGHTS if (names := [name for name in top if fnmatch(name, pattern)])), None)
     if weights is None:
         raise UserError(
             f"model.path={model.path} (revision {model.revision or 'main'}) has no weights on the hub (*.safetensors or "

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlsplit
 
 from grposweep.launchers import launcher_class
@@ -154,9 +153,7 @@ class StackWriter:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=self._after)

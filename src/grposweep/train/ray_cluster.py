@@ -39,12 +39,12 @@ address, nodes, gpus, cpus, seconds = sys.argv[1], *map(int, sys.argv[2:])
 until = time.monotonic() + seconds
 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
 while True:
-    found = [(node["Resources"].get("GPU", 0), node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    joined = sum(gpu >= gpus and cpu >= cpus for gpu, cpu in found)
+    sizes = [(node["Resources"].get("GPU", 0), node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    joined = sum(gpu >= gpus and cpu >= cpus for gpu, cpu in sizes)
     if joined >= nodes or time.monotonic() > until:
         break
     time.sleep(0.5)
-print(json.dumps(found))
+print(json.dumps(sizes))
 sys.exit(joined < nodes)
 """
 
@@ -183,10 +183,10 @@ class RayNode:
                 return
             if asks.poll() is not None or head.poll() is not None:
                 break
-        found = _nodes(answer)
-        if found is None:
+        nodes = _nodes(answer)
+        if nodes is None:
             raise ConnectionError(f"Ray's head at {address} gives no answer. {_last_line(answer)}")
-        there = ", ".join(f"{gpus:g} GPUs and {cpus:g} CPUs" for gpus, cpus in found)
+        there = ", ".join(f"{gpus:g} GPUs and {cpus:g} CPUs" for gpus, cpus in nodes)
         raise ConnectionError(
             f"Ray: {shape.nodes} nodes with {shape.gpus} GPUs and {shape.cpus} CPUs each did not join within {seconds} s; "
             f"there are {there}. Read logs/ray-*.log, or set a higher cluster.ray_timeout."
@@ -241,12 +241,12 @@ def _own_address(name: str) -> str:
     Ray itself asks for a route to the internet, which a compute node may not have.
     """
     try:
-        found = socket.gethostbyname(name)
+        address = socket.gethostbyname(name)
         with socket.socket() as bound:
-            bound.bind((found, 0))
+            bound.bind((address, 0))
     except OSError:
         return ""
-    return "" if found.startswith(("127.", "0.")) else found
+    return "" if address.startswith(("127.", "0.")) else address
 
 
 def _free_port() -> int:

@@ -144,16 +144,16 @@ def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | No
     marked = [line for line in lines if metric in line]
     first = marked[0] if marked and marked[0]["step"] == 0 else {}
     start, start_error = as_number(first.get(metric)), as_number(first.get(f"{metric}_se"))
-    recent, found = marked[-search.last :], None
-    if search.at == "best" and (found := find_best(marked, search, metric)) is not None:
-        recent = found.lines
+    recent, best = marked[-search.last :], None
+    if search.at == "best" and (best := find_best(marked, search, metric)) is not None:
+        recent = best.lines
     value, error = _mean([line[metric] for line in recent]), _mean([line.get(f"{metric}_se") for line in recent])
     steps = [line["step"] for line in recent]
     by_prompt = steps if metric == "eval_reward" else ()
-    if found is None or value is None:
+    if best is None or value is None:
         return Objective(value, error, start, start_error, evaluated=by_prompt)
-    unbiased = value - (found.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
-    return Objective(unbiased, error, start, start_error, steps[-1], found.optimism, by_prompt)
+    unbiased = value - (best.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
+    return Objective(unbiased, error, start, start_error, steps[-1], best.optimism, by_prompt)
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,9 @@ def _windows(values: list[float], last: int) -> list[float]:
     return [sum(values[at : at + last]) / last for at in range(len(values) - last + 1)]
 
 
-def check_objective(lines: list[dict[str, Any]], metric: str, found: Objective) -> None:
+def check_objective(lines: list[dict[str, Any]], metric: str, objective: Objective) -> None:
     """Raise an error with the reason if a finished trial has no objective."""
-    if found.objective is not None:
+    if objective.objective is not None:
         return
     if any(metric in line for line in lines):
         raise FloatingPointError(f"{metric} was not a number in the last evaluation: the training diverged.")

@@ -321,18 +321,18 @@ def load_reward(spec: str) -> Reward:
 
 def load_tools(task: Task) -> dict[str, Any]:
     """Return GRPOTrainer's ``tools`` and ``environment_factory`` as far as the task sets them."""
-    found: dict[str, Any] = {"tools": [_load(TOOLS, spec) for spec in task.tools]} if task.tools else {}
+    loaded: dict[str, Any] = {"tools": [_load(TOOLS, spec) for spec in task.tools]} if task.tools else {}
     if task.environment_factory is not None:
-        found["environment_factory"] = _load(ENVIRONMENT, task.environment_factory)
-    return found
+        loaded["environment_factory"] = _load(ENVIRONMENT, task.environment_factory)
+    return loaded
 
 
-def list_tools(found: Mapping[str, Any]) -> list[Callable[..., Any]]:
+def list_tools(loaded: Mapping[str, Any]) -> list[Callable[..., Any]]:
     """Return the functions that a model may call: the tools, and the methods of an environment that this makes."""
-    made = found["environment_factory"]() if "environment_factory" in found else None
+    made = loaded["environment_factory"]() if "environment_factory" in loaded else None
     names = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)] if made is not None else []
     own = [name for name in names if not name.startswith("_") and name not in NOT_TOOLS]
-    return [*found.get("tools", ()), *(getattr(made, name) for name in own)]
+    return [*loaded.get("tools", ()), *(getattr(made, name) for name in own)]
 
 
 REWARDS, TOOLS, ENVIRONMENT = "task.rewards", "task.tools", "task.environment_factory"  # keys that name code
@@ -343,11 +343,11 @@ NOT_TOOLS = ("reset", "get_reward")  # public methods of an environment that TRL
 def _load(key: str, spec: str) -> Callable[..., Any]:
     refuse_mistakes(code_problems(key, spec))
     place, _, name = spec.rpartition(":")
-    found: Callable[..., Any] | None = getattr(_load_module(key, spec, place), name, None)
-    if not callable(found):
+    function: Callable[..., Any] | None = getattr(_load_module(key, spec, place), name, None)
+    if not callable(function):
         advice = hidden_note(spec) or " Set the name of one it has."
         raise UserError(f"{key} holds {spec}, but {place} has no {_kind(key)} {name}.{advice}")
-    return found
+    return function
 
 
 def hidden_note(spec: str) -> str:
@@ -425,8 +425,8 @@ def code_problems(key: str, spec: str) -> Iterator[str]:
     defined = {node.name: node for node in tree.body if isinstance(node, wanted)}
     names = _names_in(tree)
     if names is not None and name not in names:
-        found = _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
-        yield f"{key} holds {spec}, but {place} has no {kind} {name}.{found}"
+        suggestion = _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
+        yield f"{key} holds {spec}, but {place} has no {kind} {name}.{suggestion}"
     if key != REWARDS and name in defined:
         yield from (f"{key} holds {spec}, but {problem}" for problem in _undescribed(defined[name]))
 
@@ -480,11 +480,11 @@ def _load_module(key: str, spec: str, place: str) -> ModuleType:
         path = Path(place).resolve()
         if not path.is_file():
             raise UserError(f"{key} holds {spec}: there is no file {path}. Set the path of one that exists.")
-        found = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
-        assert found is not None  # a .py file always has a loader
-        assert found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+        module_spec = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
+        assert module_spec is not None  # a .py file always has a loader
+        assert module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
         return module
     except UserError:
         raise

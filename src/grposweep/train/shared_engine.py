@@ -54,17 +54,17 @@ class AdapterClient(VLLMClient):  # type: ignore[misc]  # trl is not typed
                 return error
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(ask, range(len(prompts))))
+            answered = list(pool.map(ask, range(len(prompts))))
             for _ in range(RECOVERIES):
-                lost = [number for number, answer in enumerate(found) if isinstance(answer, Exception)]
-                if not lost or is_refused(found[lost[0]]):
+                lost = [number for number, answer in enumerate(answered) if isinstance(answer, Exception)]
+                if not lost or is_refused(answered[lost[0]]):
                     break
                 self.load_newest()
                 for number, answer in zip(lost, pool.map(ask, lost), strict=True):
-                    found[number] = answer
-        answers = [answer for answer in found if not isinstance(answer, Exception)]
-        if len(answers) < len(found):
-            raise next(answer for answer in found if isinstance(answer, Exception))
+                    answered[number] = answer
+        answers = [answer for answer in answered if not isinstance(answer, Exception)]
+        if len(answers) < len(answered):
+            raise next(answer for answer in answered if isinstance(answer, Exception))
         return {name: [row for answer in answers for row in answer[name]] for name in answers[0]}
 
     def load_newest(self) -> None:

@@ -211,12 +211,12 @@ NORMAL = 1.96  # standard errors of a 95 % interval
 
 def with_intervals(values: dict[str, Any]) -> dict[str, Any]:
     """Return a summary with the 95 % interval of each mean that has a standard error: ``objective_low``, ``objective_high``."""
-    found = dict(values)
+    metrics = dict(values)
     for name, error in values.items():
         mean = values.get(name.removesuffix("_se"))
         if name.endswith("_se") and error is not None and mean is not None:
-            found |= {f"{name[:-3]}_low": mean - NORMAL * error, f"{name[:-3]}_high": mean + NORMAL * error}
-    return found
+            metrics |= {f"{name[:-3]}_low": mean - NORMAL * error, f"{name[:-3]}_high": mean + NORMAL * error}
+    return metrics
 
 
 def build_tracker(options: schema.Tracker, folder: Path, is_main: bool) -> Tracker:

@@ -352,8 +352,8 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
 def ending_tokens(trainer: GRPOTrainer) -> frozenset[int]:
     """Return the tokens that end a completion, as TRL counts truncated ones; empty if this TRL does not say."""
     tokenizer = getattr(trainer, "_tokenizer", None) or trainer.processing_class
-    found = {*(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]), tokenizer.pad_token_id}
-    return frozenset(int(token) for token in found if token is not None)
+    tokens = {*(getattr(trainer, "eos_token_ids", None) or [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+    return frozenset(int(token) for token in tokens if token is not None)
 
 
 def listen(reward: Reward, number: int, held_out: HeldOutEvaluation) -> Callable[..., list[float | None]]:

@@ -42,10 +42,10 @@ CONDITIONS: dict[str, Callable[[Experiment], bool]] = {
 
 def copied_arguments(experiment: Experiment) -> dict[str, Any]:
     """Return the arguments that are keys of ours. Null (or an empty mapping) leaves one to TRL; infinity is no bound."""
-    found = {name: value_at(experiment, key) for key, name in trl_arguments().items()}
+    arguments = {name: value_at(experiment, key) for key, name in trl_arguments().items()}
     return {
         name: None if value == inf else value
-        for name, value in found.items()
+        for name, value in arguments.items()
         if value not in (None, {}) and (name not in CONDITIONS or CONDITIONS[name](experiment))
     }
 
@@ -226,10 +226,10 @@ def start_deepspeed_on_cpus(attempt: Attempt) -> None:
 
 def check_is_sharded(attempt: Attempt, trainer: GRPOTrainer) -> None:
     """Raise UserError if several ranks would train as plain DDP although sharding is set: accelerate may drop it silently."""
-    sharding, found = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
+    sharding, kind = attempt.experiment.trainer.sharding, trainer.accelerator.distributed_type
     wanted = DistributedType.DEEPSPEED if sharding in ZERO else DistributedType.FSDP
-    if sharding != "none" and attempt.ranks > 1 and found != wanted:
+    if sharding != "none" and attempt.ranks > 1 and kind != wanted:
         raise UserError(
-            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training is {found.value}), and "
+            f"trainer.sharding={sharding}: accelerate does not apply it here (its type of training is {kind.value}), and "
             "every rank would hold everything. Set trainer.sharding=none."
         )

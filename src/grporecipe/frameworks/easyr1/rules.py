@@ -287,9 +287,9 @@ def keys_of_easyr1_exist(recipe: Recipe) -> Iterator[Violation]:
         if is_taken(key, known):
             continue
         new = SUCCESSORS.get(key)
-        found = [new] if new is not None and new in known else nearest(key, known)
+        near_keys = [new] if new is not None and new in known else nearest(key, known)
         why = f"{_when(key, recipe)}{_instead(recipe, new)}; EasyR1 refuses it"
-        yield unknown(recipe, key, found, why, safe=key in easyr1.RENAMED)
+        yield unknown(recipe, key, near_keys, why, safe=key in easyr1.RENAMED)
 
 
 def _when(key: str, recipe: Recipe) -> str:
@@ -348,7 +348,7 @@ def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
     """Find choices that EasyR1 does not know. The source in a repository may have others: there only misspellings count."""
     own = {"algorithm.adv_estimator", "worker.actor.loss_type"} if recipe.vendored is not None else set()
     words = {key: allowed for key, allowed in easyr1.CHOICES.items() if key not in own}
-    yield from (found for found in find_unknown_words(recipe, words) if recipe.vendored is None or found.certain)
+    yield from (problem for problem in find_unknown_words(recipe, words) if recipe.vendored is None or problem.certain)
 
 
 def _dead_keys(recipe: Recipe) -> Iterator[Violation]:

@@ -249,9 +249,9 @@ def _values(recipe: Recipe) -> tuple[Values, set[str]]:
     for key, value in recipe.config.items():
         name = spelled(str(key), recipe.version)
         if name in takes and str(key) not in recipe.unresolved:
-            found, name = read_value(value, takes[name].type), RENAMED.get(name, name)
-            if not found.trouble:
-                values[name] = found.value
+            converted, name = read_value(value, takes[name].type), RENAMED.get(name, name)
+            if not converted.trouble:
+                values[name] = converted.value
                 given.add(name)
     if "loss_type" not in given:
         values["loss_type"] = ["grpo"]

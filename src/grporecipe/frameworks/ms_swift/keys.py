@@ -42,13 +42,13 @@ def releases() -> tuple[Version, ...]:
 @lru_cache(maxsize=128)
 def _entries(version: Version) -> Mapping[str, list[Any]]:
     """Return type, default and choices of each key, for the newest release that is not newer than a version."""
-    found: dict[str, list[Any]] = dict(table()["keys"])
+    entries: dict[str, list[Any]] = dict(table()["keys"])
     for name, changes in table()["earlier"].items():
-        found.pop(name, None)
+        entries.pop(name, None)
         last: list[Any] = next((change[1:] for change in reversed(changes) if parse_release(change[0]) <= version), [])
         if last:
-            found[name] = last
-    return found
+            entries[name] = last
+    return entries
 
 
 @lru_cache(maxsize=128)
@@ -90,8 +90,8 @@ def read_value(value: Any, kind: str) -> Value:
     if value is None:
         return Value(None, "type")
     text = json.dumps(value) if isinstance(value, dict) else str(value)
-    found = convert(text, kind.rstrip("?"))
-    return Value(found.value, "" if found.trouble == "string" else found.trouble)
+    converted = convert(text, kind.rstrip("?"))
+    return Value(converted.value, "" if converted.trouble == "string" else converted.trouble)
 
 
 ANYTHING = KeySpec("any", None)
@@ -125,11 +125,11 @@ def keys_of_recipe(recipe: Recipe) -> KeyTable:
 
 def read_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers for sizes and schedule. An unreadable value is replaced by its default."""
-    found: dict[str, Any] = {**COUNTS, **NUMBERS}
-    for name in found.keys() & config.keys():
+    numbers: dict[str, Any] = {**COUNTS, **NUMBERS}
+    for name in numbers.keys() & config.keys():
         value = read_value(config[name], "int" if name in COUNTS else "float")
-        found[name] = found[name] if value.trouble else value.value
-    return found
+        numbers[name] = numbers[name] if value.trouble else value.value
+    return numbers
 
 
 def data_ranks(v: Mapping[str, Any], processes: int | None) -> int | None:
@@ -149,7 +149,7 @@ def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[st
     v = read_numbers(config)
     ranks, step, rollout = data_ranks(v, processes), v["global_batch_size"], completions(v)
     accumulation = max(step // max(v["micro_batch_size"] * (ranks or 1), 1), 1)
-    found = {
+    fields = {
         "data_processes": ranks,
         "tensor_parallel_size": v["tensor_model_parallel_size"],
         "pipeline_parallel_size": v["pipeline_model_parallel_size"],
@@ -164,4 +164,4 @@ def megatron_fields(config: Mapping[str, Any], processes: int | None) -> dict[st
         "evaluates": False,
         "eval_strategy": "no",
     }
-    return found | ({"learning_rate": v["lr"]} if v["lr"] is not None else {})
+    return fields | ({"learning_rate": v["lr"]} if v["lr"] is not None else {})

@@ -121,14 +121,14 @@ def _trouble(name: str, value: Any, kind: str, version: Version) -> tuple[str, t
         return "ms-swift gets null as the text None", ({name: None},)
     if value == []:
         return "ms-swift gets an empty list as a key without a value", ({name: None},)
-    found = keys.read_value(value, kind)
-    if found.trouble:
+    converted = keys.read_value(value, kind)
+    if converted.trouble:
         whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
         wanted = WANTED.get(kind.rstrip("?"), "one value")
         return f"{name} is {wanted}", ({name: int(value)},) if whole else ()
     allowed = keys.choices(name, version)
-    if allowed and str(found.value) not in allowed:
-        near = closest_keys(str(found.value), allowed)
+    if allowed and str(converted.value) not in allowed:
+        near = closest_keys(str(converted.value), allowed)
         return f"choices are {', '.join(allowed[:8])}", tuple({name: word} for word in near[:1])
     return None
 

@@ -79,7 +79,7 @@ OWN = (
     Field("model_name_or_path", "model", RELEASE, plain=False),
     Field("dataset_name", "dataset"),
     Field("parameters", "model", fixable=False,
-          derive=lambda found: model_size(str(found.stated.get("model") or "")) or ABSENT),
+          derive=lambda values: model_size(str(values.stated.get("model") or "")) or ABSENT),
     Field("train_prompts", "dataset", fixable=False),
     Field("eval_prompts", "val_dataset", fixable=False),
     Field("split_batches", "accelerator_config.split_batches", derive=trl.read_split),
@@ -121,8 +121,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         raise UserError(f"rlhf_type is {kind}{default}: no GRPO training.")
     version = recipe.version
     takes = known(version) if recipe.vendored is None else KeyTable(recipe.vendored)
-    found = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
-    return replace(found, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else found
+    values = collect_converted(framework, recipe, takes, RENAMED, read_value, lambda key: spelled(key, version))
+    return replace(values, given=frozenset(map(str, recipe.config))) if is_megatron(recipe) else values
 
 
 def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
@@ -177,9 +177,9 @@ def _count_rewards(values: Mapping[str, Any]) -> int | None:
     return len(_listed(values.get("reward_funcs"))) + len(_listed(values.get("reward_model")))
 
 
-def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+def derive_loss(collected: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss. If not set, scaling and the place of KL follow from the estimator; some losses fix them."""
-    values = found.stated
+    values = collected.stated
     estimator = values.get("advantage_estimator", "grpo")
     losses = _listed(values.get("loss_type")) or ["grpo"]
     scaling = values.get("scale_rewards") or SCALES.get(estimator, "group")
@@ -208,12 +208,12 @@ def derive_loss(found: Values, _: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def derive_data(found: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+def derive_data(collected: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return data and evaluation. Without held-out data there is no evaluation, and a split share is not trained on.
 
     The number of rows is the one given to the reader, or the samples that every data set names (``name#1000``).
     """
-    values, recipe = found.stated, found.recipe
+    values, recipe = collected.stated, collected.recipe
     strategy = values.get("eval_strategy") or fields["save_strategy"]
     ratio = 0.0 if values.get("val_dataset") or values.get("streaming") else values.get("split_dataset_ratio", 0.0)
     rows = recipe.train_prompts if recipe.train_prompts is not None else samples(values.get("dataset"))
@@ -244,9 +244,9 @@ def samples(datasets: Any) -> int | None:
 
 def processes_of(environment: Any) -> int | None:
     """Return NPROC_PER_NODE x NNODES of a YAML's ENV; None if it names neither."""
-    found = read_mapping(environment)
-    counts = [str(found.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
-    if not found.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
+    variables = read_mapping(environment)
+    counts = [str(variables.get(name, 1)) for name in ("NPROC_PER_NODE", "NNODES")]
+    if not variables.keys() & {"NPROC_PER_NODE", "NNODES"} or not all(count.isdigit() for count in counts):
         return None
     return int(counts[0]) * int(counts[1])
 
@@ -282,47 +282,47 @@ def native_keys(framework: Framework, s: Setting, version: Version = VERSION) ->
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
     # ms-swift reads null as the word None.
-    found = {name: value for name, value in written.items() if value is not None}
+    native = {name: value for name, value in written.items() if value is not None}
     if s.steps_per_generation == s.gradient_accumulation_steps:
-        found.pop("steps_per_generation", None)
-    if found.get("num_generations_eval") == s.num_generations:
-        del found["num_generations_eval"]
-    found |= {**_model(s), **_objective(s), **_schedule(s)}
-    return {**found, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
+        native.pop("steps_per_generation", None)
+    if native.get("num_generations_eval") == s.num_generations:
+        del native["num_generations_eval"]
+    native |= {**_model(s), **_objective(s), **_schedule(s)}
+    return {**native, **trl.evaluation(s), **trl.saving(s), **_generation(s)}
 
 
 def _model(s: Setting) -> dict[str, Any]:
     named = {"model": s.model_name_or_path, "dataset": [s.dataset_name] if s.dataset_name else None}
     named["val_dataset"] = [s.eval_dataset_name] if s.eval_dataset_name else None
-    found: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    native: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if s.sharding.startswith("zero"):
-        found["deepspeed"] = s.sharding
+        native["deepspeed"] = s.sharding
     # Without these keys weights have the type of the model's files, and float32 weights are computed in fp16.
     if s.weights_dtype == "float32" and s.autocast_dtype:
         types = {"bf16": s.autocast_dtype == "bfloat16", "fp16": s.autocast_dtype == "float16"}
-        found |= {"torch_dtype": "float32", **types}
+        native |= {"torch_dtype": "float32", **types}
     if not s.lora:
-        return {**found, "tuner_type": "full"}
-    return {**found, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
+        return {**native, "tuner_type": "full"}
+    return {**native, "tuner_type": "lora", "lora_rank": s.lora_rank, "lora_alpha": as_count(s.lora_alpha),
             "lora_dropout": s.lora_dropout, "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
 
 
 def _objective(s: Setting) -> dict[str, Any]:
     """Return the loss, its scaling, and KL in one place only."""
     in_reward = s.kl_placement == "reward"
-    found: dict[str, Any] = {
+    native: dict[str, Any] = {
         "loss_type": s.loss_type if s.loss_type in LOSSES else "dapo",
         "scale_rewards": s.scale_rewards,
         "beta": s.beta or (s.kl_reward_coefficient if in_reward else 0.0),
         "overlong_filter": s.mask_truncated_completions,
     }
-    if found["beta"]:
-        found["kl_in_reward"] = in_reward
+    if native["beta"]:
+        native["kl_in_reward"] = in_reward
     if s.sync_ref_model:
-        found["sync_ref_model"] = True
+        native["sync_ref_model"] = True
     if s.importance_sampling_level not in LEVELS:
-        found["importance_sampling_level"] = "token"
-    return found
+        native["importance_sampling_level"] = "token"
+    return native
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
@@ -334,21 +334,21 @@ def _schedule(s: Setting) -> dict[str, Any]:
 
 def _generation(s: Setting) -> dict[str, Any]:
     """Return vLLM's mode, with the importance sampling correction if there is one."""
-    found: dict[str, Any] = {"top_k": s.top_k or -1}
+    native: dict[str, Any] = {"top_k": s.top_k or -1}
     if s.max_prompt_length is not None:
-        found["max_length"] = s.max_prompt_length
+        native["max_length"] = s.max_prompt_length
     if not s.use_vllm:
-        return found
-    found["vllm_mode"] = s.vllm_mode or "colocate"
+        return native
+    native["vllm_mode"] = s.vllm_mode or "colocate"
     names = {"vllm_max_model_len": s.vllm_max_model_length}
     lists = {name: getattr(s, name) for name in ("vllm_server_base_url", "vllm_server_host", "vllm_server_port")}
-    found |= {name: value for name, value in names.items() if value is not None}
-    found |= {name: [value] for name, value in lists.items() if value is not None and s.vllm_mode == "server"}
+    native |= {name: value for name, value in names.items() if value is not None}
+    native |= {name: [value] for name, value in lists.items() if value is not None and s.vllm_mode == "server"}
     if s.vllm_importance_sampling_correction:
-        found["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
+        native["rollout_importance_sampling_mode"] = s.vllm_importance_sampling_mode
         if s.vllm_importance_sampling_clip_max is not None:
-            found["rollout_importance_sampling_threshold"] = s.vllm_importance_sampling_clip_max
-    return found
+            native["rollout_importance_sampling_threshold"] = s.vllm_importance_sampling_clip_max
+    return native
 
 
 def losses(s: Setting) -> Iterator[str]:

@@ -94,16 +94,16 @@ def _split(text: str) -> list[str]:
 
 def _options(words: list[Word]) -> dict[str, Word]:
     """Return the options of a command: ``--name value``, ``--name=value`` and ``-N value``."""
-    found, name = {}, ""
+    options, name = {}, ""
     for word in words:
         if word.text.startswith("-") and name != "args":  # --args holds options of the training script
             name, equals, value = word.text.lstrip("-").partition("=")
             if equals:
-                found[name] = Word(value, word.line, word.unknown)
+                options[name] = Word(value, word.line, word.unknown)
         elif name:
-            found.setdefault(name, word)
+            options.setdefault(name, word)
             name = ""
-    return found
+    return options
 
 
 def write_recipe(framework: Framework, s: Setting) -> TranslatedRecipe:

@@ -206,8 +206,8 @@ def derive_rest(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
 DERIVED = (derive_sizes, derive_kl, derive_loss, derive_rest)
 
 
-def _step(value: Any, _: Recipe, s: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
-    group = found.get(s.key("num_generations"), s.num_generations)
+def _step(value: Any, _: Recipe, s: Setting, fields: Mapping[str, Any]) -> dict[str, Any]:
+    group = fields.get(s.key("num_generations"), s.num_generations)
     return {s.key("prompts_per_step"): value * group}
 
 

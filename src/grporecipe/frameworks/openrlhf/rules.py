@@ -21,7 +21,6 @@ from grporecipe.rules.registry import Change, Violation, recipe_rule, variant
 from grporecipe.rules.rollout_batch import GROUPED
 
 OPENRLHF = frozenset({"openrlhf"})
-GROUP_CHECKED: Version = (0, 6, 0)
 RANKS_CHECKED: Version = (0, 7, 2)
 WHOLE_WORLD_UNTIL: Version = (0, 7, 0)
 ENGINES_NEEDED: tuple[Version, Version] = ((0, 5, 8), (0, 7, 0))
@@ -188,9 +187,9 @@ def a_colocated_reference_has_the_actor_s_gpus(recipe: Recipe) -> Iterator[Viola
         return
     for name, default in (("num_nodes", 1), ("num_gpus_per_node", 8)):
         key, own = at(f"ref.{name}", recipe.version), at(f"actor.{name}", recipe.version)
-        found, wanted = option.whole(f"ref.{name}", default), option.whole(f"actor.{name}", default)
-        if found != wanted and not {key, own} & option.bad:
-            yield Violation(f"{key}={found}", f"colocated with the actor, it must be {own}={wanted}", f"Set {key}={wanted}.",
+        gpus, wanted = option.whole(f"ref.{name}", default), option.whole(f"actor.{name}", default)
+        if gpus != wanted and not {key, own} & option.bad:
+            yield Violation(f"{key}={gpus}", f"colocated with the actor, it must be {own}={wanted}", f"Set {key}={wanted}.",
                             (key, own), ({key: wanted},))  # fmt: skip
 
 
@@ -300,8 +299,8 @@ def options_exist(recipe: Recipe) -> Iterator[Violation]:
         if is_file and not lived:
             why = f"OpenRLHF has no option {cut(key)}: the program that passes this file on takes it out, or argparse stops"
         near = [other] if other is not None and other in takes else closest_keys(key, takes)
-        found = unknown(recipe, key, near, why)
-        yield replace(found, severity="warning" if near or lived else "note") if is_file else found
+        violation = unknown(recipe, key, near, why)
+        yield replace(violation, severity="warning" if near or lived else "note") if is_file else violation
 
 
 def _replaced(recipe: Recipe, key: str, why: str) -> Violation:

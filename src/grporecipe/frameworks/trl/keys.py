@@ -35,10 +35,10 @@ def parse_version(text: str) -> Version:
         raise UserError(
             f"TRL version {str(text)[:40]!r}: a version has two or three numbers. Write it like 1.16 or 0.18.0."
         )
-    found = (int(match[1]), int(match[2]), int(match[3] or 0))
-    if found < releases()[0]:
+    version = (int(match[1]), int(match[2]), int(match[3] or 0))
+    if version < releases()[0]:
         raise UserError(f"TRL version {text}: GRPO came with TRL 0.14.0, so there is nothing to check before it.")
-    return found
+    return version
 
 
 def installed() -> Version | None:

@@ -120,15 +120,15 @@ def numbers_are_numbers(recipe: Recipe) -> Iterator[Violation]:
     is_read_by_own = recipe.in_python or recipe.file is None or bool(recipe.code and recipe.code.reads_recipes)
     for key, value in recipe.config.items():
         if isinstance(value, str) and key in takes and key not in recipe.unresolved:
-            found = convert(value, takes[key].type)
-            if found.trouble == "string":
+            converted = convert(value, takes[key].type)
+            if converted.trouble == "string":
                 why = (
                     "it is text, and GRPOConfig() does not convert it"
                     if recipe.in_python
-                    else f"YAML reads it as text; TRL's parser makes {show(found.value)} of it, a script of your own may not"
+                    else f"YAML reads it as text; TRL's parser makes {show(converted.value)} of it, a script of your own may not"
                 )
-                yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(found.value)}.", (key,),
-                                ({key: found.value},), frozenset({key}),
+                yield Violation(f"{key}: {show(value)}", why, f"Write {key}: {show(converted.value)}.", (key,),
+                                ({key: converted.value},), frozenset({key}),
                                 severity="warning" if is_read_by_own else "note")  # fmt: skip
 
 
@@ -158,8 +158,8 @@ def values_have_their_type(recipe: Recipe) -> Iterator[Violation]:
             yield _mistyped(key, value, "a list (a string is taken for a list of its letters)", change)
         elif key == "env" and not isinstance(value, dict):
             yield _mistyped(key, value, "a mapping of environment variables", None)
-        elif key in takes and (found := convert(value, takes[key].type)).trouble == "type":
-            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, found.value))
+        elif key in takes and (converted := convert(value, takes[key].type)).trouble == "type":
+            yield _mistyped(key, value, WANTED[takes[key].type.rstrip("?")], _round(key, value, converted.value))
         elif key == "num_generations" and value is None:
             yield _mistyped(key, value, WANTED["int"], {key: 8})
 

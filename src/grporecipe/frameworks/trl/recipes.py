@@ -116,7 +116,7 @@ CONVERTED = (
     Field("lora_targets", "lora_target_modules", RELEASE, read=as_modules, fixable=False, plain=False),
     Field("rewards", "reward_funcs", derive=_rewards, fixable=False),
     Field("parameters", "model_name_or_path", fixable=False,
-          derive=lambda found: model_size(str(found.stated.get("model_name_or_path") or "")) or ABSENT),
+          derive=lambda values: model_size(str(values.stated.get("model_name_or_path") or "")) or ABSENT),
     Field("split_batches", "accelerator_config.split_batches", derive=read_split),
     _inside("tensor_parallel_size", "tp_size"),
     _inside("sequence_parallel_size", "sp_size"),
@@ -154,8 +154,8 @@ def collect(framework: Framework, recipe: Recipe) -> Values:
         takes = KeyTable({**EXTRA, **with_async(known(recipe.version), recipe)})
     if recipe.vendored is not None:
         takes = KeyTable({**EXTRA, **recipe.vendored})
-    found = collect_converted(framework, recipe, takes, RENAMED, _convert)
-    return replace(found, bad=found.bad | BATCH_KEYS) if has_own_batches(recipe) else found
+    values = collect_converted(framework, recipe, takes, RENAMED, _convert)
+    return replace(values, bad=values.bad | BATCH_KEYS) if has_own_batches(recipe) else values
 
 
 def has_own_batches(recipe: Recipe) -> bool:
@@ -170,8 +170,8 @@ def _readable(framework: Framework, version: Version) -> KeyTable:
 
 def _convert(value: Any, kind: str) -> Value:
     """Convert a value as `convert` does, but accept 8.0 for a count, which GV104 reports."""
-    found = convert(value, kind)
-    return found if found.value is None or not found.trouble else Value(found.value)
+    converted = convert(value, kind)
+    return converted if converted.value is None or not converted.trouble else Value(converted.value)
 
 
 def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
@@ -276,10 +276,10 @@ def _change_inside(row: Field) -> NativeChange:
     """Return the change of one size inside a mapping. The rest of the mapping stays."""
     key, _, word = row.key.partition(".")
 
-    def change(value: Any, recipe: Recipe, _: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+    def change(value: Any, recipe: Recipe, _: Setting, fields: Mapping[str, Any]) -> dict[str, Any]:
         if word in recipe.config:
             return {word: value}
-        return {key: {**read_mapping(found.get(key, recipe.config.get(key))), word: value}}
+        return {key: {**read_mapping(fields.get(key, recipe.config.get(key))), word: value}}
 
     return change
 
@@ -387,13 +387,13 @@ def render(
 def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
     takes = framework.takes(version)
-    found = write_release(framework, s, takes, release_defaults(framework, version))
-    if found.get("top_k") == 0 and takes["top_k"].default is None:
-        found["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
+    native = write_release(framework, s, takes, release_defaults(framework, version))
+    if native.get("top_k") == 0 and takes["top_k"].default is None:
+        native["top_k"] = None  # 0 is "all tokens" only since TRL 0.27
     if s.steps_per_generation == s.gradient_accumulation_steps:
-        found.pop("steps_per_generation", None)  # the default, in every release that has it
-    found |= {**_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED)}
-    return {**found, **saving(s), **_model(s, takes)}
+        native.pop("steps_per_generation", None)  # the default, in every release that has it
+    native |= {**_scaling(s, takes), **_schedule(s, takes), **evaluation(s, EVALUATED)}
+    return {**native, **saving(s), **_model(s, takes)}
 
 
 def _scaling(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
@@ -432,8 +432,8 @@ def evaluation(s: Setting, names: tuple[str, ...] = ("per_device_eval_batch_size
     total = total_steps(s)
     if s.evaluations and total:
         return {"eval_strategy": "steps", "eval_steps": max(total // s.evaluations, 1), **sizes}
-    found: dict[str, Any] = {"eval_strategy": s.eval_strategy or "steps", **sizes}
-    return found if s.eval_steps is None else {**found, "eval_steps": _steps(s.eval_steps)}
+    native: dict[str, Any] = {"eval_strategy": s.eval_strategy or "steps", **sizes}
+    return native if s.eval_steps is None else {**native, "eval_steps": _steps(s.eval_steps)}
 
 
 def saving(s: Setting) -> dict[str, Any]:
@@ -447,14 +447,14 @@ def saving(s: Setting) -> dict[str, Any]:
 def _model(s: Setting, takes: Mapping[str, KeySpec]) -> dict[str, Any]:
     sizes = {"tp_size": s.tensor_parallel_size, "cp_size": s.context_parallel_size, "sp_size": s.sequence_parallel_size}
     large = {name: size for name, size in sizes.items() if size > 1}
-    found: dict[str, Any] = {}
+    native: dict[str, Any] = {}
     if s.weights_dtype == "bfloat16":  # TRL's weights are float32 unless a recipe sets another type
-        found["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
+        native["dtype" if "dtype" in takes else "torch_dtype"] = "bfloat16"
     if s.lora:
         alpha = as_count(s.lora_alpha)
-        found |= {"use_peft": True, "lora_r": s.lora_rank, "lora_alpha": alpha, "lora_dropout": s.lora_dropout}
-        found |= {"lora_target_modules": list(s.lora_targets)} if s.lora_targets else {}
-    return found | ({"parallelism_config": large} if large else {})
+        native |= {"use_peft": True, "lora_r": s.lora_rank, "lora_alpha": alpha, "lora_dropout": s.lora_dropout}
+        native |= {"lora_target_modules": list(s.lora_targets)} if s.lora_targets else {}
+    return native | ({"parallelism_config": large} if large else {})
 
 
 def _steps(every: float) -> float:

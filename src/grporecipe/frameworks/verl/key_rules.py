@@ -70,8 +70,8 @@ def _absent(recipe: Recipe, key: str, known: KeyTable) -> Iterator[Violation]:
     if is_file and not _misspelled(plain, known):
         return  # a file may have keys that code reads by name, or that its own program reads
     near = nearest(plain, known, value)
-    found = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
-    yield replace(found, severity="warning") if is_file else found
+    violation = unknown(recipe, key, near, "verl reads no such key" if is_file else HYDRA_STOPS)
+    yield replace(violation, severity="warning") if is_file else violation
 
 
 def _above(key: str) -> Iterator[str]:
@@ -123,14 +123,14 @@ def overrides_can_be_parsed(recipe: Recipe) -> Iterator[Violation]:
             why = "Hydra's grammar has only key: value in braces, so it stops"
             yield Violation(f"{key}={cut(value)}", why, "Replace the placeholder by your value.", (key,))
             continue
-        found = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
-        if found:
+        match = None if key in recipe.unresolved or STRUCTURED.search(value) else NO_WORD.match(value)
+        if match:
             advice = f"Write \"{key}='{cut(value)}'\"."
-            if found[1] == "~":
+            if match[1] == "~":
                 advice = "Write $HOME instead of ~."
             elif PLACEHOLDER.search(value):
                 advice = "Replace the placeholder by your value."
-            why = f"Hydra's grammar has no {found[1]} outside quotes, so it stops"
+            why = f"Hydra's grammar has no {match[1]} outside quotes, so it stops"
             yield Violation(f"{key}={cut(value)}", why, advice, (key,))
 
 
@@ -201,7 +201,7 @@ def _mistyped(recipe: Recipe) -> Iterator[Violation]:
     own = verl.known(recipe.version, verl.engine_of(recipe))  # keys of a fork have types that only its code knows
     keys = KeyTable({key: spec for key, spec in verl.known_keys(recipe).items() if key in own})
     broken = find_mistyped(recipe, keys, _looser)
-    yield from (found for found in broken if not isinstance(recipe.config[found.fields[0]], bool))
+    yield from (violation for violation in broken if not isinstance(recipe.config[violation.fields[0]], bool))
 
 
 def _looser(key: str, kind: str) -> str:
@@ -222,8 +222,8 @@ def _words(recipe: Recipe) -> Mapping[str, tuple[str, ...]]:
 def _unknown_words(recipe: Recipe) -> Iterator[Violation]:
     """Find choices that verl does not know. A trainer that reads a file may register its own choices."""
     severity: Severity | None = "warning" if recipe.launch is None and recipe.file else None
-    for found in find_unknown_words(recipe, _words(recipe)):
-        yield replace(found, severity=severity)
+    for violation in find_unknown_words(recipe, _words(recipe)):
+        yield replace(violation, severity=severity)
 
 
 LOSS_KL = (f"{verl.ACTOR}.kl_loss_coef", f"{verl.ACTOR}.kl_loss_type")

@@ -122,12 +122,12 @@ def spans() -> dict[str, list[str]]:
 @cache
 def known(version: Version = VERSION, engine: str = "dp") -> KeyTable:
     """Return the keys of a release with an engine: ``dp`` (FSDP), ``megatron``, ``veomni``, ``torchtitan``, ``mindspeed``."""
-    found = keys_at_release(_histories("dp"), version)
+    table = keys_at_release(_histories("dp"), version)
     if engine != "dp" and version >= parse_release(spans()[engine][0]):
         own = _histories(engine)
-        found = KeyTable((name, key) for name, key in found.items() if name not in own)
-        found.update(keys_at_release(own, version))
-    return found
+        table = KeyTable((name, key) for name, key in table.items() if name not in own)
+        table.update(keys_at_release(own, version))
+    return table
 
 
 @cache
@@ -159,8 +159,8 @@ def engine_of(recipe: Recipe) -> str:
         config = recipe.config
         named = f"{config.get('model_engine')} {config.get(f'{ACTOR}.strategy')} {recipe.base}"
         keys = [key.lstrip("+") for key in config]
-        found = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
-        recipe.derived["engine"] = next(found, "dp")
+        engines = (each for each in ENGINES if each in named or any(key.startswith(f"{ACTOR}.{each}.") for key in keys))
+        recipe.derived["engine"] = next(engines, "dp")
     return str(recipe.derived["engine"])
 
 
@@ -174,11 +174,6 @@ def known_keys(recipe: Recipe) -> KeyTable:
 def is_composed(recipe: Recipe) -> bool:
     """Return whether the program's composed configuration is known: verl's own, or one in the repository."""
     return recipe.vendored is not None or is_own_trainer(recipe)
-
-
-def nearest_release(keys: KeyTable, engine: str) -> Version:
-    """Return the release whose keys are most similar to those of a source without a version."""
-    return min(reversed(releases()), key=lambda version: len(known(version, engine).keys() ^ keys.keys()))
 
 
 def is_own_trainer(recipe: Recipe) -> bool:
@@ -257,14 +252,14 @@ ALSO_WORDS = frozenset({"algorithm.rollout_correction.rollout_is_threshold"})
 
 def words(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the choices of each key in a recipe's release. Its own source may register others."""
-    found = {
+    choices = {
         key: tuple(word for word, since in every.items() if since <= recipe.version)
         + tuple(word for word, until in UNTIL.get(key, {}).items() if recipe.version < until)
         for key, every in SINCE.items()
     }
     own = REGISTRIES if recipe.vendored is not None or not is_own_trainer(recipe) else frozenset()
     engine = {f"{OPTIM}.lr_scheduler_type"} if engine_of(recipe) not in ("dp", "megatron") else set()
-    return {key: allowed for key, allowed in found.items() if key not in own | engine}
+    return {key: allowed for key, allowed in choices.items() if key not in own | engine}
 
 
 def unread(known: KeyTable) -> dict[str, str]:

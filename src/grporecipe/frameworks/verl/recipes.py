@@ -283,30 +283,30 @@ def _objective(s: Setting) -> dict[str, Any]:
     name = dotted.estimator(s) or "k3"
     mode = "gspo" if s.importance_sampling_level == "sequence" else s.loss_type if s.loss_type in MODES else "vanilla"
     average = s.loss_average if s.framework == TRAITS else WRITTEN.get(s.loss_type, "token-mean")
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kl_placement": in_loss, "loss_type": mode, "loss_average": average or "token-mean",
         "kl_horizon": s.kl_horizon if in_reward else None, "kl_target": s.kl_target if in_reward else None,
     }  # fmt: skip
     if in_loss:
         word = "low_var_kl+" if name == "k3+" else dotted.estimator_word(name)
-        found |= {"beta": float(s.beta), "kl_estimator": word}
+        fields |= {"beta": float(s.beta), "kl_estimator": word}
     if in_reward:
-        found |= {
+        fields |= {
             "kl_reward_coefficient": float(s.kl_reward_coefficient),
             "kl_controller": s.kl_controller,
             "kl_reward_estimator": dotted.estimator_word(s.kl_reward_estimator or "k1"),
         }
-    return found
+    return fields
 
 
 def _schedule(s: Setting) -> dict[str, Any]:
     """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
     count = dotted.rollouts(s)[0]
-    found: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
+    fields: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
     if s.engine == "megatron":
-        found |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
+        fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
     steps = dotted.warmup(s)[0]
-    return {**found, "warmup_steps": -1 if steps is None else steps}
+    return {**fields, "warmup_steps": -1 if steps is None else steps}
 
 
 def _keys(s: Setting) -> dict[str, Any]:

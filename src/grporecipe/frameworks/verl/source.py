@@ -12,17 +12,18 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, nearest_release, spec_of
+from grporecipe.frameworks.verl.keys import HOLDS_A_STEP, OWN_PROGRAMS, engine_of, known, releases, spec_of
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Version
 from grporecipe.model.values import flatten, nest
-from grporecipe.reading.python.vendored import code_of, missing_checks
+from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release
 from grporecipe.reading.yaml_text import parse_nested
 
 CONFIG = "verl/trainer/config"
@@ -47,7 +48,7 @@ class Composer:
     def __init__(self, folders: tuple[Path, ...], choices: Mapping[str, str]) -> None:
         self.folders, self.choices, self.files = folders, dict(choices), 0
         self.chosen: dict[str, str] = {}
-        self.found: dict[str, Any] = {}
+        self.composed: dict[str, Any] = {}
 
     def compose(self, name: str) -> dict[str, Any]:
         """Return the keys of a configuration with their defaults.
@@ -55,8 +56,8 @@ class Composer:
         Raises UserError if a file is missing, is no YAML, or is outside the folders.
         """
         self._include("", name, "")
-        self.found.pop("hydra", None)
-        return flatten(self.found)
+        self.composed.pop("hydra", None)
+        return flatten(self.composed)
 
     def _include(self, group: str, name: str, package: str, is_optional: bool = False) -> None:
         """Merge a file and the files in its defaults list into a package."""
@@ -76,7 +77,7 @@ class Composer:
             self.choices.setdefault(name, option)
         for entry in entries if "_self_" in entries else [*entries, "_self_"]:
             if entry == "_self_":
-                merge(self.found, nest({package: content}) if package else content)
+                merge(self.composed, nest({package: content}) if package else content)
             else:
                 self._follow(entry, own, package)
 
@@ -159,7 +160,7 @@ def read_source(folder: Path, recipe: Recipe) -> Vendored:
     keys, version = _keys(folder, find_main(folder, recipe), choices), _version(folder)
     if version is None:
         own = keys if keys is not None else _keys(folder, Main(folder / CONFIG, "ppo_trainer"), {})
-        version = None if own is None else nearest_release(own, engine_of(recipe))
+        version = None if own is None else nearest_release(own, partial(known, engine=engine_of(recipe)), releases())
     return Vendored(keys, version, *_evidence(folder))
 
 

@@ -236,7 +236,7 @@ def _is_given(node: ast.expr, call: ast.Call, owners: set[str], scope: Scope) ->
 
 def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_only: bool) -> dict[str, Slot]:
     """Return the keys of a recipe that a configuration's trainer, model and LoRA set."""
-    every = [found for found in names.calls if last_name(found[0].func).endswith("GRPOTrainer")]
+    every = [made for made in names.calls if last_name(made[0].func).endswith("GRPOTrainer")]
     if not trainers and is_only and len(every) == 1 and all(word.arg != "args" for word in every[0][0].keywords):
         trainers = every
     if not trainers and not (is_only and not every):
@@ -248,8 +248,8 @@ def _read_elsewhere(names: Names, trainers: list[tuple[ast.Call, Scope]], is_onl
         given, _ = _arguments(names, call, scope)
         if name_of(call.func).startswith("Fast") and last_name(call.func) == "from_pretrained":
             model = given.get("model_name") or given.get("*0")
-            found = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
-            slots |= {key: slot for key, slot in found.items() if slot is not None and slot.value is not UNKNOWN}
+            loaded = {"model_name_or_path": model, "load_in_4bit": given.get("load_in_4bit")}
+            slots |= {key: slot for key, slot in loaded.items() if slot is not None and slot.value is not UNKNOWN}
         elif last_name(call.func) == "get_peft_model" and "r" in given:
             slots |= _read_lora(call, given)
     if not trainers:
@@ -280,10 +280,10 @@ def _read_type(names: Names, model: Slot, scope: Scope) -> dict[str, Slot]:
     made = scope.bindings(model.node)
     loads = len(made) == 1 and isinstance(made[0], ast.Call) and last_name(made[0].func) == "from_pretrained"
     given = _arguments(names, made[0], scope)[0] if loads and isinstance(made[0], ast.Call) else {}
-    found = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
-    if isinstance(found.node, ast.Attribute) and name_of(found.node).startswith("torch."):
-        found = found._replace(value=last_name(found.node))
-    return dict.fromkeys(DTYPES, found)
+    dtype = given.get("torch_dtype") or given.get("dtype") or model._replace(value=UNKNOWN)
+    if isinstance(dtype.node, ast.Attribute) and name_of(dtype.node).startswith("torch."):
+        dtype = dtype._replace(value=last_name(dtype.node))
+    return dict.fromkeys(DTYPES, dtype)
 
 
 def _first_without(word: str, names: Names, trainers: list[tuple[ast.Call, Scope]], other: str = "") -> int | None:
@@ -306,7 +306,7 @@ def _read_lora(call: ast.Call, given: Mapping[str, Slot]) -> dict[str, Slot]:
 
 def _processes(source: Source, names: Names) -> int | None:
     """Return the processes of a notebook: those of its launcher, or 1, its kernel. None for a file."""
-    launched = [found for found in names.calls if last_name(found[0].func) == "notebook_launcher"]
+    launched = [call for call in names.calls if last_name(call[0].func) == "notebook_launcher"]
     if launched:
         count = _arguments(names, *launched[0])[0].get("num_processes")
         return count.value if count is not None and isinstance(count.value, int) and count.value > 0 else None

@@ -59,14 +59,14 @@ def read_program(path: Path) -> LaunchedCode | None:
 
 
 def read_nearest(recipe: Path) -> LaunchedCode | None:
-    """Return what the nearest programs above a recipe parse with GRPOConfig: their options, and the fate of other keys.
+    """Return what the nearest near above a recipe parse with GRPOConfig: their options, and the fate of other keys.
 
     They are in the folder of the recipe or in one above it, up to the repository's root. None if there are none.
     """
     root = find_root(recipe)
     for folder in recipe.absolute().parents if root is not None else ():
-        found = [code for file in sorted(folder.glob("*.py")) if _names_config(file) and (code := read_program(file))]
-        codes = [code for code in found if code.parsers & {"TrlParser", "HfArgumentParser"}]
+        near = [code for file in sorted(folder.glob("*.py")) if _names_config(file) and (code := read_program(file))]
+        codes = [code for code in near if code.parsers & {"TrlParser", "HfArgumentParser"}]
         if codes:
             fates = {code.other_keys for code in codes}
             return LaunchedCode(
@@ -123,10 +123,10 @@ def uses_trl(path: Path, places: Sequence[Path] = ()) -> bool | None:
             if not level and top in TRL_BASED and (top != "trl" or _may_be_grpo(module, inner)):
                 return True
             computes = computes or top in COMPUTES
-            found = _files_of(file, (root, *places), level, module, inner)
-            if found is None:
+            files = _files_of(file, (root, *places), level, module, inner)
+            if files is None:
                 return None
-            waiting += found
+            waiting += files
     return False if computes and not (is_open and mentions) else None
 
 
@@ -171,22 +171,22 @@ def read_options(names: Names, path: Path | None = None) -> tuple[dict[str, KeyS
 
     With ``path``, the place of the file, classes that it imports from its repository are read too.
     """
-    found: dict[str, KeySpec] = {}
+    options: dict[str, KeySpec] = {}
     is_whole = has_parser = False
     for call, _ in names.calls:
         name = last_name(call.func)
         if name in ("add_argument", "option"):
-            found |= _read_option(call)
+            options |= _read_option(call)
             is_whole = is_whole or not has_parser
         elif "Parser" in name or name == "cli":
             classes = _parsed_classes(call)
             for node in classes:
-                found |= fields_of(names, node.id)
+                options |= fields_of(names, node.id)
                 if path is not None and node.id not in names.classes and not _is_library(names, node):
-                    found |= _imported_fields(names.origin(node), path)
+                    options |= _imported_fields(names.origin(node), path)
             is_whole = all(node.id in names.classes or _is_library(names, node) for node in classes) and bool(classes)
             has_parser = bool(classes)
-    return found, is_whole
+    return options, is_whole
 
 
 def _parsed_classes(call: ast.Call) -> list[ast.Name]:
@@ -217,15 +217,15 @@ def fields_of(names: Names, name: str, steps: int = 0) -> dict[str, KeySpec]:
     node = names.classes.get(name)
     if node is None or steps > MOST_BASES:
         return {}
-    found: dict[str, KeySpec] = {}
+    fields: dict[str, KeySpec] = {}
     for base in reversed(node.bases):
-        found |= fields_of(names, name_of(base), steps + 1)
+        fields |= fields_of(names, name_of(base), steps + 1)
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             default, kind = default_of(one.value), _kind(one.annotation)
             if "ClassVar" not in text_of(one.annotation):
-                found[one.target.id] = KeySpec(kind if default is not None else kind.rstrip("?") + "?", default)
-    return found
+                fields[one.target.id] = KeySpec(kind if default is not None else kind.rstrip("?") + "?", default)
+    return fields
 
 
 def default_of(node: ast.expr | None) -> Any:
@@ -245,8 +245,8 @@ def default_of(node: ast.expr | None) -> Any:
 def _kind(annotation: ast.expr | None) -> str:
     """Return the name of a type in `KeySpec`."""
     text = text_of(annotation) if annotation is not None else ""
-    found = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
-    return (found[1].lower() if found else "any") + ("?" if "Optional[" in text or "None" in text else "")
+    kind = re.match(r"(?:\w+\.)?(?:Optional\[)?'?(int|float|bool|str|list|List)\b", text)
+    return (kind[1].lower() if kind else "any") + ("?" if "Optional[" in text or "None" in text else "")
 
 
 def _read_option(call: ast.Call) -> dict[str, KeySpec]:
@@ -266,23 +266,23 @@ def _read_option(call: ast.Call) -> dict[str, KeySpec]:
 
 def _other_keys(names: Names) -> Literal["", "stop", "dropped"]:
     """Return what the parsers of a file do with unknown options; empty if they differ."""
-    found: set[Literal["stop", "dropped"]] = set()
+    outcomes: set[Literal["stop", "dropped"]] = set()
     for call, _ in names.calls:
         words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
         match getattr(call.func, "attr", ""):
             case "parse_args_and_config" | "parse_args_into_dataclasses":
                 keeps = words.get("return_remaining_strings") is True or words.get("fail_with_unknown_args") is False
-                found.add("dropped" if keeps else "stop")
+                outcomes.add("dropped" if keeps else "stop")
             case "parse_dict" | "parse_yaml_file" | "parse_json_file":
-                found.add("dropped" if words.get("allow_extra_keys") is True else "stop")
+                outcomes.add("dropped" if words.get("allow_extra_keys") is True else "stop")
             case "parse_args" | "parse_known_args" as name:
-                found.add("stop" if name == "parse_args" else "dropped")
-    return found.pop() if len(found) == 1 else ""
+                outcomes.add("stop" if name == "parse_args" else "dropped")
+    return outcomes.pop() if len(outcomes) == 1 else ""
 
 
 def read_trainer(names: Names) -> tuple[str, bool]:
     """Return the class that a file trains with, and whether it is not TRL's. One that is not TRL's comes first."""
-    trainers = sorted(_trainers(names), key=lambda found: not found[1])
+    trainers = sorted(_trainers(names), key=lambda trainer: not trainer[1])
     if trainers and any(origin.partition(".")[0] == "unsloth" for origin in names.imports.values()):
         return "UnslothGRPOTrainer", True  # its import replaces TRL's class
     return trainers[0] if trainers else ("", False)

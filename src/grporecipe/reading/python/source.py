@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import file_stamp, parse_json
 
 NOTEBOOK = ".ipynb"
 # Magics whose cell still contains Python.
@@ -59,11 +59,8 @@ def parse_python(text: str) -> ast.Module | None:
 
 def read_file(path: Path) -> "Names | None":
     """Return the names of a Python file; None if it cannot be read."""
-    try:
-        stat = path.stat()
-    except (OSError, ValueError):
-        return None
-    return _read_names(path, stat.st_mtime_ns, stat.st_size)
+    stamp = file_stamp(path)
+    return None if stamp is None else _read_names(path, *stamp)
 
 
 @lru_cache(maxsize=64)
@@ -242,11 +239,11 @@ class Names:
             case ast.Name(id=name):
                 return self._constant(name, scope, depth)
             case ast.Attribute(value=ast.Name(id=owner), attr=key) if self._is_parsed(owner, scope):
-                found = self.options.get(key, [None])
-                return UNKNOWN if key in self.attributes.get(owner, {}) else self._agreed(found, self.module, depth)
+                defaults = self.options.get(key, [None])
+                return UNKNOWN if key in self.attributes.get(owner, {}) else self._agreed(defaults, self.module, depth)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                found = inner(operand)
-                return -found if isinstance(found, (int, float)) else UNKNOWN
+                number = inner(operand)
+                return -number if isinstance(number, (int, float)) else UNKNOWN
             case ast.BinOp(left=left, op=op, right=right) if type(op) in NUMBERS:
                 return _compute(op, inner(left), inner(right))
             case ast.JoinedStr(values=values) if not any(map(_is_formatted, values)):
@@ -267,13 +264,13 @@ class Names:
 
     def _constant(self, name: str, scope: Scope, depth: int) -> Any:
         """Return the one value that every assignment of a name gives it."""
-        found = scope.find(name)
-        if found is None or name in self.changed:
+        binding = scope.find(name)
+        if binding is None or name in self.changed:
             return UNKNOWN
-        if name not in found.known:
-            found.known[name] = UNKNOWN  # while it is computed: it may depend on itself
-            found.known[name] = self._agreed(found.names[name], found, depth)
-        return found.known[name]
+        if name not in binding.known:
+            binding.known[name] = UNKNOWN  # while it is computed: it may depend on itself
+            binding.known[name] = self._agreed(binding.names[name], binding, depth)
+        return binding.known[name]
 
     def _agreed(self, nodes: list[ast.expr | None], scope: Scope, depth: int) -> Any:
         values = [UNKNOWN if node is None else self.value(node, scope, depth + 1) for node in nodes]
@@ -330,16 +327,16 @@ def _compute(op: ast.operator, left: Any, right: Any) -> Any:
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return UNKNOWN
     try:
-        found = NUMBERS[type(op)](left, right)
+        result = NUMBERS[type(op)](left, right)
     except ArithmeticError:
         return UNKNOWN
-    return found if abs(found) <= LARGEST else UNKNOWN
+    return result if abs(result) <= LARGEST else UNKNOWN
 
 
 def _concatenate(parts: list[Any]) -> Any:
     known = all(isinstance(part, (str, int, float)) for part in parts)
-    found = "".join(map(str, parts)) if known else ""
-    return found if known and len(found) <= LONGEST else UNKNOWN
+    text = "".join(map(str, parts)) if known else ""
+    return text if known and len(text) <= LONGEST else UNKNOWN
 
 
 def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
@@ -347,15 +344,15 @@ def imports_of_trl(tree: ast.Module) -> tuple[tuple[str, int], ...]:
 
     An import below a condition or in a ``try`` may be meant for another release.
     """
-    found: list[tuple[str, int]] = []
+    imports: list[tuple[str, int]] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            found += ((alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl."))
+            imports += ((alias.name, node.lineno) for alias in node.names if alias.name.startswith("trl."))
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module == "trl":
-            found += ((alias.name, node.lineno) for alias in node.names if not alias.name.startswith(("*", "__")))
+            imports += ((alias.name, node.lineno) for alias in node.names if not alias.name.startswith(("*", "__")))
         elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("trl."):
-            found.append((node.module or "", node.lineno))
-    return tuple(found)
+            imports.append((node.module or "", node.lineno))
+    return tuple(imports)
 
 
 def read_names(tree: ast.Module) -> Names:
@@ -416,7 +413,7 @@ def read_names(tree: ast.Module) -> Names:
                     for word in node.keywords:
                         names.options.setdefault(word.arg or "", []).append(None)
         stack += [(child, inner) for child in ast.iter_child_nodes(node)]
-    names.calls.sort(key=lambda found: (found[0].lineno, found[0].col_offset))
+    names.calls.sort(key=lambda call: (call[0].lineno, call[0].col_offset))
     return names
 
 
@@ -440,9 +437,9 @@ def _bind(names: Names, scope: Scope, pairs: list[tuple[ast.expr, ast.expr]], gi
 def option_names(call: ast.Call, words: Mapping[str | None, ast.expr]) -> list[str]:
     """Return the names of ``add_argument("--key", dest=...)``, dashes as underscores."""
     texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    found = [text.removeprefix("--").partition("/")[0].replace("-", "_") for text in texts if text.startswith("--")]
+    names = [text.removeprefix("--").partition("/")[0].replace("-", "_") for text in texts if text.startswith("--")]
     dest = words.get("dest")
-    return [*found, str(dest.value)] if isinstance(dest, ast.Constant) else found
+    return [*names, str(dest.value)] if isinstance(dest, ast.Constant) else names
 
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:

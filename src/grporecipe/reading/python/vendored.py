@@ -19,13 +19,13 @@ Known = Callable[[Version], Mapping[str, KeySpec]]
 
 def with_types(own: Mapping[str, KeySpec], release: Mapping[str, KeySpec]) -> KeyTable:
     """Return a source's keys. What is no literal in it, a type or a default, is the release's."""
-    found = KeyTable()
+    table = KeyTable()
     for key, spec in own.items():
         known, default = release.get(key, spec), list(spec.default) if isinstance(spec.default, tuple) else spec.default
         # An annotation may be looser than what the trainer does with the value; a type of another kind is the source's own.
         kind = spec.type if _is_other(spec.type, known.type) else known.type
-        found[key] = KeySpec(kind, known.default if default is None else default)
-    return found
+        table[key] = KeySpec(kind, known.default if default is None else default)
+    return table
 
 
 def _is_other(own: str, known: str) -> bool:
@@ -57,12 +57,12 @@ def fields_of_file(file: Path, name: str, steps: int = 0) -> dict[str, KeySpec]:
     names = read_file(file)
     if names is None or name not in names.classes or steps > MOST_BASES:
         return {}
-    found: dict[str, KeySpec] = {}
+    fields: dict[str, KeySpec] = {}
     for origin in map(names.origin, names.classes[name].bases):
         if origin.startswith("."):  # from .base_config import _BaseConfig
             module, _, base = origin.removeprefix(".").partition(".")
-            found |= fields_of_file(file.with_name(f"{module}.py"), base, steps + 1)
-    return found | fields_of(names, name)
+            fields |= fields_of_file(file.with_name(f"{module}.py"), base, steps + 1)
+    return fields | fields_of(names, name)
 
 
 def nested_fields(file: Path, name: str, above: str = "", steps: int = 0) -> Iterator[tuple[str, KeySpec]]:
@@ -100,8 +100,8 @@ def _class(file: Path, name: str, steps: int = 0) -> tuple[Names, Path] | None:
         return None
     whole = file.parents[level - 1].joinpath(*module.split(".")) if module else file.parents[level - 1]
     paths = (whole.with_suffix(".py"), whole / "__init__.py")
-    found = (_class(path, name, steps + 1) for path in paths if path.is_file() and path != file)
-    return next((place for place in found if place is not None), None)
+    classes = (_class(path, name, steps + 1) for path in paths if path.is_file() and path != file)
+    return next((place for place in classes if place is not None), None)
 
 
 def stated_version(folder: Path, files: Sequence[str]) -> Version | None:

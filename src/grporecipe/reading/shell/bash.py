@@ -94,7 +94,7 @@ class _Shell(Builtins):
         super().__init__(scope)
         self.read = read
         scope.substitute = partial(printed, scope)
-        self.found: list[Command] = []
+        self.commands: list[Command] = []
         self.functions: dict[str, tuple[list[Node], bool]] = {}  # the body, and whether it is from another file
         self.called: set[str] = set()
         self.locals: list[dict[str, str | list[Word] | None]] = []
@@ -113,7 +113,7 @@ class _Shell(Builtins):
             if name not in self.called:
                 self.scope.arguments = None
                 self.branch([lambda name=name: self._call(name, [], 0)], may_skip=True)  # type: ignore[misc]  # bound now
-        return self.found
+        return self.commands
 
     def run(self, nodes: Iterable[Node]) -> bool | None:
         """Read commands in order. Return the status of the last one, None if only a running shell knows it."""
@@ -152,7 +152,7 @@ class _Shell(Builtins):
     def _subshell(self, body: list[Node]) -> bool | None:
         before, functions = self.snapshot(), dict(self.functions)
         status = self.run(body)
-        self.functions = functions | {name: found for name, found in self.functions.items() if name not in functions}
+        self.functions = functions | {name: node for name, node in self.functions.items() if name not in functions}
         self.ended = ""
         self.restore(before)
         return status
@@ -357,7 +357,7 @@ class _Shell(Builtins):
         elif words and not self.silent:
             if self.line:
                 words = [Word(word.text, self.line, word.unknown) for word in words]
-            self.found.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
+            self.commands.append(Command(words, dict(self.scope.values), self.scope.folder, self.aside))
 
     def _inner(self, word: Word, arguments: list[Word] | None, is_subshell: bool) -> bool | None:
         """Read the script in a word. Its lines are those of the file if it is written there."""

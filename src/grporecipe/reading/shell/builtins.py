@@ -64,9 +64,9 @@ class State:
     def _merge(self, states: list[Snapshot]) -> None:
         names = dict.fromkeys(name for state in states for name in state[0])
         for name in names:
-            found = [state[0].get(name) for state in states]
-            same = found[0] if _all_same(found) else None
-            keep(self.scope.values, name, _merged(name, found) if same is None else same)
+            values = [state[0].get(name) for state in states]
+            same = values[0] if _all_same(values) else None
+            keep(self.scope.values, name, _merged(name, values) if same is None else same)
         arguments, folders = [state[1] for state in states], {state[2] for state in states}
         self.scope.arguments = arguments[0] if _all_same(arguments) else None
         self.scope.folder = folders.pop() if len(folders) == 1 else ""
@@ -83,15 +83,15 @@ def _all_same(values: list) -> bool:  # type: ignore[type-arg]  # of any type
     return all(value == values[0] for value in values[1:])
 
 
-def _merged(name: str, found: "list[str | list[Word] | None]") -> "str | list[Word]":
+def _merged(name: str, values: "list[str | list[Word] | None]") -> "str | list[Word]":
     """Return a variable that differs between branches: only the common prefix is known."""
-    texts, lists = [x for x in found if isinstance(x, str)], [x for x in found if isinstance(x, list)]
-    if len(lists) == len(found):
+    texts, lists = [x for x in values if isinstance(x, str)], [x for x in values if isinstance(x, list)]
+    if len(lists) == len(values):
         first = min(lists, key=len)
         if first and all(_texts(value[: len(first)]) == _texts(first) for value in lists):
             rest = unknown(f"${{{name}[@]}}")
             return [*first, Word(f"${{{name}[@]}}", first[-1].line, True, rest)]
-    elif len(texts) == len(found):
+    elif len(texts) == len(values):
         start = min(texts, key=len)
         if start.strip() and all(value[: len(start) + 1].rstrip() == start.rstrip() for value in texts):
             return f"{start} {unknown('$' + name)}"
@@ -126,7 +126,7 @@ def judge_words(words: list[Word]) -> bool | None:
 
 def judge_double(text: str, scope: Scope, line: int) -> bool | None:
     """Evaluate the text between ``[[`` and ``]]``."""
-    found, at = [], 0
+    operands, at = [], 0
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -139,9 +139,9 @@ def judge_double(text: str, scope: Scope, line: int) -> bool | None:
             end = skip(text, end)
         raw = text[at:end]
         is_operator = bool(operator) or raw == "!"
-        found.append(Operand(raw if is_operator else scope.text(Raw(raw, line)), is_operator, _is_pattern(raw)))
+        operands.append(Operand(raw if is_operator else scope.text(Raw(raw, line)), is_operator, _is_pattern(raw)))
         at = max(end, at + 1)
-    return _Condition(found).judge()
+    return _Condition(operands).judge()
 
 
 def _is_pattern(raw: str) -> bool:
@@ -161,9 +161,9 @@ class _Condition:
         return value if self.at == len(self.operands) else None
 
     def _next(self, sign: str) -> bool:
-        found = self.at < len(self.operands) and self.operands[self.at] == Operand(sign, is_operator=True)
-        self.at += found
-        return found
+        is_next = self.at < len(self.operands) and self.operands[self.at] == Operand(sign, is_operator=True)
+        self.at += is_next
+        return is_next
 
     def _any(self) -> bool | None:
         value = self._all()

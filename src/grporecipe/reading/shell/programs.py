@@ -78,11 +78,11 @@ def printed(scope: Scope, text: str, line: int) -> str | None:
             if joint not in ("", "&&") or negated or not isinstance(part, Simple) or not part.words:
                 return None
             words = [word for raw in part.words for word in scope.words(raw)]
-            found = _prints(scope, words, part)
-            if found is None:
+            output = _prints(scope, words, part)
+            if output is None:
                 scope.folder = folder
                 return None
-            lines += [found] if words[0].text not in ("cd", "pushd") else []
+            lines += [output] if words[0].text not in ("cd", "pushd") else []
     scope.folder = folder
     return "\n".join(lines)
 
@@ -127,12 +127,12 @@ _GPUS = {
 
 def slurm_variables(text: str) -> Values:
     """Return Slurm's variables by name, from a script's options."""
-    found: Values = {}
+    variables: Values = {}
     for name, value in _OPTION.findall(text):
         if name in ("--nodes", "-N") and value.isdigit():
-            found |= {"SLURM_JOB_NUM_NODES": value, "SLURM_NNODES": value}
+            variables |= {"SLURM_JOB_NUM_NODES": value, "SLURM_NNODES": value}
         elif name in _GPUS and (gpus := re.fullmatch(_GPUS[name], value)):
-            found["SLURM_GPUS_ON_NODE"] = gpus[1]
+            variables["SLURM_GPUS_ON_NODE"] = gpus[1]
             if name == "--gpus-per-node":
-                found["SLURM_GPUS_PER_NODE"] = gpus[1]
-    return found
+                variables["SLURM_GPUS_PER_NODE"] = gpus[1]
+    return variables

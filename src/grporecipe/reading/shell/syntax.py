@@ -146,22 +146,22 @@ class SyntaxReader:
 
     def script(self) -> list[Node]:
         """Return all commands."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         while self._blank():
-            found += self._list(frozenset())
+            nodes += self._list(frozenset())
             if self.at < len(self.text):  # a closing bracket or word without an opening one
                 self._move(1)
-        return found
+        return nodes
 
     def array(self) -> list[Raw]:
         """Return the words between the brackets of an array."""
-        found = []
+        items = []
         while self._blank():
             if self.text[self.at] in ENDS:
                 self._move(1)
             else:
-                found.append(self._word())
-        return found
+                items.append(self._word())
+        return items
 
     def _move(self, count: int) -> None:
         self.line += self.text.count("\n", self.at, self.at + count)
@@ -182,13 +182,13 @@ class SyntaxReader:
         return False
 
     def _operator(self) -> str:
-        return next((found for found in OPERATORS if self.text.startswith(found, self.at)), "") if self._blank() else ""
+        return next((sign for sign in OPERATORS if self.text.startswith(sign, self.at)), "") if self._blank() else ""
 
     def _newlines(self) -> None:
         """Skip the separators of commands."""
-        while (found := self._operator()) in (";", "&", "\n"):
+        while (operator := self._operator()) in (";", "&", "\n"):
             self._move(1)
-            if found == "\n":
+            if operator == "\n":
                 self._heredocs()
 
     def _peek(self) -> str:
@@ -206,15 +206,15 @@ class SyntaxReader:
 
     def _list(self, ends: Collection[str]) -> list[Node]:
         """Return commands up to a reserved word or operator of ``ends``."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         while True:
             self._newlines()
             if not self._blank() or self._peek() in ends or self._operator() in (")", ";;", ";&", ";;&"):
-                return found
+                return nodes
             start = self.at
-            found.append(self._chain())
+            nodes.append(self._chain())
             if self.at == start:
-                return found
+                return nodes
 
     def _chain(self) -> Node:
         parts: list[tuple[str, bool, Node]] = []
@@ -355,10 +355,10 @@ class SyntaxReader:
             start = self.at
             self._close("(")
             patterns = []
-            while self._blank() and (found := self._operator()) != ")":
-                if not found:
+            while self._blank() and (operator := self._operator()) != ")":
+                if not operator:
                     patterns.append(self._word())
-                elif found == "|":
+                elif operator == "|":
                     self._move(1)
                 else:
                     break

@@ -110,11 +110,11 @@ class Scope:
     def array(self, raw: Raw) -> list[Word]:
         """Return the elements of ``( ... )``."""
         inner = raw.text[1:-1] if raw.text.endswith(")") else raw.text[1:]
-        found: list[Word] = []
+        items: list[Word] = []
         for word in SyntaxReader(inner, raw.line).array():
             item = re.match(r"\[[^]]*\]=", word.text)
-            found += self.words(Raw(word.text[item.end() :], word.line) if item else word)
-        return found
+            items += self.words(Raw(word.text[item.end() :], word.line) if item else word)
+        return items
 
     def spend(self, value: "str | list[Word]") -> None:
         """Count the characters of expanded variables.
@@ -302,10 +302,10 @@ class Fields:
             return value or ""
         if sign[-1] == "?":
             return unknown(raw)
-        found = self._word(word)
+        default = self._word(word)
         if sign[-1] == "=":
-            keep(self.scope.values, name, found)
-        return found
+            keep(self.scope.values, name, default)
+        return default
 
     def _word(self, text: str) -> str:
         if self.is_quoted:  # bash then leaves a tilde as it is
@@ -336,8 +336,8 @@ class Fields:
 def _replaced(value: str, operation: str, pattern: str, new: str) -> str:
     matches = glob(pattern).fullmatch
     if operation[0] == "/":
-        found = re.compile(glob(pattern).pattern)
-        return found.sub(lambda _: new, value, count=operation == "/") if pattern else value
+        regex = re.compile(glob(pattern).pattern)
+        return regex.sub(lambda _: new, value, count=operation == "/") if pattern else value
     places = range(len(value) + 1)
     if operation[0] == "%":
         ends = [at for at in places if matches(value[at:])]

@@ -106,13 +106,13 @@ def read_accounts(job_ids: list[str], name: str = "") -> dict[str, JobInfo]:
     which = [f"--name={name}", "--starttime=now-30days"] if name else [f"--jobs={','.join(job_ids)}"]
     columns = "--format=JobIDRaw,State,ExitCode,NodeList%256,JobName%256"
     done = _run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *which])
-    found = {}
+    jobs = {}
     for line in done.stdout.splitlines() if done.returncode == 0 else []:
         job_id, state, status, nodes, called = (line.split("|", 4) + [""] * 4)[:5]
         # "CANCELLED by 1000"; a requeued job has a line for each run, the last one counts
         if _is_id(job_id) and state.strip():
-            found[job_id] = JobInfo(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
-    return found
+            jobs[job_id] = JobInfo(job_id, state.split()[0], wait_status(status), name=called, nodes=nodes)
+    return jobs
 
 
 def cancel_jobs(job_ids: Sequence[str]) -> None:
@@ -132,10 +132,10 @@ def _entry(line: str) -> JobInfo | None:
 
 def wait_status(text: str) -> int:
     """Parse an exit status: ``768`` (squeue) and ``3:0`` (sacct, code and signal) are the same wait status."""
-    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{0,3}))?", text)
+    if match is None:
         return 0
-    code, signal = found.groups()
+    code, signal = match.groups()
     return int(code) if signal is None else int(code) * 256 + int(signal or 0)
 
 

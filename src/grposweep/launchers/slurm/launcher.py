@@ -273,8 +273,8 @@ class Slurm(Launcher):
     def code_of(cls, trial: Path) -> Path | None:
         """Return the snapshot that the newest script names, if it is still there."""
         scripts = sorted(trial.glob("job-*.sbatch"), key=lambda path: int(path.stem.split("-")[1]), reverse=True)
-        found = (_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts)
-        copies = (trial.parent.parent / "code" / match[1] for match in found if match)
+        matches = (_SNAPSHOT.search(path.read_text(encoding="utf-8")) for path in scripts)
+        copies = (trial.parent.parent / "code" / match[1] for match in matches if match)
         return next(filter(Path.is_dir, copies), None)
 
     @classmethod
@@ -293,12 +293,12 @@ class Slurm(Launcher):
         """Return the job of this name, by two queries, because its submission may still be under way."""
         for pause in (SETTLE_SECONDS, 0.0):
             try:
-                found = [job.job_id for job in commands.read_queue().values() if job.name == name]
+                job_ids = [job.job_id for job in commands.read_queue().values() if job.name == name]
             except LauncherUnreachable as error:
                 # Submitting now might run the trial twice.
                 raise LauncherBusy(f"Slurm does not answer ({error}); trying again") from error
-            if found := found or list(commands.read_accounts([], name)):
-                return max(found, key=int)
+            if job_ids := job_ids or list(commands.read_accounts([], name)):
+                return max(job_ids, key=int)
             time.sleep(pause)
         return None
 
@@ -309,18 +309,18 @@ class Slurm(Launcher):
             return
         self._read_at = now
         try:
-            found = commands.read_queue()
+            jobs = commands.read_queue()
         except LauncherUnreachable:
             return  # what it said before still holds
         lost = [
             job_id
             for job_id, followed in self._jobs.items()
-            if job_id not in found and followed.since < now and (followed.last is None or followed.last.is_alive)
+            if job_id not in jobs and followed.since < now and (followed.last is None or followed.last.is_alive)
         ]
-        found |= commands.read_accounts(lost) if lost else {}
+        jobs |= commands.read_accounts(lost) if lost else {}
         for job_id, followed in self._jobs.items():
-            if job_id in found:
-                followed.last = last = found[job_id]
+            if job_id in jobs:
+                followed.last = last = jobs[job_id]
                 is_hopeless = last.state == "PENDING" and last.reason in HOPELESS
                 followed.hopeless = followed.hopeless + 1 if is_hopeless else 0
             elif job_id in lost:

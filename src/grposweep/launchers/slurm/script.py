@@ -220,13 +220,13 @@ def mount_sources(cluster: Cluster) -> list[str]:
     words = list(cluster.container)
     with suppress(ValueError):  # an open quotation mark, which the shell will report
         words += shlex.split(cluster.python or "")
-    found: dict[str, None] = {}
+    mounts: dict[str, None] = {}
     for word, following in pairwise([*words, ""]):
         name, _, value = word.partition("=")
         if name in _MOUNTS:
             sources = (mount.partition(":")[0] for mount in (value or following).split(","))
-            found |= dict.fromkeys(source for source in sources if source.startswith("/"))
-    return [shlex.quote(source) for source in found]
+            mounts |= dict.fromkeys(source for source in sources if source.startswith("/"))
+    return [shlex.quote(source) for source in mounts]
 
 
 def environment_lines(cluster: Cluster) -> list[tuple[str, str]]:

@@ -84,16 +84,16 @@ class Answers:
         if self.found is not None:
             self.give(**self.found | {"several": record.users_line()})
         self.is_given = True  # what follows opens files
-        found = record.describe(config, trainer, passed)
+        description = record.describe(config, trainer, passed)
         paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
         paths = {name: path for name, path in paths.items() if not name.startswith(OURS) and record.is_users(path)}
         modules = sorted({str(Path(path).absolute()) for path in paths.values() if Path(path).is_file()})
         overrides = {name for kind in type(trainer).__mro__ for name, one in vars(kind).items() if _is_own(one)}
-        found |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
+        description |= {"own_batches": sorted(overrides & OWN_BATCHES), "unsloth": "unsloth" in sys.modules}
         if _changes_batches():
-            found["values"] = found["given"]
+            description["values"] = description["given"]
         answer = {
-            "record": found,
+            "record": description,
             "files": sorted(filter(os.path.isfile, self.files)),
             "modules": modules,
             "several": "",
@@ -200,9 +200,9 @@ def _watch(answers: Answers) -> None:
 
 def _configurations(trainer: str, passed: Mapping[str, Any]) -> list[Any]:
     """Return the configurations of GRPO that a trainer gets; the one that TRL makes if GRPOTrainer gets none."""
-    found = [value for value in passed.values() if record.is_watched(value)]
-    if found or trainer != "GRPOTrainer" or passed.get("args") is not None:
-        return found
+    configurations = [value for value in passed.values() if record.is_watched(value)]
+    if configurations or trainer != "GRPOTrainer" or passed.get("args") is not None:
+        return configurations
     from trl.trainer.grpo_config import GRPOConfig
 
     return [GRPOConfig(f"{str(passed.get('model')).rpartition('/')[2]}-GRPO")]

@@ -72,7 +72,7 @@ def may_train(program: Program) -> bool:
             continue
         if TRAINS.search(text):
             return True
-        waiting += [found for found in _imported(text, file, program) if record.is_users(found)]
+        waiting += [module for module in _imported(text, file, program) if record.is_users(module)]
     return False
 
 
@@ -166,9 +166,9 @@ def _of_accelerate(name: str | None, launcher: str) -> int | None:
     own = next(
         (str(path) for path in (home / "default_config.yaml", home / "default_config.json") if path.is_file()), None
     )
-    found = name or own
+    place = name or own
     return (
-        read_accelerate(found, lambda path: Path(path) if Path(path).is_file() else None).processes if found else None
+        read_accelerate(place, lambda path: Path(path) if Path(path).is_file() else None).processes if place else None
     )
 
 

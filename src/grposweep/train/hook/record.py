@@ -92,8 +92,8 @@ def built_value(config: Any, name: str) -> Any:
 def arguments_of(trainer: Any) -> dict[str, Any]:
     """Return the arguments of a trainer's constructor that a record names, from the trainer that was built."""
     names = ("model", "reward_funcs", "train_dataset", "eval_dataset")
-    found = {name: getattr(trainer, name, None) for name in names}
-    return {**found, "peft_config": getattr(found["model"], "peft_config", None)}
+    arguments = {name: getattr(trainer, name, None) for name in names}
+    return {**arguments, "peft_config": getattr(arguments["model"], "peft_config", None)}
 
 
 def describe(config: Any, trainer: Any, passed: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,15 +210,15 @@ def _rows(data: Any) -> int | None:
 
 
 def _model(model: Any) -> str | None:
-    found = model if isinstance(model, (str, Path)) else getattr(model, "name_or_path", None)
-    return str(found) if found and isinstance(found, (str, Path)) else None
+    name = model if isinstance(model, (str, Path)) else getattr(model, "name_or_path", None)
+    return str(name) if name and isinstance(name, (str, Path)) else None
 
 
 def _adapter(config: Any) -> dict[str, Any]:
     """Return the values of an adapter's configuration. A model holds its adapters' configurations by name."""
     config = next(iter(config.values()), None) if isinstance(config, Mapping) else config
-    found = {name: plain(getattr(config, name, None)) for name in ADAPTER}
-    return {name: value for name, value in found.items() if isinstance(value, (str, int, float, list))}
+    values = {name: plain(getattr(config, name, None)) for name in ADAPTER}
+    return {name: value for name, value in values.items() if isinstance(value, (str, int, float, list))}
 
 
 def _reward(reward: Any) -> str:

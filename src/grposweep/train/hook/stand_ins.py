@@ -121,8 +121,8 @@ _set_operators()
 def adapter_of(model_args: Any) -> Any:
     """Return a stand-in for the adapter that TRL's ModelConfig asks for, or None."""
     renamed = {"r": "lora_r", "target_modules": "lora_target_modules", "modules_to_save": "lora_modules_to_save"}
-    found = {name: getattr(model_args, renamed.get(name, name), None) for name in record.ADAPTER}
-    return Thing(**found) if model_args.use_peft else None
+    values = {name: getattr(model_args, renamed.get(name, name), None) for name in record.ADAPTER}
+    return Thing(**values) if model_args.use_peft else None
 
 
 def note_files(values: Any, with_folders: bool = False) -> None:

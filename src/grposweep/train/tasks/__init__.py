@@ -178,9 +178,9 @@ def mixed_columns(rows: Iterable[Row]) -> str:
         for name, value in row.items():
             kinds.setdefault(name, set()).update([type(value).__name__] if value is not None else [])
     return ", ".join(
-        f"{name} ({', '.join(sorted(found))})"
-        for name, found in kinds.items()
-        if len(found) > 1 and found != {"int", "float"}
+        f"{name} ({', '.join(sorted(types))})"
+        for name, types in kinds.items()
+        if len(types) > 1 and types != {"int", "float"}
     )
 
 
@@ -189,7 +189,7 @@ def conflicting_answers(rows: list[Row], source: str) -> Iterator[str]:
     answers: dict[str, dict[str, int]] = {}  # of each prompt, with the first row of each
     for number, row in enumerate(rows, start=1):
         answers.setdefault(prompt_key(row), {}).setdefault(row["answer"], number)
-    if several := [found for found in answers.values() if len(found) > 1]:
+    if several := [numbers for numbers in answers.values() if len(numbers) > 1]:
         answer, other = list(several[0].items())[:2]
         yield (
             f"{source}: {count_text(len(several), 'prompt')} with several answers, such as rows {answer[1]} and {other[1]} "

@@ -66,7 +66,7 @@ def calculator(expression: str) -> str:
         expression: Two whole numbers with +, - or * between them, such as 12*34.
 
     """
-    found = re.fullmatch(r"\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*", expression)
-    if found is None:
+    match = re.fullmatch(r"\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*", expression)
+    if match is None:
         raise ValueError(f"{expression[:40]!r} is not two whole numbers with +, - or * between them")
-    return str(OPERATORS[found[2]](int(found[1]), int(found[3])))
+    return str(OPERATORS[match[2]](int(match[1]), int(match[3])))

@@ -25,11 +25,11 @@ def is_sharegpt(prompt: Any) -> bool:
 
 def wrong_conversations(prompts: Iterable[tuple[int, Any]]) -> Iterator[tuple[list[int], str]]:
     """Yield the numbers of rows whose prompt is no usable conversation, with what is wrong and what to do."""
-    found: dict[str, list[int]] = {}
+    wrong: dict[str, list[int]] = {}
     for number, prompt in prompts:
         if isinstance(prompt, list) and (problem := _problem(prompt)):
-            found.setdefault(problem, []).append(number)
-    for problem, numbers in found.items():
+            wrong.setdefault(problem, []).append(number)
+    for problem, numbers in wrong.items():
         yield numbers, problem
 
 
