@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from grporecipe.errors import UserError
-from grposweep.report.status import status_screen, sweeps_table
+from grposweep.report.status import status_screen
+from grposweep.report.sweeps_list import sweeps_table
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep

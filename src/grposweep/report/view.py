@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import as_number, read_json, read_lines, whole_or_none
-from grposweep.launchers import launcher_class
-from grposweep.process import exists
-from grposweep.registries import LAUNCHERS
 from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects
@@ -168,9 +164,13 @@ class SweepView:
     @cached_property
     def is_dry(self) -> bool:
         """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
+        if self.controller or any(trial.attempts for trial in self.trials):
+            return False
+        from grposweep.launchers import launcher_class  # only for a sweep that has started nothing
+        from grposweep.registries import LAUNCHERS
+
         kind = as_mapping(self.baseline.get("cluster")).get("kind")
-        is_dry = kind in LAUNCHERS and launcher_class(str(kind)).is_dry
-        return is_dry and not self.controller and not any(trial.attempts for trial in self.trials)
+        return kind in LAUNCHERS and launcher_class(str(kind)).is_dry
 
     @property
     def searched(self) -> list[TrialView]:
@@ -462,6 +462,10 @@ def _controller(lease: Path) -> str:
     found = read_json(lease)
     if found is None:
         return ""
+    import socket  # only for a sweep that a controller runs
+
+    from grposweep.process import exists
+
     pid, host = found.get("pid"), found.get("host")
     if host == socket.gethostname() and not exists(pid):
         return ""
