@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from grporecipe.errors import UserError
-from grposweep.report.status import status_screen, sweeps_table
+from grposweep.report.status import status_screen
+from grposweep.report.sweeps_list import sweeps_table
 from grposweep.report.tables import build_console
 from grposweep.report.trial_view import State, TrialView, read_trial
 from grposweep.report.view import SweepReader, read_sweep
@@ -17,6 +18,8 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
 from in_process import Sweep
 from made import Made, make_sweep
+
+FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +158,38 @@ def test_a_reader_reads_only_trials_whose_files_have_changed(tmp_path: Path, mon
     read.clear()
     assert reader.read().trial(running.number).objective == 0.8
     assert read == []
+
+
+def test_a_trial_with_a_row_is_not_read_again(sweep_here: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller writes the row when the trial has ended; what it tells is what the files tell."""
+    folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
+    found = read_sweep(folder).trials
+    with monkeypatch.context() as patched:
+        patched.setattr("grposweep.report.view.read_trial", lambda *_: pytest.fail("a trial was read"))
+        assert read_sweep(folder).trials == found
+    (folder / "summary.jsonl").unlink()
+    assert read_sweep(folder).trials == found
+
+
+@pytest.mark.parametrize("name", ["result.json", "attempts.jsonl", "runs.jsonl", "trial.json", "heartbeat"])
+def test_a_row_of_other_files_does_not_count(sweep_here: Sweep, name: str) -> None:
+    """A file that was replaced by another of the same size and date, too."""
+    folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
+    rows = (folder / "summary.jsonl").read_text()
+    (folder / "summary.jsonl").write_text(rows.replace('"state": "finished"', '"state": "failed"'))
+    assert read_sweep(folder).count(State.FAILED) == 2
+    shutil.copy2(file := next((folder / "trials").iterdir()) / name, file.with_name("copy"))
+    file.with_name("copy").replace(file)
+    assert read_sweep(folder).count(State.FAILED) == 1
+
+
+def test_a_controller_that_ends_completes_the_summary(sweep_here: Sweep) -> None:
+    """Rows of an earlier controller that was killed, or of an older version."""
+    folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
+    rows = folder / "summary.jsonl"
+    rows.write_text(rows.read_text().splitlines(keepends=True)[0] + '{"v": 1, "trial": "0001-')
+    sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
+    assert len({json.loads(row)["trial"] for row in rows.read_text().splitlines() if row.endswith("}")}) == 2
 
 
 def test_a_reader_finds_trials_that_start_later(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grporecipe.errors import UserError
-from grposweep.report.status import read_sweeps
+from grposweep.report.sweeps_list import read_sweeps
 from grposweep.storage.folders import find_sweep, newest_sweep
 
 

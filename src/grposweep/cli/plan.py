@@ -28,7 +28,8 @@ from grporecipe.reading.load import Options, load_recipes
 from grporecipe.rules.check import UNSTATED, Problem, check
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import say
-from grposweep.cost import HOUR, Rates, find_work
+from grposweep.cost import find_work
+from grposweep.rates import HOUR, Rates
 from grposweep.report.plan import (
     SYMBOLS,
     asynchronous_table,

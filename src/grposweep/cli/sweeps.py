@@ -125,7 +125,7 @@ def list_(
 
     Dry runs and sweeps of the fake trainer come last.
     """
-    from grposweep.report.status import read_sweeps, sweeps_table
+    from grposweep.report.sweeps_list import read_sweeps, sweeps_table
     from grposweep.report.tables import SCREEN_COLUMNS, build_console
     from grposweep.storage.folders import find_sweeps, remembered
 

@@ -14,6 +14,7 @@ from typing import Any
 from grporecipe.files import file_digest
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
+from grposweep.config.evaluation import SAMPLING
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.registries import is_asynchronous, is_external
@@ -68,15 +69,6 @@ def prepared_key(experiment: Experiment) -> str:
     return _digest({"model": content["model"], "task": content["task"]})[:12]
 
 
-SAMPLING = (
-    "max_completion_length",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "generation_kwargs",
-)
 # keys of the model without effect on sampling: adapters change nothing before training
 _NO_SAMPLING = ("lora", "gradient_checkpointing", "shape")
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.files import as_number
+from grporecipe.redaction import redact
 from grporecipe.terminal import count, label_text, short, short_names
-from grposweep.redaction import redact
+from grposweep.config.evaluation import is_of_evaluation
 from grposweep.report.completions import warning
-from grposweep.report.ranking import RankedPoint, is_of_evaluation
+from grposweep.report.ranking import RankedPoint
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
 from grposweep.search.space import Interval
 from grposweep.storage.completions import read_prompt_rewards
-from grposweep.storage.inputs import Inputs, digest_of
 from grposweep.storage.records import as_mapping
 
 MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which the advice warns
@@ -414,6 +414,8 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
 
 def _is_edited(view: SweepView) -> bool:
     """Return whether one of the user's files has changed since the sweep copied it."""
+    from grposweep.storage.inputs import Inputs, digest_of  # only for a command on an unfinished search
+
     there = Path(str(view.provenance.get("working_directory") or ""))
     recorded = [(there / name, file.digest) for name, file in Inputs.read(view.path).files.items() if file.copied]
     return any(not path.exists() or digest_of(path)[: len(digest)] != digest for path, digest in recorded)

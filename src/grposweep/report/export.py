@@ -13,14 +13,13 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import ZIP_DEFLATED, ZipFile
 
 from rich.text import Text
 
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json, write_text
+from grporecipe.redaction import redact
 from grporecipe.terminal import say, short, write_data
-from grposweep.redaction import redact
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.leaderboard import contents_read, format_objective
@@ -30,7 +29,6 @@ from grposweep.report.tables import SCREEN_COLUMNS, build_console
 from grposweep.report.trial_view import TrialView
 from grposweep.report.view import SweepView, open_sweep
 from grposweep.storage import paths
-from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import as_mapping, read_metrics
 
 if TYPE_CHECKING:
@@ -346,6 +344,10 @@ def pack_winner(view: SweepView, file: Path) -> str:
     Paths in it are relative to its folder: those outside of the working directory become ``files/<name>``.
     Raises UserError if no trial has finished, or if the archive cannot be written.
     """
+    from zipfile import ZIP_DEFLATED, ZipFile
+
+    from grposweep.storage.inputs import TrialInputs
+
     best = view.best
     if best is None:
         raise UserError(f"{view.name} has no finished trial yet, so there is nothing to pack.")

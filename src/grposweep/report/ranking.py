@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 from grporecipe.files import finite_or_none
-from grposweep.config.identity import SAMPLING
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
@@ -79,7 +78,7 @@ class RankedPoint:
         """The objectives that count, one for each seed."""
         return [trial.objective or 0.0 for trial in self.seeds]
 
-    @property
+    @cached_property
     def value(self) -> float:
         """Their mean."""
         return math.fsum(self.values) / len(self.values)
@@ -94,7 +93,7 @@ class RankedPoint:
         """The point as a row of a table: its 95 % interval is of this point alone, and no claim that it is the best."""
         return replace(self, among=1)
 
-    @property
+    @cached_property
     def half(self) -> float | None:
         """Half of the 95 % interval; None if unknown."""
         samplings = [trial.sampling for trial in self.seeds]
@@ -146,12 +145,6 @@ class RankedPoint:
         before = average([trial.start_sampling for trial in self.seeds])
         half = self._half([v - start for v, start in zip(self.values, starts, strict=True)], sampled.minus(before))
         return Gain(self.value, math.fsum(starts) / len(starts), half, self.over)
-
-
-def is_of_evaluation(key: str) -> bool:
-    """Return whether a key decides how a trial is measured, and not only how it is trained: prompts, rewards, sampling."""
-    name = key.removeprefix("generation.")
-    return key == "task" or key.startswith("task.") or (name != key and name in SAMPLING)
 
 
 def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Ranking | None = None) -> list[RankedPoint]:

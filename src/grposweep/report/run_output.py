@@ -14,7 +14,6 @@ from rich.text import Text
 
 from grporecipe.files import as_number, write_json
 from grporecipe.terminal import count, label_text, redraws, short, short_names
-from grposweep.registries import runs_trl
 from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.leaderboard import contrasts_table, effects_table, leaderboard, outcome
@@ -22,7 +21,6 @@ from grposweep.report.status import seconds_left
 from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures, name_trials
 from grposweep.report.view import SweepView
-from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.replication import CHANCE, Estimate, on_fresh_seeds
 from grposweep.storage import paths
 
@@ -251,6 +249,9 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
     for known in (trial, *(other for other in view.trials if other.attributes.get("of") == trial.number)):
         if (model := known.path / paths.MODEL).is_dir():
             return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})")
+    from grposweep.registries import runs_trl
+    from grposweep.schema.running import KEEPS_MODEL
+
     trainer = view.baseline.get("trainer")
     if (
         not isinstance(trainer, dict)
@@ -264,6 +265,8 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
 
 def longer_line(view: SweepView, trial: TrialView | None) -> str:
     """Return the command that trains the winner longer, or how to keep the checkpoint that it needs; empty if neither works."""
+    from grposweep.registries import runs_trl
+
     trainer = view.baseline.get("trainer")
     if trial is None or not isinstance(trainer, dict) or not runs_trl(str(trainer.get("kind"))):
         return ""

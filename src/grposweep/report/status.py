@@ -1,33 +1,25 @@
-"""Status of one sweep (screen and JSON) with its expected end and cost, and the list of sweeps in a folder."""
+"""Status of one sweep (screen and JSON) with its expected end and cost."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from grporecipe.errors import UserError
 from grporecipe.terminal import count, short
-from grposweep.cost import HOUR, Rates, Work, fit_rates, read_work
+from grposweep.rates import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning
-from grposweep.report.hang import hang_sentence
 from grposweep.report.leaderboard import format_effect
 from grposweep.report.ranking import RankedPoint
-from grposweep.report.tables import FOLD, NUMBER, build_table, format_duration
+from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
-from grposweep.report.view import SweepReader, SweepView, read_sweep
-from grposweep.storage.folders import find_sweeps, last_change
-from grposweep.storage.forks import ForkState
+from grposweep.report.view import SweepReader, SweepView
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved
@@ -43,12 +35,19 @@ def status_screen(view: SweepView) -> Group:
 
 def _fork(view: SweepView) -> RenderableType | None:
     """Return the checkpoint from which a fork's trials started."""
-    state = ForkState.parse(view.provenance.get("fork_of"))
+    recorded = view.provenance.get("fork_of")
+    if recorded is None:
+        return None
+    from grposweep.storage.forks import ForkState
+
+    state = ForkState.parse(recorded)
     return None if state is None else _line("fork", f"of {state}")
 
 
 def watch_status(reader: SweepReader, console: Console) -> None:
     """Show the screen live until the sweep is done."""
+    from rich.live import Live
+
     view = reader.read()
     with Live(status_screen(view), console=console, auto_refresh=False) as live:
         while view.controller or view.ended < view.planned:
@@ -112,7 +111,7 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {
         **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
-        "silent_ranks": (hang_sentence(trial.path) or None) if trial.silent > WORRYING_SECONDS else None,
+        "silent_ranks": _silent_ranks(trial) or None,
         "warning": trial.unmoved or None,
     }  # fmt: skip
 
@@ -172,8 +171,16 @@ def _running(view: SweepView) -> RenderableType | None:
 
 def _doubts(trial: TrialView) -> list[Text]:
     """Return where the ranks of a trial are that has shown no sign of life for long, and why no step has changed a weight."""
-    sentences = (hang_sentence(trial.path) if trial.silent > WORRYING_SECONDS else "", trial.unmoved)
-    return [Text(f"    {text}", "yellow") for text in sentences if text]
+    return [Text(f"    {text}", "yellow") for text in (_silent_ranks(trial), trial.unmoved) if text]
+
+
+def _silent_ranks(trial: TrialView) -> str:
+    """Return where the ranks of a trial are that has shown no sign of life for long; empty for any other."""
+    if trial.silent <= WORRYING_SECONDS:
+        return ""
+    from grposweep.report.hang import hang_sentence
+
+    return hang_sentence(trial.path)
 
 
 def _running_line(trial: TrialView) -> Text:
@@ -228,39 +235,6 @@ def _more(number: int) -> list[Text]:
 
 def _in(view: SweepView, state: State) -> list[TrialView]:
     return [trial for trial in view.trials if trial.state is state]
-
-
-def read_sweeps(*folders: Path) -> tuple[list[SweepView], list[str]]:
-    """Read the sweeps in and below folders, the latest first, dry runs and fake ones last; and say for each unreadable one why.
-
-    Raises UserError if there is none.
-    """
-    views, damaged = [], []
-    for sweep in sorted(chain.from_iterable(map(find_sweeps, folders)), key=lambda sweep: -last_change(sweep.path)):
-        try:
-            views.append(read_sweep(sweep))
-        except UserError as error:
-            damaged.append(str(error))
-        except PermissionError as error:  # another user's: it hides no other sweep
-            damaged.append(f"{error.filename} cannot be read ({error.strerror})")
-    views.sort(key=lambda view: view.is_dry or view.is_fake)
-    if not views and not damaged:
-        looked = ", ".join(str(folder.resolve()) for folder in folders)
-        raise UserError(f"no sweep in {looked} or below. Name a folder that has some (outputs by default).")
-    return views, damaged
-
-
-def sweeps_table(views: Iterable[SweepView]) -> Table:
-    """Return one row per sweep: name, progress, trials, best, cost and last change."""
-    last = ("last change", {"no_wrap": True})
-    table = build_table(("sweep", FOLD), ("trials", NUMBER), ("cost", NUMBER), last)
-    for view in views:
-        best = "" if (top := view.best_point) is None else f", best {top.brief}, {short(top.first.point)}"
-        when = datetime.fromtimestamp(last_change(view.path)).strftime("%Y-%m-%d %H:%M")
-        state = ("fake trainer, " if view.is_fake else "") + ("at work" if view.controller else view.progress_text)
-        name = Text.assemble(view.name, "\n", (f"{state}{best}", "dim"))
-        table.add_row(name, f"{view.ended:,}/{view.planned:,}", f"{view.gpu_hours:.3g} {view.hours_unit[:5]}", when)
-    return table
 
 
 LATEST = 20  # ended trials whose mean time is expected of the next ones

@@ -22,7 +22,6 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
-from grposweep.report.trained_with import with_trained
 from grposweep.search.replication import CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
@@ -274,9 +273,13 @@ class TrialView:
             config = as_mapping(parse_yaml(self._text(paths.CONFIG)))
         except ValueError:
             return {}
-        return with_trained(config, self.trained, self.path) if config and self.trained else config
+        if not config or not self.trained:
+            return config
+        from grposweep.report.trained_with import with_trained  # the whole schema
 
-    @property
+        return with_trained(config, self.trained, self.path)
+
+    @cached_property
     def plan(self) -> Mapping[str, Any]:
         """The content of plan.json: batch sizes, steps, evaluations."""
         return read_json(self.path / paths.PLAN) or {}

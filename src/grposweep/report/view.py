@@ -9,9 +9,9 @@ import json
 import math
 import os
 import re
-import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +19,8 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import as_number, read_json, read_lines, whole_or_none
-from grposweep.launchers import launcher_class
-from grposweep.process import exists
-from grposweep.registries import LAUNCHERS
 from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
+from grposweep.report.summary import add_row, read_rows, recall, stamp_files
 from grposweep.report.trial_view import Direction, State, TrialView, read_trial
 from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
@@ -168,9 +166,13 @@ class SweepView:
     @cached_property
     def is_dry(self) -> bool:
         """Whether the trials were only written: by ``cluster=dry_run``, and no other launcher has started one since."""
+        if self.controller or any(trial.attempts for trial in self.trials):
+            return False
+        from grposweep.launchers import launcher_class  # only for a sweep that has started nothing
+        from grposweep.registries import LAUNCHERS
+
         kind = as_mapping(self.baseline.get("cluster")).get("kind")
-        is_dry = kind in LAUNCHERS and launcher_class(str(kind)).is_dry
-        return is_dry and not self.controller and not any(trial.attempts for trial in self.trials)
+        return kind in LAUNCHERS and launcher_class(str(kind)).is_dry
 
     @property
     def searched(self) -> list[TrialView]:
@@ -330,9 +332,6 @@ class SweepView:
         return f"Name one by {', '.join(ways)} or {BEST}." if self.best else f"Name one by {' or '.join(ways)}."
 
 
-TRIAL_FILES = (paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL)
-
-
 @dataclass(frozen=True)
 class _Known:
     """A trial as it was read last. ``files`` is None before its second look; a ``settled`` trial never changes."""
@@ -353,6 +352,7 @@ class SweepReader:
             raise UserError(f"{self._folder.path} is no sweep: it has no sweep.yaml. Name a folder under outputs/.")
         self._settings = settings
         self._folders: dict[str, TrialFolder] = {}
+        self._rows = read_rows(self._folder.path)
         self._known: dict[str, _Known] = {}
 
     def read(self, progress: SweepProgress | None = None) -> SweepView:
@@ -364,8 +364,23 @@ class SweepReader:
         return SweepView(path, self._settings, trials, progress, self._folder.prepared(), controller)
 
     def trial(self, folder: TrialFolder) -> TrialView:
-        """Return one trial as it is now. For the controller's process, once the study holds the trial's end."""
-        return self._look(folder, controller_lives=True, has_ended=True)
+        """Return one trial as it is now. For the controller's process, once the study holds the trial's end.
+
+        The trial gets a row in summary.jsonl.
+        """
+        files = stamp_files(folder.path)
+        view = read_trial(folder, controller_lives=True)
+        if view.state.is_over and folder.open_attempt() is None:
+            self._known[view.name], self._rows[view.name] = _Known(view, settled=True), {}
+            with suppress(OSError):  # a convenience only
+                add_row(self._folder.path, view, files)
+        return view
+
+    def complete_summary(self) -> None:
+        """Add the ended trials to summary.jsonl that have no row which counts. For the controller's process."""
+        for name, folder in self._folders.items():
+            if name not in self._rows and self._known[name].view.state.is_over:
+                self.trial(folder)
 
     def _trials(self) -> Iterator[TrialFolder]:
         """The trial folders by number; folders known already are not looked at again."""
@@ -377,18 +392,23 @@ class SweepReader:
             self._folders = {folder.path.name: folder for folder in self._folder.trials()}
         yield from self._folders.values()
 
-    def _look(self, folder: TrialFolder, controller_lives: bool, has_ended: bool = False) -> TrialView:
+    def _look(self, folder: TrialFolder, controller_lives: bool) -> TrialView:
         name = folder.path.name
         known = self._known.get(name)
         if known is not None and known.settled:
             return known.view
+        if known is None and name in self._rows:
+            if (recalled := recall(folder, self._rows[name])) is not None:
+                self._known[name] = _Known(recalled, settled=True)
+                return recalled
+            del self._rows[name]
         files = None
         if known is not None:
-            files = (controller_lives, *(_stamp(f"{folder.path}/{file}") for file in TRIAL_FILES))
+            files = (controller_lives, stamp_files(folder.path))
             if files == known.files and known.view.state is not State.RUNNING:
                 return known.view
         view = read_trial(folder, controller_lives)
-        settled = (has_ended or known is not None) and view.state.is_over and folder.open_attempt() is None
+        settled = known is not None and view.state.is_over and folder.open_attempt() is None
         self._known[name] = _Known(view, files, settled)
         return view
 
@@ -448,20 +468,15 @@ def open_trial(names: Sequence[str], outputs: Path) -> tuple[SweepView, TrialVie
     return view, view.trial(trial or BEST)
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or appended to; None for no file."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - as above
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 def _controller(lease: Path) -> str:
     """Return who holds the lease. A process of this machine is checked; one of another machine is believed."""
     found = read_json(lease)
     if found is None:
         return ""
+    import socket  # only for a sweep that a controller runs
+
+    from grposweep.process import exists
+
     pid, host = found.get("pid"), found.get("host")
     if host == socket.gethostname() and not exists(pid):
         return ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from grporecipe.errors import UserError
 from grporecipe.files import delete_folder, parse_yaml, read_json, read_tail, read_text, write_text
-from grposweep.redaction import redact
+from grporecipe.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
     Action,

@@ -15,6 +15,7 @@ JOURNAL = "study.journal"  # a copy of the Optuna study, for optuna-dashboard
 DRAWN = "drawn.json"  # the last points of a search, which are drawn together
 LEASE = "lease.json"  # which controller works on the sweep
 PROGRESS = "outlook.json"  # progress that only the controller knows
+SUMMARY = "summary.jsonl"  # what was read of each ended trial; counts only while its files are the same
 MEMORY = "memory.jsonl"  # measured GPU memory
 COMMANDS = "commands.jsonl"  # each command that ran the sweep, with its working directory
 WARM_START = "warm_start.json"  # points and results taken from an earlier sweep

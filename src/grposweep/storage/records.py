@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from grporecipe.files import (
     append_line,
@@ -21,8 +21,10 @@ from grporecipe.files import (
     whole_or_none,
     write_json,
 )
-from grposweep.schema import Experiment
 from grposweep.storage import paths
+
+if TYPE_CHECKING:
+    from grposweep.schema import Experiment
 
 _READ: dict[Any, Callable[[Any], Any]] = {
     int: count_or_none, int | None: count_or_none, float: as_number, float | None: as_number,
@@ -260,7 +262,7 @@ class OomFix:
         write_json(trial / paths.OOM_FIX, {"batch": dict(self.batch), "why": self.why, "attempt": self.attempt})
 
 
-def apply_oom_fix(trial: Path, experiment: Experiment) -> Experiment:
+def apply_oom_fix(trial: Path, experiment: "Experiment") -> "Experiment":
     """Return the experiment with the trial's out-of-memory fix applied."""
     fix = OomFix.read(trial)
     return experiment if fix is None else replace(experiment, batch=replace(experiment.batch, **fix.batch))

@@ -153,12 +153,16 @@ class TrialResult:
     @classmethod
     def read(cls, trial: Path) -> Self:
         """Return the result in a trial's folder."""
-        content = read_json(trial / paths.RESULT) or {}
+        return cls.parse(read_json(trial / paths.RESULT) or {})
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any]) -> Self:
+        """Return the result of a JSON object; values of the wrong type are left out."""
         status, listed = (content.get(name) for name in ("status", "evaluated"))
         return cls(
             status=TrialStatus(status) if isinstance(status, str) and status in set(TrialStatus) else None,
             failure=FailureReport.parse(content.get("failure")),
-            evaluated=[step for step in map(count_or_none, listed) if step] if isinstance(listed, list) else (),
+            evaluated=tuple(step for step in map(count_or_none, listed) if step) if isinstance(listed, list) else (),
             **read_fields(cls, content),
         )
 

@@ -14,7 +14,8 @@ from optuna.trial import FrozenTrial, TrialState
 from grporecipe.model.planning import build_plan
 from grporecipe.model.setting import Setting
 from grporecipe.terminal import count
-from grposweep.cost import HOUR, Work, find_work, fit_rates
+from grposweep.cost import find_work
+from grposweep.rates import HOUR, Work, fit_rates
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator

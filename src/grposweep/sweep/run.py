@@ -347,6 +347,7 @@ def _run_controller(
         console.print(_detach_message(controller), soft_wrap=True)
         return ExitCode.INTERRUPTED
     view = reader.read(_progress(controller, invalid))
+    reader.complete_summary()
     write_effects(view)
     print_results(console, view, _run_end(controller, reasons))
     if not interrupts.count:

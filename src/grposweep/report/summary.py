@@ -1,0 +1,71 @@
+"""summary.jsonl: what was read of each ended trial, so that `list`, `status` and `best` need not parse its files again.
+
+A row counts only while every file that it was made from is the same by inode, size and date. Without rows the trials are read.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from grporecipe.files import append_line, read_lines
+from grposweep.report.trial_view import State, TrialView
+from grposweep.storage import paths
+from grposweep.storage.folders import TrialFolder
+from grposweep.storage.results import TrialResult
+
+# provenance.json holds a copy of trial.json
+FILES = (
+    paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL, paths.PROVENANCE,
+)  # fmt: skip
+FIELDS = ("experiment", "point", "attributes", "state", "step", "total", "seconds", "gpu_seconds")
+Stamps = Sequence[Sequence[int] | None]
+
+
+def stamp_files(trial: Path) -> Stamps:
+    """Return inode, bytes and date in nanoseconds of each file that a view is made from; None for a missing one."""
+    return [_stamp(f"{trial}/{name}") for name in FILES]
+
+
+def _stamp(path: str) -> list[int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - seven for each of thousands of trials
+    except OSError:
+        return None
+    return [found.st_ino, found.st_size, found.st_mtime_ns]  # a replaced file has another inode
+
+
+def read_rows(sweep: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest row of each trial by the name of its folder."""
+    return {row["trial"]: row for row in read_lines(sweep / paths.SUMMARY, trial=str, files=list, result=dict)}
+
+
+def add_row(sweep: Path, view: TrialView, files: Stamps) -> None:
+    """Append an ended trial. ``files`` were stamped before they were read."""
+    failure = view.result.failure
+    result = {**asdict(view.result), "failure": None if failure is None else failure.as_dict()}
+    fields = {name: getattr(view, name) for name in FIELDS}
+    append_line(sweep / paths.SUMMARY, {"trial": view.name, "files": files, **fields, "result": result})
+
+
+def recall(folder: TrialFolder, row: dict[str, Any]) -> TrialView | None:
+    """Return the trial of a row; None if one of its files has changed, or if the row is damaged."""
+    if row["files"] != stamp_files(folder.path):
+        return None
+    try:
+        return TrialView(
+            path=folder.path,
+            number=folder.number,
+            experiment=str(row["experiment"]),
+            point=dict(row["point"]),
+            attributes=dict(row["attributes"]),
+            state=State(row["state"]),
+            result=TrialResult.parse(row["result"]),
+            step=int(row["step"]),
+            total=int(row["total"]),
+            seconds=float(row["seconds"]),
+            gpu_seconds=float(row["gpu_seconds"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
