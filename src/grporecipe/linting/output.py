@@ -59,7 +59,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
-            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
+            show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
@@ -82,7 +82,7 @@ def place_of(recipe: Recipe, line: int | None) -> str:
     return f":{inside}" if cell is None else f":cell {cell}:{inside}"
 
 
-def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
+def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
     """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
     if diagnostic.severity == "note":
         screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
