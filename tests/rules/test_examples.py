@@ -4,6 +4,7 @@ import pytest
 
 from grporecipe.linting._examples import Example, build_example
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY
+from grposweep.schema import keys_of
 
 RULES = {**REGISTRY, **RECIPE_RULES}
 LONGEST = 8  # lines
@@ -39,3 +40,11 @@ def test_an_example_is_short_and_has_a_reason(code: str) -> None:
     """A page with all rules stays readable."""
     assert len(example(code).source.splitlines()) <= LONGEST
     assert len(example(code).reason) > 10
+
+
+def test_the_keys_of_sweeps_exist() -> None:
+    """The linter does not know them, so a key that is renamed would stay in an example."""
+    sweeps = [example(code) for code in RULES if example(code).about.startswith("Keys of a sweep")]
+    keys = {line.partition("=")[0] for sweep in sweeps for line in sweep.source.splitlines()}
+    assert len(keys) > 20
+    assert keys <= {path for path, _ in keys_of()}
