@@ -1,6 +1,7 @@
 """docs/reference/rules.md is generated from the rules and is up to date."""
 
 import re
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor
@@ -24,7 +25,20 @@ def test_the_page_is_current() -> None:
 def test_the_page_explains_every_rule_once() -> None:
     """Each under its code, so that a link to one does not break."""
     text = document.render_rules()
-    assert all(text.count(f"\n### {code}\n") == 1 for code in document.RULES)
+    for code, rule in document.RULES.items():
+        assert text.count(f'\n<a id="{code.lower()}"></a>\n\n### {code}: {rule.title}\n') == 1
+
+
+HEADINGS = ("What it checks", "Why it fails", "Example", "Fix")
+
+
+@pytest.mark.parametrize("code", ["GB101", "GD101", "GV107", "GL301"])
+def test_a_rule_is_explained_under_four_headings(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, within 80 columns apart from the lines of an example."""
+    document.explain_rules(code.lower(), sys.stdout)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
+    assert max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    ")) <= 80
 
 
 def test_the_page_is_written_to_the_named_file(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class GithubReport(Report):
 
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
-            for found in result.diagnostics:
-                place = place_of(result.recipe, found.line)
-                self._say(found.severity, path, place, found.code, _in_words(found, result.recipe))
+            for problem in result.diagnostics:
+                place = place_of(result.recipe, problem.line)
+                self._say(problem.severity, path, place, problem.code, _in_words(problem, result.recipe))
 
     def refuse(self, path: Path, message: str) -> None:
         self._say("error", path, "", "not judged", message)
@@ -75,9 +75,9 @@ class SarifReport(Report):
     def add(self, path: Path, fixed: FixedFile) -> None:
         for result in fixed.judged.results:
             self._results += [
-                {"ruleId": found.code, "level": found.severity, "message": {"text": _in_words(found, result.recipe)},
-                 "locations": [_location(path, place_of(result.recipe, found.line))]}
-                for found in result.diagnostics
+                {"ruleId": problem.code, "level": problem.severity, "message": {"text": _in_words(problem, result.recipe)},
+                 "locations": [_location(path, place_of(result.recipe, problem.line))]}
+                for problem in result.diagnostics
             ]  # fmt: skip
 
     def refuse(self, path: Path, message: str) -> None:
@@ -106,11 +106,11 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _location(path: Path, place: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
+    physical: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(path), errors="surrogateescape")}}
     line = place.removeprefix(":")
     if line.isdigit():
-        found["region"] = {"startLine": int(line)}
-    location: dict[str, Any] = {"physicalLocation": found}
+        physical["region"] = {"startLine": int(line)}
+    location: dict[str, Any] = {"physicalLocation": physical}
     return location if line.isdigit() or not line else {**location, "message": {"text": line}}
 
 
@@ -122,12 +122,14 @@ class StatisticsReport(Report):
         self._form = form
 
     def close(self, total: Total) -> None:
-        counts = Counter(found.code for found in total.diagnostics)
-        by_fix = Counter(found.code for found in total.diagnostics if fixable(found))
+        counts = Counter(problem.code for problem in total.diagnostics)
+        by_fix = Counter(problem.code for problem in total.diagnostics if fixable(problem))
         rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
         if self._form == "json":
-            found = [{"code": code, "name": RULES[code].title, "count": n, "fixable": by_fix[code]} for code, n in rows]
-            self._out.write(json.dumps(found) + "\n")
+            records = [
+                {"code": code, "name": RULES[code].title, "count": n, "fixable": by_fix[code]} for code, n in rows
+            ]
+            self._out.write(json.dumps(records) + "\n")
             return
         wide = len(str(rows[0][1])) if rows else 1
         for code, count in rows:

@@ -44,7 +44,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
     original = load_text(path)
     judged = judge_text(path, original, options, selection)
     if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
-        wanted = any(found.fixes for result in judged.results for found in result.diagnostics)
+        wanted = any(problem.fixes for result in judged.results for problem in result.diagnostics)
         note = "shell scripts are not rewritten: change these by hand" if wanted else ""
         return FixedFile(judged, original, note=note)
     if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
@@ -112,7 +112,7 @@ def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:
         Counter(diagnostic.code for result in judged.results for diagnostic in result.diagnostics)
         for judged in (before, after)
     )
-    errors = {found.code for result in after.results for found in result.diagnostics if found.severity == "error"}
+    errors = {problem.code for result in after.results for problem in result.diagnostics if problem.severity == "error"}
     return new[code] < old[code] and all(new[other] <= old[other] for other in errors)
 
 
@@ -202,10 +202,10 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
         if not isinstance(inner[-1][1], yaml.MappingNode):
             return None
         section, rest = inner[-1][1], rest[1:]
-    found = _entries(section, rest[0]) if len(rest) == 1 else []
-    superfluous = [] if nested else found[:-1]
-    if found and value is None:
-        superfluous = found[-1:] if nested else found
+    entries = _entries(section, rest[0]) if len(rest) == 1 else []
+    superfluous = [] if nested else entries[:-1]
+    if entries and value is None:
+        superfluous = entries[-1:] if nested else entries
     for entry in reversed(superfluous):  # from the end, so that earlier marks stay valid
         shorter = _without(text, section, entry)
         if shorter is None:
@@ -213,13 +213,13 @@ def _set(text: str, path: list[str], value: Any, nested: bool, is_same: bool) ->
         text = shorter
     if value is None:
         return text
-    if not found:
+    if not entries:
         return _append(text, section, rest, value, nested)
     if superfluous:
         return _set(text, path, value, nested, is_same)
     if is_same:
         return text
-    old = found[-1][1]
+    old = entries[-1][1]
     gap = " " if old.start_mark.index == old.end_mark.index else ""  # an empty value
     return text[: old.start_mark.index] + gap + render_value(value) + text[_end(old) :]
 

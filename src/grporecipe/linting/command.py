@@ -262,7 +262,7 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
 def _only(fixed: FixedFile, keeps: Callable[[Diagnostic], bool]) -> FixedFile:
     """Return a judged file with some of its problems."""
     results = tuple(
-        replace(result, diagnostics=tuple(found for found in result.diagnostics if keeps(found)))
+        replace(result, diagnostics=tuple(diagnostic for diagnostic in result.diagnostics if keeps(diagnostic)))
         for result in fixed.judged.results
     )
     return replace(fixed, judged=replace(fixed.judged, results=results))

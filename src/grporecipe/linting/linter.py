@@ -70,8 +70,8 @@ class LintResult:
 
     def __repr__(self) -> str:
         """Return framework, file and codes, because setting and plan have a hundred fields."""
-        found = ", ".join(f"{found.code} {found.severity}" for found in self.diagnostics) or "no problems"
-        return f"<LintResult {self.recipe.file or self.recipe.framework}: {found}>"
+        codes = ", ".join(f"{problem.code} {problem.severity}" for problem in self.diagnostics) or "no problems"
+        return f"<LintResult {self.recipe.file or self.recipe.framework}: {codes}>"
 
     @property
     def ok(self) -> bool:
@@ -98,14 +98,14 @@ def select_rules(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Rule
 
 def _codes(items: Iterable[str]) -> tuple[str, ...]:
     codes = sorted({**REGISTRY, **RECIPE_RULES})
-    found: list[str] = []
+    chosen: list[str] = []
     for wanted in (part.strip().upper() for item in items for part in item.split(",") if part.strip()):
         meant = [code for code in codes if code.startswith(wanted)]
         if not meant:
             families = ", ".join(sorted({code[:2] for code in codes}))
             raise UserError(f"{wanted}: no rule or family of this name. Families are {families}; see grposweep rules.")
-        found += meant
-    return tuple(sorted(set(found)))
+        chosen += meant
+    return tuple(sorted(set(chosen)))
 
 
 EVERYTHING = RuleSelection()
@@ -121,37 +121,43 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
         if not _is_declared(problem, recipe) and problem.code not in recipe.unchecked
     ]
     diagnostics += _not_judged(recipe, reading, selection)
-    diagnostics += _of_older(recipe, selection, {found.code for found in diagnostics})
+    diagnostics += _of_older(recipe, selection, {problem.code for problem in diagnostics})
     for rule in recipe_rules(recipe):
         if rule.code in recipe.unchecked:
             diagnostics += [_unchecked(recipe, rule.code)] if find_violations(rule, recipe) else []
         elif selection.has(rule.code):
-            broken = [found for found in find_violations(rule, recipe) if not _is_of_unset(found, recipe)]
+            broken = [violation for violation in find_violations(rule, recipe) if not _is_of_unset(violation, recipe)]
             if rule.severity == "error" and broken:
                 broken = _certain(rule, broken, recipe)
-            diagnostics += [_of_recipe(reading, recipe, rule, found, with_fixes) for found in broken]
+            diagnostics += [_of_recipe(reading, recipe, rule, violation, with_fixes) for violation in broken]
     if recipe.launch is None and recipe.file is not None and FRAMEWORKS[recipe.framework].is_dotted:
         diagnostics = [each for each in diagnostics if each.code.startswith("GV") or not _is_overridden(each, recipe)]
     key = FRAMEWORKS[recipe.framework].only_evaluates
     if key and values_of(recipe).flag(key):  # no optimizer step: advice on training says nothing
-        diagnostics = [found for found in diagnostics if found.severity == "error" or found.code.startswith("GV")]
+        diagnostics = [
+            problem for problem in diagnostics if problem.severity == "error" or problem.code.startswith("GV")
+        ]
     if _holds_defaults(recipe):
-        diagnostics = [found for found in diagnostics if found.severity == "error" and found.code.startswith("GV")]
+        diagnostics = [
+            problem for problem in diagnostics if problem.severity == "error" and problem.code.startswith("GV")
+        ]
     diagnostics = _without_idle_advice(diagnostics, setting)
-    diagnostics = [replace(found, message=recipe.without_secrets(found.message)) for found in diagnostics]
+    diagnostics = [replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
     return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
 
 
 def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:
     """Leave out advice (GA) on a quantity that an error is about: its numbers mean nothing until that is corrected."""
-    wrong = {key for found in diagnostics if found.severity == "error" for key in found.keys}
+    wrong = {key for problem in diagnostics if problem.severity == "error" for key in problem.keys}
 
-    def rests_on(found: Diagnostic) -> set[str]:
-        rule = REGISTRY.get(found.code)
-        return {*found.keys, *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ()))}
+    def rests_on(problem: Diagnostic) -> set[str]:
+        rule = REGISTRY.get(problem.code)
+        return {*problem.keys, *(setting.key(name) for name in (rule.reads & STEP_SIZES if rule is not None else ()))}
 
-    return [found for found in diagnostics if not found.code.startswith("GA") or wrong.isdisjoint(rests_on(found))]
+    return [
+        problem for problem in diagnostics if not problem.code.startswith("GA") or wrong.isdisjoint(rests_on(problem))
+    ]
 
 
 def _problems(reading: ParsedRecipe, selection: RuleSelection, is_part: bool = False) -> list[Problem]:
@@ -180,8 +186,8 @@ def _unchecked(recipe: Recipe, code: str) -> Diagnostic:
     return Diagnostic("GV106", "note", f"not judged: {code}, because {recipe.unchecked[code]}.")
 
 
-def _is_overridden(found: Diagnostic, recipe: Recipe) -> bool:
-    values = {key: recipe.config[key] for key in found.keys if key in recipe.config}
+def _is_overridden(problem: Diagnostic, recipe: Recipe) -> bool:
+    values = {key: recipe.config[key] for key in problem.keys if key in recipe.config}
     return is_overridden(Path(recipe.file or ""), values)
 
 
@@ -255,10 +261,10 @@ def _of_older(recipe: Recipe, selection: RuleSelection, known: Collection[str]) 
         for problem in _problems(reading, selection, _is_part(recipe)):
             if problem.severity == "error" and problem.code not in known and "version" in problem.rule.reads:
                 refusing.setdefault(problem.code, []).append((release, problem, reading.setting))
-    for found in refusing.values():
-        newest, problem, setting = found[-1]
+    for cases in refusing.values():
+        newest, problem, setting = cases[-1]
         shown = _of_setting(replace(recipe, version=newest), setting, problem, RuleSelection(), with_fixes=False)
-        span = text(newest) if len(found) == 1 else f"{text(found[0][0])} to {text(newest)}"
+        span = text(newest) if len(cases) == 1 else f"{text(cases[0][0])} to {text(newest)}"
         trainer = FRAMEWORKS[recipe.framework].traits.display_name
         why = f" (In {trainer} {span} only, which {recipe.version_source.text} allows.)"
         yield replace(shown, severity="note", message=_message(problem.broken, has_repairs=False) + why)
@@ -273,8 +279,8 @@ def _is_of_unset(broken: Violation, recipe: Recipe) -> bool:
 def _certain(rule: RecipeRule, broken: Sequence[Violation], recipe: Recipe) -> list[Violation]:
     """Return the findings that hold for every value of the keys that only the run knows."""
     others = with_other_values(FRAMEWORKS[recipe.framework], recipe)
-    found = [{each.fields for each in find_violations(rule, other)} for other in others]
-    return [each for each in broken if all(each.fields in fields for fields in found)]
+    violated = [{each.fields for each in find_violations(rule, other)} for other in others]
+    return [each for each in broken if all(each.fields in fields for fields in violated)]
 
 
 def _is_part(recipe: Recipe) -> bool:
@@ -328,25 +334,25 @@ def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
 
 def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the plan's numbers; None if something is unknown or the batch is invalid."""
-    found: dict[str, Any] = dict.fromkeys(PLAN)
+    plan: dict[str, Any] = dict.fromkeys(PLAN)
     sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
     given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
     if s.asynchronous or unknown & SIZES or min(*sizes, *given) < 1:
-        return found
+        return plan
     rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
-    found["completions_per_rollout"] = rollout
-    found["completions_per_step"] = planning.stated_completions_per_step(s)
+    plan["completions_per_rollout"] = rollout
+    plan["completions_per_step"] = planning.stated_completions_per_step(s)
     if (rollout is not None and prompts is None) or planning.micro_steps_per_generation(s) < 1:
-        return found  # groups are not whole: TRL refuses it, so further numbers are meaningless
-    found["prompts_per_rollout"] = prompts
+        return plan  # groups are not whole: TRL refuses it, so further numbers are meaningless
+    plan["prompts_per_rollout"] = prompts
     if s.processes is not None:
-        found["prompts_per_step"] = _plain(found["completions_per_step"] / s.num_generations)
+        plan["prompts_per_step"] = _plain(plan["completions_per_step"] / s.num_generations)
     if s.processes is not None or s.generation_batch_size is None:
-        found["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
-    found["rollouts_per_epoch"], found["dropped_prompts"] = planning.rollouts_per_epoch(s), planning.dropped_prompts(s)
+        plan["steps_per_rollout"] = _plain(float(planning.steps_per_rollout(s)))
+    plan["rollouts_per_epoch"], plan["dropped_prompts"] = planning.rollouts_per_epoch(s), planning.dropped_prompts(s)
     if not unknown & LENGTHS and (s.max_steps or s.epochs is None or s.epochs > 0):
-        found["total_steps"] = planning.total_steps(s)
-    return found
+        plan["total_steps"] = planning.total_steps(s)
+    return plan
 
 
 def _plain(number: float) -> float:
@@ -382,14 +388,14 @@ def read_comments(text: str, show: Callable[[], str]) -> tuple[Comment, ...]:
     if NAME not in text:
         return ()
     lines = show().replace("\r\n", "\n").split("\n")
-    found = []
+    comments = []
     for number, line in enumerate(lines, 1):
         if match := COMMENT.search(line):
             listed = (code.strip().upper() for code in (match[2] or "").split(","))
             codes = ALL if match[2] is None else tuple(filter(None, listed))
             reach = None if match[1] else _reach(lines, number, not line[: match.start()].strip())
-            found.append(Comment(number, codes, reach))
-    return tuple(found)
+            comments.append(Comment(number, codes, reach))
+    return tuple(comments)
 
 
 def _reach(lines: Sequence[str], number: int, is_alone: bool) -> range:
@@ -414,8 +420,10 @@ def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
 
 def silence(result: LintResult, comments: Sequence[Comment]) -> tuple[LintResult, set[Comment]]:
     """Return a result without the problems that comments switch off, and the comments that did."""
-    by_problem = [[comment for comment in comments if comment.covers(result, found)] for found in result.diagnostics]
-    kept = tuple(found for found, by in zip(result.diagnostics, by_problem, strict=True) if not by)
+    by_problem = [
+        [comment for comment in comments if comment.covers(result, problem)] for problem in result.diagnostics
+    ]
+    kept = tuple(problem for problem, by in zip(result.diagnostics, by_problem, strict=True) if not by)
     return replace(result, diagnostics=kept), {comment for by in by_problem for comment in by}
 
 

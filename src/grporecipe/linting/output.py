@@ -59,7 +59,7 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
     for result in fixed.judged.results:
         for diagnostic in result.diagnostics:
             place = place_of(result.recipe, diagnostic.line or start_of(result.recipe, fixed))
-            _show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
+            show_diagnostic(screen, f"{name}{place}:", diagnostic, lines, result.recipe)
     if fixed.note:
         screen.say(f"{screen.paint(name, BOLD)}: {fixed.note}")
     troubled = [result.recipe for result in fixed.judged.results if result.diagnostics]
@@ -82,7 +82,7 @@ def place_of(recipe: Recipe, line: int | None) -> str:
     return f":{inside}" if cell is None else f":cell {cell}:{inside}"
 
 
-def _show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
+def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: Sequence[str], recipe: Recipe) -> None:
     """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
     if diagnostic.severity == "note":
         screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
@@ -146,12 +146,12 @@ class Total:
     @property
     def diagnostics(self) -> list[Diagnostic]:
         """Return all problems."""
-        return [found for result in self.results for found in result.diagnostics]
+        return [problem for result in self.results for problem in result.diagnostics]
 
 
 def show_total(screen: Screen, total: Total) -> None:
     """Print the closing line: files, errors, warnings, what --fix would do, and the rules that were off."""
-    counts = Counter(found.severity for found in total.diagnostics)
+    counts = Counter(problem.severity for problem in total.diagnostics)
     errors, warnings = counts["error"], counts["warning"]
     notes = f", {_count(counts['note'], 'note')}" if counts["note"] else ""
     files = _count(total.files + total.unusable, "file")
@@ -163,7 +163,7 @@ def show_total(screen: Screen, total: Total) -> None:
     if total.changed:
         parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
     of_files = (result for result in total.results if result.recipe.launch is None)
-    safe, unsafe = _fixable(found for result in of_files for found in result.diagnostics)
+    safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))
     elif unsafe:
@@ -182,8 +182,8 @@ def show_total(screen: Screen, total: Total) -> None:
         screen.wrap(f"switched off: {', '.join(sorted(total.off))}", "")
     if total.in_folders:
         others = len(total.skipped) - len(total.unjudged)
-        found = Counter(match[1] for reason in total.skipped.values() if (match := OTHER.search(reason)))
-        read = "".join(f"; {name}, which is not read: {number}" for name, number in found.most_common())
+        others_by_name = Counter(match[1] for reason in total.skipped.values() if (match := OTHER.search(reason)))
+        read = "".join(f"; {name}, which is not read: {number}" for name, number in others_by_name.most_common())
         why = f" (no GRPO recipes{read})" if others else ""
         screen.say(f"{_count(len(total.results), 'recipe')} judged, {_count(others, 'file')} skipped{why}")
     if total.unjudged:
@@ -236,12 +236,12 @@ class JsonReport(Report):
 
 def _files_by_version(total: Total) -> dict[str, list[str]]:
     """Return the files without problems by the version that each was judged by, if something of theirs states it."""
-    found: dict[str, list[str]] = {}
+    by_version: dict[str, list[str]] = {}
     for result in total.results:
         if not result.diagnostics and result.recipe.version_source not in (BY_DEFAULT, BY_CALLER):
-            files, name = found.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
+            files, name = by_version.setdefault(describe_version(result.recipe), []), result.recipe.file or "-"
             files += [] if name in files else [name]
-    return found
+    return by_version
 
 
 def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
@@ -282,16 +282,16 @@ def render_result(result: LintResult, name: Any = None, start: int | None = None
             "ok": result.ok,
             "plan": result.plan,
             "problems": [
-                {name: getattr(found, name) for name in ("code", "severity", "message", "keys", "line")}
+                {name: getattr(problem, name) for name in ("code", "severity", "message", "keys", "line")}
                 | {
                     "fixes": [
-                        {key: as_json(masked(key, value)) for key, value in fix.change.items()} for fix in found.fixes
+                        {key: as_json(masked(key, value)) for key, value in fix.change.items()} for fix in problem.fixes
                     ]
                 }
-                | {"safe": [fix.safe for fix in found.fixes]}
-                | ({"sources": dict(found.sources)} if found.severity == "error" else {})
-                | _cell(recipe, found.line)
-                for found in result.diagnostics
+                | {"safe": [fix.safe for fix in problem.fixes]}
+                | ({"sources": dict(problem.sources)} if problem.severity == "error" else {})
+                | _cell(recipe, problem.line)
+                for problem in result.diagnostics
             ],
             **({} if start is None else {"line": start}),
         }

@@ -4,10 +4,12 @@ import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from grporecipe.errors import UserError
+from grporecipe.linting._examples import build_example
 from grporecipe.linting.linter import select_rules
+from grporecipe.linting.output import BOLD, INDENT, Screen
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL_FAMILY
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
@@ -57,12 +59,45 @@ def render_rules() -> str:
     return "\n".join(parts)
 
 
+class Part(NamedTuple):
+    """A part of a rule's text: prose under a heading, and blocks of code with their languages."""
+
+    heading: str
+    prose: str
+    blocks: tuple[tuple[str, str], ...] = ()
+
+
+def _parts(rule: Rule | RecipeRule) -> list[Part]:
+    """Return what a rule checks, why that fails, an example and its fix."""
+    checks, _, why = rule.explanation.partition("\n\n")
+    example = build_example(rule.code)
+    parts = [Part("What it checks", checks), Part("Why it fails", why or (example.reason if example else ""))]
+    if example is not None:
+        blocks = ((example.language, example.source), ("text", example.finding))
+        parts.append(Part("Example", example.about, blocks))
+        parts.append(Part("Fix", "", (("diff", example.change),)))
+    return [part for part in parts if part.prose or part.blocks]
+
+
 def _render_rule(rule: Rule | RecipeRule) -> str:
-    """Return one rule: its code as an anchor, its title, its explanation, and what it reads."""
+    """Return one rule: its code as an anchor, its title, its parts, and what it reads."""
     names = [name for name, known in FRAMEWORKS.items() if rule.holds_for(known.traits)]
-    of = "" if rule.of == TRL_FAMILY else f"\n\nOf {', '.join(names)}."
-    reads = f"\n\nReads {', '.join(f'`{name}`' for name in sorted(rule.reads))}." if isinstance(rule, Rule) else ""
-    return f"### {rule.code}\n\n**{rule.title}** ({rule.severity})\n\n{rule.explanation}{of}{reads}\n"
+    of = "" if rule.of == TRL_FAMILY else f" Of {', '.join(names)}."
+    lines = [
+        f'<a id="{rule.code.lower()}"></a>',
+        "",
+        f"### {rule.code}: {rule.title}",
+        "",
+        f"**{rule.severity}**.{of}",
+        "",
+    ]
+    for part in _parts(rule):
+        lines += [f"**{part.heading}.** {part.prose}".rstrip(), ""]
+        for language, text in part.blocks:
+            lines += [f"```{language}", text.rstrip(), "```", ""]
+    if isinstance(rule, Rule):
+        lines += [f"Reads {', '.join(f'`{name}`' for name in sorted(rule.reads))}.", ""]
+    return "\n".join(lines)
 
 
 def explain_rules(code: str | None, out: TextIO) -> None:
@@ -73,7 +108,7 @@ def explain_rules(code: str | None, out: TextIO) -> None:
         raise UserError(f"{code}: no such rule.")
     if wanted in RULES:
         rule = RULES[wanted]
-        out.write(f"{rule.code} ({rule.severity}): {rule.title}\n\n{_on_terminal(rule.explanation)}\n")
+        _explain_rule(rule, Screen(out))
         return
     for family, title in FAMILIES.items():
         members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
@@ -83,6 +118,19 @@ def explain_rules(code: str | None, out: TextIO) -> None:
             head = f"  {rule.code}  {rule.severity:<7}  "
             line = _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
             out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
+
+
+def _explain_rule(rule: Rule | RecipeRule, screen: Screen) -> None:
+    """Print one rule under its headings."""
+    screen.say(f"{rule.code} ({rule.severity}): {rule.title}")
+    for part in _parts(rule):
+        screen.say(f"\n{screen.paint(part.heading, BOLD)}")
+        for paragraph in part.prose.split("\n\n") if part.prose else ():
+            screen.wrap(" ".join(_on_terminal(paragraph).split()), "  ")
+        for number, (_, text) in enumerate(part.blocks):
+            if number or part.prose:
+                screen.say()
+            screen.say(textwrap.indent(text.rstrip(), INDENT))
 
 
 def _on_terminal(text: str) -> str:

@@ -22,9 +22,9 @@ def sources_of_keys(recipe: Recipe, keys: Iterable[str]) -> dict[str, str]:
     """Return the source of each native key; see `sources_of`."""
     given = values_of(recipe).given
     default = "read" if recipe.vendored is not None or recipe.version_source.kind in OF_CODE else "documented"
-    found = {}
+    sources = {}
     for key in keys:
         line = recipe.lines.get(key)
         is_stated = key in given or key in recipe.config
-        found[key] = (f"stated on line {line}" if line else "stated") if is_stated else default
-    return found
+        sources[key] = (f"stated on line {line}" if line else "stated") if is_stated else default
+    return sources

@@ -59,7 +59,7 @@ def check(setting: Setting, ignore: Collection[str] = (), select: Collection[str
         chosen = tuple(rule for rule in chosen if not rule.reads & setting.unknown)
     is_stated = setting.processes is not None
     asked = chosen if is_stated else [rule for rule in chosen if rule.code != UNSTATED]  # it is judged below
-    stated = [Problem(rule, setting, found) for rule in asked if (found := rule.find(setting))]
+    stated = [Problem(rule, setting, violation) for rule in asked if (violation := rule.find(setting))]
     if is_stated:
         return stated
     known = {problem.code for problem in stated}
@@ -97,7 +97,7 @@ def _judge_unstated(s: Setting, chosen: tuple[Rule, ...]) -> list[Problem]:
     if mask == NO_COUNT:  # report what is wrong with one process
         one = s.replace({"processes": 1})
         note = f"; and no number of processes from 1 to {MOST_PROCESSES} would do"
-        return [Problem(rule, one, found, note) for rule in chosen if rule.counts and (found := rule.find(one))]
+        return [Problem(rule, one, violation, note) for rule in chosen if rule.counts and (violation := rule.find(one))]
     some = _name_those_that_work(codes, mask)
     return [Problem(rule, s, some) for rule in chosen if some is not None and rule.code == UNSTATED]
 

@@ -64,17 +64,17 @@ def find_fixes(
     if problem.severity != "error":
         return []
     verifier = _Verifier(s, problem, tuple(ignore))
-    found: list[Fix] = []
+    fixes: list[Fix] = []
     for kind in candidates(s, problem):
-        known = [set(fix.change) for fix in found]  # a fix that contains another one adds nothing
+        known = [set(fix.change) for fix in fixes]  # a fix that contains another one adds nothing
         fresh = (change for change in kind if not any(less <= set(change.items()) for less in known))
         change = next((change for change in fresh if verifier.accepts(change) and has_keys(change)), None)
         if change is not None:
             keys = tuple((s.key(name), value) for name, value in change.items())
-            found.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
-        if len(found) == MOST_FIXES:
+            fixes.append(Fix(tuple(change.items()), keys, is_safe(s, change, problem)))
+        if len(fixes) == MOST_FIXES:
             break
-    return found
+    return fixes
 
 
 def render_problem(s: Setting, problem: Problem, ignore: Collection[str] = ()) -> str:
@@ -236,8 +236,8 @@ class _Verifier:
             yield from errors(check(after, self._ignore))
             return
         for rule in _affected(_touched(after, change), self._ignore, after.framework):
-            if found := rule.find(after):
-                yield Problem(rule, after, found)
+            if violation := rule.find(after):
+                yield Problem(rule, after, violation)
 
 
 def _touched(s: Setting, change: Change) -> frozenset[str]:

@@ -345,7 +345,10 @@ def the_correction_is_possible(recipe: Recipe) -> Iterator[Violation]:
 
 @recipe_rule("GV602", "error", of=OPENRLHF, by_release=True)
 def values_fit_their_options(recipe: Recipe) -> Iterator[Violation]:
-    """argparse stops at a value that does not have the option's type or choices: "invalid int value", "invalid choice"."""
+    """A value that does not have the option's type, or is not among its choices.
+
+    argparse stops at it: "invalid int value", "invalid choice".
+    """
     yield from find_mistyped(recipe, known_keys(recipe))
     if recipe.vendored is None:  # the source in a repository may have other estimators
         yield from find_unknown_words(recipe, choices(recipe.version))

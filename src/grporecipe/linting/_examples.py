@@ -1,0 +1,188 @@
+"""The example of each rule in ``rules/examples.yaml``: what breaks it, what is printed, and the change that corrects it."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import ndiff
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from grporecipe import rules
+from grporecipe.files import parse_yaml
+from grporecipe.linting.apply_fixes import fix_file, render_value
+from grporecipe.linting.linter import Diagnostic, JudgedText, RuleSelection, judge_text
+from grporecipe.linting.output import INDENT, Screen, show_diagnostic
+from grporecipe.memory.catalog import find_model, memory_of
+from grporecipe.model.framework import FRAMEWORKS
+from grporecipe.model.setting import Runtime, Setting
+from grporecipe.reading.load import Options, shown_text
+from grporecipe.rules.check import Problem, check
+from grporecipe.rules.fixes import find_fixes
+
+FLAGS = {"processes": "--processes", "framework": "--framework", "own_version": "--framework-version", "gpu": "--gpu",
+         "train_prompts": "--dataset-size"}  # fmt: skip
+# Keys of a sweep whose last part is not the name of the setting's field.
+FIELDS = {"generation.vllm_gpus": "server_gpus", "cluster.mem_gb": "host_memory_gib", "kl.enabled": "kl_enabled"}
+FACTS: Mapping[str, Callable[[Any], object]] = {
+    "auto": frozenset, "unsolved": frozenset, "signal_shares": tuple, "architecture": find_model,
+    "runtime": lambda offloads: Runtime(offloads=frozenset(offloads), computes_offloaded=True),
+}  # fmt: skip
+EVERYTHING = RuleSelection()
+Problems = Sequence[Diagnostic] | Sequence[Problem]
+
+
+class Example(NamedTuple):
+    """An example after it was judged.
+
+    ``about`` is the command that judges it, or a sentence on a sweep. ``source`` is its text and ``language`` what that is
+    written in. ``finding`` is what is printed, and ``reason`` the part that says why. ``change`` has the lines that differ when
+    it is corrected. ``others`` are the codes of errors of other rules. ``is_corrected``: the change ends the problem.
+    """
+
+    about: str
+    language: str
+    source: str
+    finding: str
+    reason: str
+    change: str
+    others: frozenset[str]
+    is_corrected: bool
+
+
+@cache
+def _entries() -> Mapping[str, Mapping[str, Any]]:
+    text = (Path(*rules.__path__) / "examples.yaml").read_text(encoding="utf-8")
+    entries: Mapping[str, Mapping[str, Any]] = parse_yaml(text)
+    return entries
+
+
+@cache
+def build_example(code: str) -> Example | None:
+    """Judge the example of a rule. Return None if it has none, as a rule that a user adds."""
+    entry = _entries().get(code)
+    if entry is None:
+        return None
+    return _of_sweep(code, entry) if "sweep" in entry else _of_files(code, entry)
+
+
+def _of_files(code: str, entry: Mapping[str, Any]) -> Example:
+    """Lint the first file in a folder with all of them. Without ``fixed`` or other ``processes``, --fix corrects it."""
+    name, text = next((name, content) for name, content in entry.items() if "." in name)
+    stated = entry.get("options", {})
+    gpu: dict[str, Any] = {"gpu_gib": memory_of(stated["gpu"], "gpu")} if "gpu" in stated else {}
+    options = Options(**stated, **gpu)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        (path.parent / ".git").mkdir()  # nothing above it is part of the repository
+        for other, content in entry.items():
+            if "." in other:
+                (path.parent / other).parent.mkdir(exist_ok=True)
+                (path.parent / other).write_text(content, encoding="utf-8")
+        judged = judge_text(path, text, options, EVERYTHING)
+        finding = _show(code, name, judged, shown_text(path, text).split("\n")).replace(f"{folder}/", "")
+        if "fixed" in entry:
+            corrected = _replace_words(text, entry["fixed"])
+        elif "processes" in entry:
+            corrected, options = text, replace(options, processes=entry["processes"])
+        else:
+            corrected = fix_file(path, options, RuleSelection((code,)), unsafe=True, write=False).judged.text
+        after = judge_text(path, corrected, options, EVERYTHING)
+    before, command = _diagnostics(judged), _command(name, stated)
+    change = _change(text, corrected)
+    if "processes" in entry:
+        change = _change(command, _command(name, {**stated, "processes": entry["processes"]}))
+    language = {".yaml": "yaml", ".py": "python"}.get(path.suffix, "sh")
+    return Example(f"``{command}``", language, text, finding, _reason(before, code), change, _others(before, code),
+                   _is_corrected(_diagnostics(after), before, code))  # fmt: skip
+
+
+def _diagnostics(judged: JudgedText) -> list[Diagnostic]:
+    return [diagnostic for result in judged.results for diagnostic in result.diagnostics]
+
+
+def _command(name: str, options: Mapping[str, Any]) -> str:
+    return " ".join(["grposweep lint", name, *(f"{FLAGS[option]} {value}" for option, value in options.items())])
+
+
+def _show(code: str, name: str, judged: JudgedText, lines: list[str]) -> str:
+    """Return what the linter prints about one rule."""
+    out = StringIO()
+    for result in judged.results:
+        for diagnostic in result.diagnostics:
+            if diagnostic.code == code:
+                place = f"{name}:{diagnostic.line}:" if diagnostic.line else f"{name}:"
+                show_diagnostic(_screen(out), place, diagnostic, lines, result.recipe)
+    return out.getvalue().rstrip()
+
+
+def _screen(out: StringIO) -> Screen:
+    """Return a screen that leaves room for the indentation of an example."""
+    screen = Screen(out, no_color=True)
+    screen.width = 80 - len(INDENT)
+    return screen
+
+
+def _reason(diagnostics: list[Diagnostic], code: str) -> str:
+    """Return why an example fails: the part of its message between what is set and the advice."""
+    message = next((each.message for each in diagnostics if each.code == code), "")
+    return message.partition(": ")[2].partition(". ")[0].rstrip(".") + "."
+
+
+def _others(problems: Problems, code: str) -> frozenset[str]:
+    return frozenset(each.code for each in problems if each.severity == "error" and each.code != code)
+
+
+def _is_corrected(after: Problems, before: Problems, code: str) -> bool:
+    """Return whether the problem of a rule is gone and no error is new."""
+    return all(each.code != code for each in after) and _others(after, code) <= _others(before, code)
+
+
+def _replace_words(text: str, changes: Mapping[str, str]) -> str:
+    """Return a text with words replaced, each of which occurs once. A line that has nothing but removed words goes."""
+    for old, new in changes.items():
+        assert text.count(old) == 1, f"{old!r} does not occur once in {text!r}"
+        text = text.replace(old, new) if new else re.sub(rf"(?m)^ *{re.escape(old)}\n|{re.escape(old)}", "", text)
+    return text
+
+
+def _change(before: str, after: str) -> str:
+    """Return the lines that differ, with ``-`` and ``+``."""
+    return "\n".join(line[0] + line[2:] for line in ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-")
+
+
+def _of_sweep(code: str, entry: Mapping[str, Any]) -> Example:
+    """Judge the keys of a sweep, with the facts that preparation counts."""
+    keys, facts = entry["sweep"], entry.get("facts", {})
+    problems = check(_read_sweep(entry, keys, facts))
+    corrected, finding, reason = {**keys, **entry.get("fixed", {})}, StringIO(), ""
+    for problem in problems:
+        if problem.code == code:
+            fixes, reason = find_fixes(problem.setting, problem), f"{problem.broken.why}."
+            advice = f"Set {', or '.join(map(str, fixes))}." if fixes else problem.broken.instead
+            screen = _screen(finding)
+            screen.say(f"{code} {problem.severity}")
+            screen.wrap(f"{problem.message}. {advice}")
+            if fixes and "fixed" not in entry:
+                corrected |= dict(fixes[0].keys)
+    corrected = {key: value for key, value in corrected.items() if value is not None}
+    after = check(_read_sweep(entry, corrected, entry.get("fixed_facts", facts)))
+    about = f"Keys of a sweep; {entry['about']}." if "about" in entry else "Keys of a sweep."
+    change = _change(_show_keys(keys), _show_keys(corrected))
+    return Example(about, "sh", _show_keys(keys), finding.getvalue().rstrip(), reason, change, _others(problems, code),
+                   _is_corrected(after, problems, code))  # fmt: skip
+
+
+def _read_sweep(entry: Mapping[str, Any], keys: Mapping[str, Any], counted: Mapping[str, Any]) -> Setting:
+    names = {FIELDS.get(key, key.rpartition(".")[2]): key for key in keys}
+    has_length = any(key.startswith("schedule.") for key in keys)
+    fields: dict[str, Any] = {} if has_length else {"max_steps": 500}
+    fields |= {name: keys[key] for name, key in names.items()}
+    fields |= {name: FACTS[name](value) if name in FACTS else value for name, value in counted.items()}
+    return Setting(framework=FRAMEWORKS[entry.get("framework", "trl")].traits, keys=names, **fields)
+
+
+def _show_keys(keys: Mapping[str, Any]) -> str:
+    return "".join(f"{key}={render_value(value)}\n" for key, value in keys.items())
