@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from grposweep.config.search_budget import Budget
 from grposweep.search.early_stopping import Action, Curve, State
-from grposweep.search.early_stopping.rank import FEWEST, RankPolicy, describe_budget, least_share
+from grposweep.search.early_stopping.rank import (
+    FEWEST,
+    LATER_RUNGS,
+    SHARE,
+    RankPolicy,
+    affordable,
+    describe_budget,
+    first_evaluation,
+    least_share,
+)
 
 TOTAL = 1000.0  # completions
 
@@ -233,6 +242,27 @@ def test_a_small_budget_finishes_one_trial() -> None:
     assert describe_budget(1.0, evaluations=10) == "about 2 trials start, 1 finish"
 
 
+def test_a_larger_budget_finishes_what_the_later_first_rung_leaves() -> None:
+    """35 trials until a fifth of their training take half of what fourteen trainings cost."""
+    assert describe_budget(14.0, evaluations=10) == "about 35 trials start, 6 finish"
+
+
+@pytest.mark.parametrize(("trainings", "pauses"), [(5.0, [1, 3, 5]), (7.0, [2, 3, 5])], ids=str)
+def test_the_first_rung_follows_the_budget(trainings: float, pauses: list[int]) -> None:
+    """After a tenth of the training below six trainings, after a fifth from there on."""
+    others = [trial(n, *[1.0] * 9) for n in range(FEWEST)]
+    policy = RankPolicy(budget=lambda _: trainings * TOTAL)
+    running = [trial(99, *[0.0] * seen, state=State.RUNNING) for seen in range(1, 10)]
+    found = [policy.decide(curve, others, more=True).action is Action.PAUSE for curve in running]
+    assert [seen for seen, paused in enumerate(found, 1) if paused] == pauses
+
+
+def test_a_larger_budget_resumes_trials_that_paused_before_its_first_rung() -> None:
+    """Of ten that paused after a tenth, the best one."""
+    curves = first_evaluations(10)
+    assert RankPolicy(budget=lambda _: 20 * TOTAL).promote(curves, more=False) == 9
+
+
 def test_what_gpu_hours_buy_is_unknown_before_the_first_evaluation() -> None:
     """So eight trials start."""
     begun = [trial(0, state=State.RUNNING)]
@@ -268,6 +298,23 @@ def test_any_sweep_spends_its_effort_at_most_and_one_trial_finishes(
     failed = sum(curve.state is State.STOPPED for curve in curves)
     assert sum(curve.done for curve in curves) <= max(effort, first) * full + most * (1 + failed) * (1 + 1e-9)
     assert all(curve.state in (State.FINISHED, State.PAUSED, State.STOPPED) for curve in curves)
+    left = [curve for curve in curves if curve.state is not State.STOPPED]
+    assert not left or any(curve.state is State.FINISHED for curve in curves)
+
+
+@settings(max_examples=int(os.environ.get("EXAMPLES", "100")), deadline=None)
+@given(st.floats(1.0, 20.0), st.integers(1, 20), st.integers(1, 8), st.integers(0, 1000))
+def test_any_search_spends_its_budget_at_most_and_one_trial_finishes(
+    trainings: float, evaluations: int, slots: int, seed: int
+) -> None:
+    """Beyond the budget, or its share of what has started, is what one trial takes, and another if the first one fails."""
+    random, budget = Random(seed), trainings * 1.5 * TOTAL
+    drawn = [[round(random.random(), 1) for _ in range(10)] for _ in range(affordable(trainings))]
+    curves = Swept(1.0, evaluations, slots, drawn, random, RankPolicy(budget=lambda _: budget)).run().curves
+    full, most = sum(curve.total for curve in curves), max(curve.total for curve in curves)
+    least = max(SHARE, first_evaluation(LATER_RUNGS, evaluations)) * full
+    failed = sum(curve.state is State.STOPPED for curve in curves)
+    assert sum(curve.done for curve in curves) <= max(budget, least) + most * (1 + failed) * (1 + 1e-9)
     left = [curve for curve in curves if curve.state is not State.STOPPED]
     assert not left or any(curve.state is State.FINISHED for curve in curves)
 

@@ -1,13 +1,14 @@
 """Pause trials that are behind the others, and spend at most a chosen share of what finishing every trial would cost.
 
-A trial may pause at three rungs: its first evaluation after a tenth, a quarter and half of its training (the first is earlier
-if the effort is below 0.3). There it is compared with every trial that has reached the same rung. Its rank is the number of
-those that were better by more than the standard error of the difference. It may continue if its rank is within ``exp(-STEEPNESS
-x rung / effort)`` of all started trials: 61, 29 and 8 % at an effort of 0.6. The leader always may. A rank counts once
-``FEWEST`` trials have come as far or dropped out. A free slot resumes a paused trial that may continue, the shortest first, and
-otherwise starts a new one. If none is left to start, what is left of the effort resumes the other paused trials in the order of
-their ranks. Nothing resumes beyond the effort, and what the leader needs to finish is kept. If no trial has finished when the
-effort is spent, the one that has come furthest finishes. No trial is ended: with more effort it continues.
+A trial may pause at three rungs: its first evaluation after a tenth, a quarter and half of its training. The first is earlier
+if the effort is below 0.3. With a budget of six or more trainings the rungs are at a fifth, 30 % and half. At a rung a trial is
+compared with every trial that has reached it. Its rank is the number of those that were better by more than the standard error
+of the difference. It may continue if its rank is within ``exp(-STEEPNESS x rung / effort)`` of all started trials: 61, 29 and
+8 % at an effort of 0.6. The leader always may. A rank counts once ``FEWEST`` trials have come as far or dropped out. A free slot
+resumes a paused trial that may continue, the shortest first, and otherwise starts a new one. If none is left to start, what is
+left of the effort resumes the other paused trials in the order of their ranks. Nothing resumes beyond the effort, and what the
+leader needs to finish is kept. If no trial has finished when the effort is spent, the one that has come furthest finishes. No
+trial is ended: with more effort it continues.
 """
 
 import math
@@ -20,6 +21,8 @@ from statistics import fmean
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 
 RUNGS = (0.1, 0.25, 0.5)  # shares of the training
+LATER_RUNGS = (0.2, 0.3, 0.5)  # of a budget of LATER trainings or more, which can pay for better ranks. Chosen on half
+LATER = 6.0  # of the recorded files at 7 to 19 trainings. With 3 and 5 they were worse on curves of a real model
 FIRST = 1 / 3  # the first rung takes at most this share of the effort
 STEEPNESS = 3.0
 FEWEST = 8  # trials
@@ -50,14 +53,22 @@ class RankPolicy(NoStopping):
         return FEWEST if budget is None or not totals else affordable(budget / fmean(totals))
 
     def _table(self, curves: Sequence[Curve], more: bool = False) -> "Table":
+        shares = self._rungs(curves)
         if self.budget is None:
-            return Table(curves, self.effort)
-        return Table(curves, SHARE, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False)
+            return Table(curves, self.effort, shares)
+        return Table(curves, SHARE, shares, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False)
+
+    def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
+        """Return the shares of the training at which a trial may pause."""
+        if self.budget is None:
+            return rungs(self.effort)
+        budget, totals = self.budget(curves), [curve.total for curve in curves if curve.total]
+        return rungs_of_budget(0.0 if budget is None or not totals else budget / fmean(totals))
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
         effort = self.effort if self.budget is None else SHARE
-        if effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, effort):
+        if effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, self._rungs([*others, curve])):
             return CONTINUE
         table = self._table([*others, replace(curve, state=State.PAUSED)], more)
         if table.next(more) == curve.number:
@@ -87,25 +98,39 @@ def affordable(trainings: float) -> int:
 def describe_budget(trainings: float, evaluations: int) -> str:
     """Return in words how many trials a budget is for; ``trainings`` is what so many whole trainings cost."""
     trials = affordable(trainings)
-    first = least_share(SHARE, 10**9, evaluations)
+    first = first_evaluation(rungs_of_budget(trainings), evaluations)
     finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
     return f"about {trials} trials start, {max(round(min(finish, trials)), 1)} finish"
 
 
 def rungs(effort: float) -> tuple[float, ...]:
-    """Return the shares of the training at which a trial may pause."""
+    """Return the shares of the training at which a trial may pause, with an effort."""
     return (min(RUNGS[0], FIRST * effort), *RUNGS[1:])
 
 
-def rung_evaluations(curve: Curve, effort: float) -> list[int]:
-    """Return the index of the first evaluation at each rung that a trial has reached."""
-    reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in rungs(effort))
-    return [index for index in reached if index < len(curve.completions)]
+def rungs_of_budget(trainings: float) -> tuple[float, ...]:
+    """Return the shares of the training at which a trial may pause, with a budget of so many whole trainings."""
+    return LATER_RUNGS if trainings >= LATER else RUNGS
+
+
+def rung_evaluations(curve: Curve, shares: Sequence[float]) -> list[int]:
+    """Return the index of the first evaluation at each rung that a trial has reached.
+
+    A trial that paused before the first one, under another budget or effort, counts as one that has reached it.
+    """
+    reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in shares)
+    found = [index for index in reached if index < len(curve.completions)]
+    return found or [len(curve.completions) - 1] * (curve.state is State.PAUSED and bool(curve.completions))
+
+
+def first_evaluation(shares: Sequence[float], evaluations: int) -> float:
+    """Return the share of the training at the first rung's evaluation."""
+    return math.ceil((shares[0] - SAME) * max(evaluations, 1)) / max(evaluations, 1)
 
 
 def least_share(effort: float, trials: int, evaluations: int) -> float:
     """Return the least share of the full cost at which every trial reaches its first rung and one finishes."""
-    first = math.ceil((rungs(effort)[0] - SAME) * max(evaluations, 1)) / max(evaluations, 1)
+    first = first_evaluation(rungs(effort), evaluations)
     return first + (1 - first) / max(trials, 1)
 
 
@@ -136,18 +161,19 @@ class Table:
         self,
         curves: Sequence[Curve],
         effort: float,
+        shares: Sequence[float],
         budget: float | None = None,
         steepness: float = STEEPNESS,
         ties: bool = True,
     ) -> None:
-        self._curves, self._effort, self._shares = curves, effort, rungs(effort)
+        self._curves, self._effort, self._shares = curves, effort, shares
         self._steepness, self._ties = steepness, ties
-        self._rungs = {curve.number: rung_evaluations(curve, effort) for curve in curves}
+        self._rungs = {curve.number: rung_evaluations(curve, shares) for curve in curves}
         columns = (
-            [c.held_out[at[i]] for c in curves if i < len(at := self._rungs[c.number])] for i in range(len(RUNGS))
+            [c.held_out[at[i]] for c in curves if i < len(at := self._rungs[c.number])] for i in range(len(shares))
         )
         self._columns = [sorted(column) for column in columns]  # values by rung
-        self._settled = [self._is_settled(level) for level in range(1, len(RUNGS) + 1)]
+        self._settled = [self._is_settled(level) for level in range(1, len(shares) + 1)]
         full = effort * sum(curve.total for curve in curves) if budget is None else budget
         self._left = full - sum(self._end(c) if c.state is State.RUNNING else c.done for c in curves)  # completions
         self.paused = [curve for curve in curves if curve.state is State.PAUSED and self._level(curve)]
