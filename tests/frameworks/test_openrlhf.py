@@ -115,6 +115,13 @@ def test_a_rollout_needs_engines_since_0_8(release: str, is_refused: bool, tmp_p
     assert errors(linted(tmp_path, script, own_version=release)) == ({"GT603"} if is_refused else set())
 
 
+def test_a_fix_is_no_number_of_engines_that_another_rule_refuses(tmp_path: Path) -> None:
+    """With all models colocated one engine of two GPUs would leave six of the actor's eight (GT601)."""
+    script = FLAT.replace("--vllm_num_engines 4", "--vllm_num_engines 0").replace("--packing_samples", "")
+    (error,) = linted(tmp_path, script, own_version="0.9.0").diagnostics
+    assert [fix.change for fix in error.fixes] == [{"vllm_num_engines": 4}]
+
+
 def test_a_prefix_of_one_option_is_that_option(tmp_path: Path) -> None:
     """argparse accepts it, in either spelling of the releases."""
     for text in (FLAT, dotted(FLAT)):

@@ -318,10 +318,19 @@ def is_valid_fix(recipe: Recipe, reading: ParsedRecipe, rule: RecipeRule, change
     if any(touched & set(broken.fields) for broken in rule.judge(after)):
         return False
     new = read_recipe(after)
-    if new.setting == reading.setting and new.unknown == reading.unknown:
-        return True
-    before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
-    return {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before
+    if new.setting != reading.setting or new.unknown != reading.unknown:
+        before = {problem.code for problem in _problems(reading, EVERYTHING) if problem.severity == "error"}
+        if not {problem.code for problem in _problems(new, EVERYTHING) if problem.severity == "error"} <= before:
+            return False
+    refused = _errors_about(after, touched)
+    return not refused or refused <= _errors_about(recipe, touched)
+
+
+def _errors_about(recipe: Recipe, keys: Collection[str]) -> set[str]:
+    """Return the codes of the recipe rules on sizes whose errors name one of these keys."""
+    of_sizes = [rule for rule in recipe_rules(recipe) if rule.code[:2] in ("GB", "GT") and rule.severity == "error"]
+    violations = [(rule.code, broken) for rule in of_sizes for broken in find_violations(rule, recipe)]
+    return {code for code, broken in violations if not set(broken.fields).isdisjoint(keys)}
 
 
 def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:

@@ -294,12 +294,13 @@ MOST_NAMED = 6  # keys in a message
 
 def find_violations(rule: RecipeRule, recipe: Recipe) -> list[Violation]:
     """Return a rule's findings on a recipe, without those that depend on the version if nothing states the one that trains."""
+    violations = list(rule.judge(recipe))
+    if not violations or not rule.by_release:
+        return violations
     source = recipe.version_source
     is_open = not source.known or bool(source.conflict)  # with a conflict the pinned release is not the one that trains
-    found = [broken for broken in rule.judge(recipe) if broken.certain or not (is_open and rule.by_release)]
-    return [
-        broken for broken in found if not (source.kind == "newer" and rule.by_release and _may_be_new(broken, recipe))
-    ]
+    violations = [broken for broken in violations if broken.certain or not is_open]
+    return [broken for broken in violations if not (source.kind == "newer" and _may_be_new(broken, recipe))]
 
 
 def _may_be_new(broken: Violation, recipe: Recipe) -> bool:

@@ -209,8 +209,10 @@ def vllm_generates(recipe: Recipe) -> Iterator[Violation]:
     if recipe.version < ENGINES_ALONE or is_part or key in option.bad or option.whole("vllm.num_engines", 0) > 0:
         return
     what = f"{key}=0" if key in recipe.config else f"{key} is not set"
+    s = Sizes.of(recipe)
+    colocated = 1 if s is None else max(s.world // max(option.whole("vllm.tensor_parallel_size", 1), 1), 1)
     yield Violation(what, "OpenRLHF generates by vLLM engines alone, and the first rollout stops", f"Set {key}=1 or more.",
-                    (key,), ({key: 1},))  # fmt: skip
+                    (key,), ({key: 1}, {key: colocated}))  # fmt: skip
 
 
 @recipe_rule("GK601", "warning", of=OPENRLHF)
