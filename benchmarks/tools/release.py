@@ -145,7 +145,8 @@ def by_hand(
     for file, name, what in tool.RESTS:
         if code(old, file, name) != code(new, file, name):
             yield f"  {file} {name} changed: {what}"
-    gone = [name for name in current(before["keys"]) if name not in current(after["keys"])]
+    parts = [part for part in before if part != "choices"]
+    gone = [name for part in parts for name in current(before[part]) if name not in current(after.get(part, {}))]
     if gone:
         yield f"  {', '.join(gone)}: is there a successor? (RENAMES, DROPPED and the like in the framework's folder)"
     yield from (f"  {line}" for line in tool.BY_HAND)

@@ -1,4 +1,4 @@
-"""GV, GM and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
+"""GV, GM203 and GK for recipes of every framework: duplicate keys, values known only to a shell, truncated commands, memory.
 
 For dotted keys also types and choices of values, and KL keys without effect. A framework's own version of such a rule is a
 variant of it. Sources: PyYAML (the last of two keys is used), bash; docs/explanation/memory.md.
@@ -8,7 +8,6 @@ uncertain if the version is unknown, so they become one finding without a safe f
 release (`Violation.certain`) stay errors.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -118,39 +117,6 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         why = f"the shape of {key}={name} is not known" if name else "no model is named"
         instead = "Name a model that is known (docs/explanation/memory.md) or a folder with a config.json, or leave --gpu out."
         yield Violation(what, why, instead, (key,) if name else ())
-
-
-# Models that think before they answer. Qwen3's do so unless its chat template is told not to.
-THINKER = re.compile(r"R1-Distill|QwQ-32B|-Thinking\b|DeepScaleR|DeepSeek-R1|Phi-4-(mini-)?reasoning|Magistral")
-HYBRID = re.compile(r"Qwen3(\.5)?-[\d.]+B(-A[\d.]+B)?(-unsloth)?(-bnb-4bit|-FP8|-AWQ)?")
-SHORT, SHORT_OF_HYBRIDS, USUAL = 2048, 1024, 8192  # tokens
-# With one of these the recipe decides how much the model thinks.
-THINKING_KEYS = ("enable_thinking", "no_think", "thinking_budget", "reasoning_effort")
-
-
-@recipe_rule("GA208", "warning", of=EVERY)
-def thoughts_fit_in_a_completion(recipe: Recipe) -> Iterator[Violation]:
-    """A model that thinks before it answers, with completions of fewer than 2,048 tokens (Qwen3, which also thinks less: 1,024).
-
-    Its thoughts are cut before the answer, so all rewards of a group are 0: trl#5697 and #5759 (``clipped_ratio`` 1). The makers
-    of Qwen3 and DeepSeek-R1 advise 32,768 tokens, DeepScaleR starts R1-Distill-Qwen-1.5B at 8,192. verl's examples train Qwen3
-    on GSM8K with 1,024. Not judged if the recipe says how much the model thinks, and for Qwen3 in Python, where the file makes
-    the prompts.
-    """
-    reading = read_recipe(recipe)
-    s = reading.setting
-    name = (s.model_name_or_path or "").rstrip("/").rsplit("/", 1)[-1]
-    is_hybrid = bool(HYBRID.fullmatch(name)) and not recipe.in_python
-    short = SHORT_OF_HYBRIDS if is_hybrid else SHORT if THINKER.search(name) else 0
-    if s.max_completion_length >= short or {"max_completion_length", "model_name_or_path"} & reading.unknown:
-        return
-    if any(word in f"{recipe.config}" for word in THINKING_KEYS):
-        return
-    key = s.key("max_completion_length")
-    off = ", or switch thinking off in the chat template (enable_thinking: false)" if is_hybrid else ""
-    why = f"{name} thinks before it answers, mostly for longer than this, and a completion that is cut has no answer"
-    yield Violation(f"{key}={s.max_completion_length}", why, f"Set {key}={USUAL}, as DeepScaleR does{off}.",
-                    (key, s.key("model_name_or_path")), ({key: USUAL},))  # fmt: skip
 
 
 # Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.

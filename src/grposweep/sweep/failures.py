@@ -341,7 +341,7 @@ class Policy:
     spreads: bool = False
 
 
-POLICIES = {
+RETRIES = {
     Failure.PREEMPTED: Policy(None, Step.RETRY),
     Failure.TIME_LIMIT: Policy(None, Step.RETRY),
     Failure.NODE_FAILURE: Policy(3, Step.ELSEWHERE),
@@ -365,7 +365,7 @@ def next_step(past: Sequence[Failure], requeue_limit: int) -> Step:
     ``requeue_limit`` bounds the failures of all classes together, so that no mixture of them continues forever.
     """
     newest = past[-1]
-    policy = POLICIES[newest]
+    policy = RETRIES[newest]
     limit = requeue_limit if policy.retries is None else policy.retries
     if past.count(newest) <= limit and len(past) <= max(requeue_limit, limit):
         return policy.again
@@ -378,5 +378,5 @@ def is_epidemic(endings: Sequence[tuple[Failure, str] | None], count: int = EPID
     ``endings`` are in order of time: None for a trial that finished, else its class and ``same_words``.
     """
     last = endings[-count:]
-    failed = [ending for ending in last if ending is not None and POLICIES[ending[0]].spreads]
+    failed = [ending for ending in last if ending is not None and RETRIES[ending[0]].spreads]
     return len(failed) == count and len(set(failed)) == 1
