@@ -19,6 +19,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT / "src"), str(PROJECT / "tests")]
 
+from grposweep.report.view import SweepReader  # noqa: E402 - of this checkout
 from made import Made, make_sweep  # noqa: E402 - a module of the tests
 
 RECIPE = str(PROJECT / "docs" / "recipe.yaml")
@@ -80,7 +81,12 @@ def main() -> None:
     print(f"|---{'|---|---' * len(checkouts)}|")
     with tempfile.TemporaryDirectory() as scratch:
         here = Path(scratch)
-        make_sweep(here / "outputs" / "thousand", Made(trials=1000, running=8, queued=2, steps=200, evaluations=20))
+        thousand = here / "outputs" / "thousand"
+        make_sweep(thousand, Made(trials=1000, running=8, queued=2, steps=200, evaluations=20))
+        reader = SweepReader(thousand)
+        reader.read()
+        # as its controller would have
+        reader.complete_summary()
         for words, code in COMMANDS:
             # the first of each is not counted: it compiles and fills caches
             rounds = [
