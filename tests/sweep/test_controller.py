@@ -106,8 +106,8 @@ def test_a_resumed_sweep_names_the_trials_that_start_over(place: Place, tmp_path
     again = open_controller(SweepFolder(tmp_path), place, NoStopping(), RATES)
     again.tick()
     assert again.outcomes.news == [
-        "trial 0 was at step 4: it has no checkpoint yet and starts over",
-        "trial 1 was at step 4: it continues from its last checkpoint (step 2)",
+        "trial 0: it has no checkpoint yet and starts over",
+        "trial 1: it continues from its last checkpoint (step 2)",
     ]
 
 

@@ -322,11 +322,11 @@ class Controller:
             folder.close_attempt()
             self.early_stopping.pause(trial.number)
         else:
-            step, how = folder.heartbeat().step, describe_resume(folder, verdict)
+            # After a failure its line has told it. A heartbeat may be older than the last step, so it states none.
+            is_news = bool(folder.heartbeat().step) and result.status is not TrialStatus.RETRIED
+            news = f"trial {trial.number}: {describe_resume(folder, verdict)}" if is_news else ""
             self._submit(folder, verdict)
-            # After a failure its line has told it.
-            if step and result.status is not TrialStatus.RETRIED:
-                self.outcomes.news.append(f"trial {trial.number} was at step {step}: {how}")
+            self.outcomes.news += [news] if news else []
 
     def _start_new(self) -> bool:
         """Start the next trial of the queue. Return False if there is none for now."""
