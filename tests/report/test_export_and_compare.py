@@ -101,6 +101,27 @@ def test_the_winner_is_a_hydra_configuration_of_the_same_experiment(commands: Co
     assert content["defaults"] == ["config", "_self_"]
 
 
+def test_options_replace_the_sections_of_an_exported_configuration(run: Run, here: Path) -> None:
+    """A plain run is the same trial, an option changes its group alone, and the trial's command repeats it from any folder."""
+    first = trials(run("trainer=fake", "schedule.budget_completions=800", "kl=low", "lr=1e-3", "name=s").sweep)[0]
+    assert run_grposweep(here, "best", "s", "--export", "mine.yaml").code == 0
+    mine = ("--config-dir", ".", "--config-name=mine")
+    assert trials(run(*mine).sweep)[0].name == first.name
+    swept = trials(run(*mine, "-m", "kl=low,high").sweep)
+    assert [OmegaConf.load(trial / "config.yaml").kl.beta for trial in swept] == [0.001, 0.04]
+    assert swept[0].name == first.name
+    command = split((swept[1] / "command.sh").read_text().splitlines()[-1])[2:]
+    assert trials(run(*command).sweep)[0].name == swept[1].name.replace("0001", "0000")
+
+
+def test_an_exported_configuration_has_no_name_of_an_option(run: Run, here: Path) -> None:
+    """Its sections become options of its name."""
+    run("trainer=fake", "schedule.budget_completions=800", "name=s")
+    run_grposweep(here, "best", "s", "--export", "low.yaml")
+    ended = run("--config-dir", ".", "--config-name", "low")
+    assert (ended.code, "kl has an option low already" in ended.err) == (2, True)
+
+
 def test_a_file_that_holds_something_else_is_replaced_only_with_force(commands: Commands) -> None:
     """The same export again is no other file."""
     make_sweep(Path("outputs/named"), Made(trials=4))

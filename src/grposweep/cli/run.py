@@ -20,15 +20,15 @@ from omegaconf.errors import OmegaConfBaseException
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
 from grposweep.config.compose import check_groups, is_conf, message, override_name, override_text, register_schema
-from grposweep.config.points import Compose, Points
+from grposweep.config.points import EXPORTED, Compose, Points, register_sections
 from grposweep.process import CONF
 from grposweep.registries import is_external
 from grposweep.search.listed import list_points
 from grposweep.search.parse import ONE_FACTOR, bracket_points, parse_space, split_tokens
 from grposweep.search.space import Space
+from grposweep.storage.provenance import CONFIG_DIR, CONFIG_NAME, CONFIG_PATH
 
 MULTIRUN = ("-m", "--multirun")
-CONFIG_DIR = ("--config-dir", "-cd")
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
 TEXTS = (
     "trainer.metrics",
@@ -62,6 +62,7 @@ def command(main: Callable[[], None]) -> None:
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
         _refuse_missing_folder(sys.argv[1:])
+        sys.argv[1:] = _with_options(sys.argv[1:])
         if COMPLETION.isdisjoint(sys.argv):
             check_groups(filter(_is_override, sys.argv[1:]), [CONF, *_folders(sys.argv[1:])])
         main()
@@ -151,7 +152,8 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
 
     space = list_points(space, points.base.search)
     searched = {parameter.name for parameter in space.parameters}
-    hint = "-".join(str(choices[group]) for group in ("model", "task") if group not in searched)
+    # a trial's exported configuration is the option of both
+    hint = "-".join(dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched))
     trainer = points.base.trainer
     if is_external(trainer.kind):  # model and task are the program's
         words = (trainer.command or "").split()
@@ -169,12 +171,24 @@ def _own_conf(tokens: list[str]) -> list[str]:
     found: list[str] = []
     for token in tokens:
         folder, is_value = token, bool(found) and found[-1] in CONFIG_DIR
-        if not is_value and token.startswith("--config-dir="):
-            found, folder, is_value = [*found, "--config-dir"], token.partition("=")[2], True
+        flag, _, value = token.partition("=")
+        if flag in (CONFIG_DIR[0], CONFIG_NAME[0]) and value:
+            found, folder, is_value = [*found, flag], value, flag in CONFIG_DIR
         if is_value and is_conf(Path(folder)):
             found[-1], folder = "--config-path", str(Path(folder).resolve())
         found.append(folder)
     return found
+
+
+def _with_options(arguments: list[str]) -> list[str]:
+    """Return the arguments with ``--config-name exported/best`` for best.yaml if its sections became options."""
+    names = [at for at, word in enumerate(arguments) if at and arguments[at - 1] in CONFIG_NAME]
+    for at in names:
+        stem = arguments[at].removeprefix(f"{EXPORTED}/")
+        files = [folder / f"{stem}.yaml" for folder in _folders(arguments)]
+        if any(file.is_file() and register_sections(file) for file in files):
+            arguments = [*arguments[:at], f"{EXPORTED}/{stem}", *arguments[at + 1 :]]
+    return arguments
 
 
 def _refuse_missing_folder(arguments: list[str]) -> None:
@@ -189,7 +203,7 @@ def _refuse_missing_folder(arguments: list[str]) -> None:
 
 def _folders(arguments: list[str]) -> list[Path]:
     """Return the folders that hold further options."""
-    return [Path(value) for word, value in pairwise(arguments) if word in (*CONFIG_DIR, "--config-path", "-cp")]
+    return [Path(value) for word, value in pairwise(arguments) if word in (*CONFIG_DIR, *CONFIG_PATH)]
 
 
 def _showing_base(tokens: list[str]) -> list[str]:

@@ -10,22 +10,24 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_yaml, read_text
+from grporecipe.files import bounded_yaml, parse_yaml, read_text
 from grposweep.config.base_recipe import Base
-from grposweep.config.compose import Session, escape, explain_error, resolved, to_experiment, typed
+from grposweep.config.compose import PRIMARY, Session, escape, explain_error, resolved, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
 from grposweep.process import CONF
 from grposweep.registries import is_external
-from grposweep.schema import GROUPS, Experiment, Trainer
+from grposweep.schema import GROUPS, Experiment, Trainer, keys_of
 
 OPTION = "recipe"  # the name of these options, and of the group that chooses all of them
 
@@ -47,6 +49,35 @@ def recipe_options(composed: DictConfig) -> list[str]:
     chosen: dict[str, Any] = {"defaults": [*({f"override /{group}": OPTION} for group in NUMBERS), "_self_"], **values}
     store.store(group=OPTION, name=OPTION, node=chosen, package="_global_", provider="grposweep")
     return [f"{OPTION}={OPTION}"]
+
+
+EXPORTED = "exported"  # the group of configurations whose sections are options
+
+
+def register_sections(file: Path) -> bool:
+    """Register a configuration whose complete sections are options of their groups. Return whether it has any.
+
+    Hydra puts the values of a file over all options, so ``kl=low`` would be ignored where the file sets every key of ``kl``.
+    Raises UserError if a group has an option of the file's name.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.create(bounded_yaml(read_text(file))))
+    except (OSError, ValueError, YAMLError):
+        return False  # Hydra explains it
+    if not isinstance(content, dict) or content.pop("defaults", None) != [PRIMARY, "_self_"]:
+        return False
+    needed = [path.split(".") for path, key in keys_of() if not key.metadata.get("newer")]
+    groups = [group for group in GROUPS if group in content]
+    whole = [group for group in groups if {at[1] for at in needed if at[0] == group} <= content[group].keys()]
+    if taken := [group for group in whole if (CONF / group / file.name).exists()]:
+        raise UserError(f"{file}: {taken[0]} has an option {file.stem} already. Give the file another name.")
+    store = ConfigStore.instance()
+    for group in whole:
+        store.store(group=group, name=file.stem, node=content.pop(group), provider="grposweep")
+    defaults = [f"/{PRIMARY}", *({f"override /{group}": file.stem} for group in whole), "_self_"]
+    node = {"defaults": defaults, **content}
+    store.store(group=EXPORTED, name=file.stem, node=node, package="_global_", provider="grposweep")
+    return bool(whole)
 
 
 MOST_KEPT = 1000  # experiments, about 20 KB each

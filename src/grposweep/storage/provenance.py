@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ PACKAGES = (
 )  # fmt: skip
 
 
+CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (("--config-dir", "-cd"), ("--config-name", "-cn"), ("--config-path", "-cp"))
+CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)  # of Hydra, each followed by its value
+
+
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:
     """Collect git sha and diff of the project, package versions, the user's files, Python, host and folder."""
     diff = _git("diff", "HEAD")
@@ -69,6 +74,7 @@ def collect_provenance(inputs: Inputs) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "working_directory": str(Path.cwd()),
         "command": redact(shlex.join([Path(sys.executable).name, *started_as])),
+        "configuration": [word for pair in pairwise(sys.argv) if pair[0] in CONFIG_FLAGS for word in pair],
     }
 
 
@@ -78,10 +84,19 @@ def note_command(sweep: Path, provenance: Mapping[str, Any]) -> None:
     append_line(sweep / paths.COMMANDS, {**command, "sweep": str(sweep)})
 
 
-def repeated_by(command: str, *arguments: object) -> dict[str, str]:
-    """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any folder."""
+def repeated_by(recorded: Mapping[str, Any], command: str, *arguments: object) -> dict[str, Any]:
+    """Return the provenance of a sweep that ``grposweep COMMAND ARGUMENTS`` starts again from any folder.
+
+    Its trials are built on the configuration of the ``recorded`` trial.
+    """
     words = [Path(sys.executable).name, "-m", "grposweep", command, *map(str, arguments)]
-    return {"command": redact(shlex.join(words))}
+    return {"command": redact(shlex.join(words)), "configuration": configuration_of(recorded)}
+
+
+def configuration_of(recorded: Mapping[str, Any]) -> list[str]:
+    """Return Hydra's flags, with their values, that chose the configuration of a recorded sweep."""
+    words = recorded.get("configuration")
+    return [str(word) for word in words] if isinstance(words, list) else []
 
 
 _VARIABLES = re.compile(r"(?:HF|HUGGING_FACE|WANDB|TRANSFORMERS|OPENAI|ANTHROPIC)_\w+|LD_LIBRARY_PATH|PYTHONPATH")

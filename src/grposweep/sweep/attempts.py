@@ -24,6 +24,7 @@ from grposweep.search.space import Point
 from grposweep.search.validity import ValidationResult
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
+from grposweep.storage.provenance import configuration_of
 from grposweep.storage.records import COPY, AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
 from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.oom import find_needs
@@ -61,7 +62,7 @@ def write_trial(
     steering = ("search", "name=", "hydra", "force=", "verbose=")
     kept = [override for override in overrides if not override.lstrip("+").startswith(steering)]
     kept += ["hydra.mode=RUN", "name=null"] if any(override.startswith("sweeps=") for override in kept) else []
-    command = [sys.executable, *run_command(), *kept, *point_overrides]
+    command = [sys.executable, *run_command(), *configuration_of(provenance), *kept, *point_overrides]
     text = f"#!/bin/sh\n# Repeats this trial as a single run.\ncd {shlex.quote(str(Path.cwd()))} &&\n{shlex.join(command)}\n"
     write_text(folder.path / paths.COMMAND, redact(text))
     if is_external(verdict.experiment.trainer.kind):

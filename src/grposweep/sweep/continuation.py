@@ -77,7 +77,7 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], yes: bool = Fal
             say(f"not exactly the training that the longer schedule would have been: {line}")
         if differs and not yes and not agrees("Continue it?"):
             return ExitCode.INTERRUPTED
-        origin = {"fork_of": asdict(state), **repeated_by("continue", trial.path, "--yes", *overrides)}
+        origin = {"fork_of": asdict(state), **repeated_by(recorded, "continue", trial.path, "--yes", *overrides)}
         words = [*overrides_of(trial), *overrides, f"trainer.fork={state.digest}"]
 
         def keep(folder: Path) -> None:

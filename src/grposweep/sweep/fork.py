@@ -110,7 +110,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         for line in not_as_recorded(trial, base, recorded, is_changed=True):
             say(line)
         say(f"fork of {sweep.name} trial {trial.number} at step {step}: a control, and children with one change each")
-        origin = {"fork_of": asdict(state), **repeated_by("fork", trial.path, "--at", step, *overrides)}
+        origin = {"fork_of": asdict(state), **repeated_by(recorded, "fork", trial.path, "--at", step, *overrides)}
         words = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
 
         def keep(folder: Path) -> None:

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,14 @@ from grposweep.storage import paths
 from grposweep.storage.folders import RERUN, SweepFolder, TrialFolder
 from grposweep.storage.forks import ForkState
 from grposweep.storage.inputs import TrialInputs
-from grposweep.storage.provenance import collect_provenance, difference, first_difference, is_present_code, repeated_by
+from grposweep.storage.provenance import (
+    collect_provenance,
+    configuration_of,
+    difference,
+    first_difference,
+    is_present_code,
+    repeated_by,
+)
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
 
@@ -46,7 +52,7 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
         say(line)
     redacted = [redact(override) for override in overrides]
     parent = {"sweep": str(sweep), "trial": trial.path.name, "overrides": redacted}
-    origin = {"rerun_of": parent, **repeated_by("rerun", trial.path, *overrides)}
+    origin = {"rerun_of": parent, **repeated_by(recorded, "rerun", trial.path, *overrides)}
     points = Points(lambda _: OmegaConf.create(escape(asdict(experiment))), [])
     repeat = SweepFolder(Path(experiment.outputs) / str(experiment.name))
     if not experiment.force and any(known.result.value is not None for known in repeat.trials()):
@@ -102,10 +108,8 @@ def go_to(directory: Any) -> None:
 
 def own_conf(recorded: Mapping[str, Any]) -> Path | None:
     """Return the user's copy of conf/ that the sweep's command named, if it is still there: its options may be named again."""
-    with suppress(ValueError, UserError):  # a damaged command, or a copy that lacks groups by now
-        words = shlex.split(str(recorded.get("command") or "").replace("--config-dir=", "--config-dir "))
-        named = [Path(value) for word, value in pairwise(words) if word in ("--config-dir", "-cd", "--config-path")]
-        return next(filter(is_conf, named), None)
+    with suppress(UserError):  # a copy that lacks groups by now
+        return next((Path(word) for word in configuration_of(recorded) if is_conf(Path(word))), None)
     return None
 
 
