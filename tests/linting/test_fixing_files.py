@@ -89,6 +89,15 @@ def test_fixes_that_change_training_wait_for_the_other_flag(lint: Lint, recipe: 
     )
 
 
+def test_a_warmup_below_zero_is_fixed_where_it_is_set(lint: Lint, recipe: Write) -> None:
+    """A share of warmup in the same file does not count then, and keeps its value."""
+    path = recipe(start="warmup_steps: -1\nwarmup_ratio: 0.1\nnum_generations: 8\nper_device_train_batch_size: 8\n")
+    assert "warmup_steps=-1" in lint("recipe.yaml").out
+    assert lint("recipe.yaml", "--fix", "--unsafe-fixes").code == 0
+    assert yaml.safe_load(path.read_text())["warmup_ratio"] == 0.1
+    assert yaml.safe_load(path.read_text())["warmup_steps"] == 0
+
+
 def test_an_evaluation_size_is_a_safe_fix(lint: Lint, recipe: Write) -> None:
     """It changes no training."""
     path = recipe("eval_strategy: steps\neval_steps: 50\nper_device_eval_batch_size: 4\n")

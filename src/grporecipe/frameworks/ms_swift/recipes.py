@@ -144,8 +144,8 @@ def unstated(_: Mapping[str, Any], __: Version) -> dict[str, Any]:
 
 def keys_of(values: Values) -> dict[str, str]:
     """Return the keys that differ in this recipe: a warmup as a share, and Megatron's keys."""
-    if values.stated.get("warmup_ratio"):
-        return {"warmup_steps": "warmup_ratio"}
+    if share := trl.keys_of(values):
+        return share
     return MEGATRON_KEYS if is_megatron(values.recipe) else {}
 
 

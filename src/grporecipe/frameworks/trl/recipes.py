@@ -188,8 +188,9 @@ def unstated(values: Mapping[str, Any], version: Version) -> dict[str, Any]:
 
 
 def keys_of(values: Values) -> dict[str, str]:
-    """Return the key of the warmup if it is a share."""
-    return {"warmup_steps": "warmup_ratio"} if values.stated.get("warmup_ratio") else {}
+    """Return the key of the warmup if it is a share and no steps are set, which win."""
+    is_share = values.stated.get("warmup_ratio") and not values.stated.get("warmup_steps")
+    return {"warmup_steps": "warmup_ratio"} if is_share else {}
 
 
 def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
