@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,20 @@ def test_a_pause_may_name_its_step_and_the_next_attempt_continues_from_there(mak
     assert run_attempt(paused) == run_attempt(straight) == ExitCode.FINISHED
     assert metrics_of(paused, timeless=True) == metrics_of(straight, timeless=True)
     assert result_of(paused)["attempt"] == 1
+
+
+def test_a_trial_under_a_budget_gives_its_controller_time_to_pause_it(make_fake: MakeTrial) -> None:
+    """Its steps take no time, so that without a wait a trial would end before its first evaluation is judged."""
+    folder = make_fake("search.budget=4x")
+
+    def pause_when_evaluated() -> None:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and metrics_of(folder)[-1]["step"] == 2)
+        control(folder, "pause")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(pause_when_evaluated)
+        assert run_attempt(folder) == ExitCode.STOPPED
+    assert result_of(folder)["step"] == 2
 
 
 def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:

@@ -21,6 +21,7 @@ from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.records import find_objective
 
 FAKE_GPU = "FAKE_GPU"  # the variable with the folder that stands for a GPU
+LOOK_SECONDS = 0.5  # a controller looks ten times a second
 START, BEST, PER_DECADE = 0.2, 0.8, 0.2  # reward before training, at the best learning rate, lost a factor of ten
 
 
@@ -62,6 +63,15 @@ def _evaluate(attempt: Attempt, step: int) -> None:
     reward = reward_at(attempt, step)
     noise = attempt.experiment.trainer.fake.noise
     attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise})
+    if attempt.experiment.search.budget and 0 < step < attempt.total:
+        _wait_for_the_controller(attempt, step)
+
+
+def _wait_for_the_controller(attempt: Attempt, step: int) -> None:
+    """Give the controller time to pause this attempt, which would otherwise end before it is judged."""
+    until = time.monotonic() + LOOK_SECONDS
+    while time.monotonic() < until and not attempt.asks_to_stop(step):
+        time.sleep(0.01)
 
 
 def _misbehave(attempt: Attempt, step: int) -> None:
