@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from grposweep.report.leaderboard import effects_table
+from grposweep.report.export import show_best
+from grposweep.report.html_page import render_report
+from grposweep.report.leaderboard import effects_table, leaderboard
 from grposweep.report.space_summary import SpaceSummary, disk_report, invalid_table, print_space_summary
 from grposweep.report.tables import build_console, build_table
 from grposweep.report.view import InvalidPoints, read_sweep
 from grposweep.schema import Experiment
-from made import make_comparison
+from made import Made, make_comparison, make_sweep
 
 WHY = "it does not divide the 32 completions of a rollout " * 3
 LONG = InvalidPoints("GB101", 8, {"batch": "small"}, WHY, ["a_key=1"])
@@ -89,3 +91,19 @@ def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(tmp_path: Path, capsy
     assert "keep all: trainer.keep=all (about 11 GiB)" in capsys.readouterr().out
     print_space_summary(build_console(), replace(summary, sampler=""), Experiment(), [], prepared, tmp_path)
     assert "keep all" not in capsys.readouterr().out
+
+
+def test_the_interval_of_a_trial_is_the_same_on_every_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Leaderboard, best and the page: Student's t over the prompts, which is wider than the normal distribution's."""
+    sweep = make_sweep(tmp_path / "s", Made(trials=1))
+    (result,) = sweep.glob("trials/*/result.json")
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"evaluated": [100], "objective_se": 0.01}))
+    line = {"step": 100, "prompts": "a", "means": [0.5, 0.6, 0.7]}
+    (result.parent / "prompt_rewards.jsonl").write_text(json.dumps(line) + "\n")
+    view = read_sweep(sweep)
+    build_console().print(leaderboard(view))
+    show_best(view, None, None)
+    assert capsys.readouterr().out.count(" ± 0.0430") == 2
+    assert '"half":0.043' in render_report(view)

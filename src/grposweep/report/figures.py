@@ -8,9 +8,10 @@ from grporecipe.errors import UserError
 from grporecipe.files import as_number
 from grporecipe.terminal import label_text, short, short_names
 from grposweep.report.export import writable
-from grposweep.report.ranking import NORMAL
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import SweepView
+from grposweep.search.replication import CHANCE
+from grposweep.search.sampling import student_quantile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900")  # of the report's first points (style.css)
 FAINT, QUIET = "#c4c8ce", "#5f6670"
 WIDTH, HEIGHT = 5.5, 3.4  # inches: a column of a paper
+NORMAL = student_quantile(0, 1 - CHANCE / 2)  # standard errors of a 95 % interval
 STYLE = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": QUIET, "axes.labelcolor": "#1c1e21",
     "xtick.color": QUIET, "ytick.color": QUIET, "svg.fonttype": "none", "svg.hashsalt": "grposweep", "pdf.fonttype": 42,

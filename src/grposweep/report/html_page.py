@@ -300,7 +300,7 @@ def _trial(
         "point": [_label(trial.point.get(parameter["name"]), parameter["number"]) for parameter in parameters],
         "value": _rounded(trial.objective, 6),
         "reached": _rounded(trial.reached, 6),
-        "error": _rounded(trial.error, DIGITS),
+        "half": _rounded(trial.half, DIGITS),
         "start": _rounded(trial.start, 6),
         "hours": _rounded(trial.gpu_hours, DIGITS),
         "ended": _rounded(trial.ended, 12),

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from grporecipe.terminal import count, label_text, short_names
-from grposweep.report.ranking import NORMAL, Importance
+from grposweep.report.ranking import Importance
 from grposweep.report.tables import FOLD, NUMBER, RIGHT, build_table, format_duration
 from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import SweepView
@@ -20,9 +20,9 @@ STATUS = {State.FINISHED: "failed", State.FAILED: "failed", State.PRUNED: "stopp
 
 def format_objective(trial: TrialView) -> str:
     """Format a finished trial's objective with its 95 % interval over prompts and the value before training."""
-    error = "" if trial.error is None else f" ± {NORMAL * trial.error:.4f}"
+    half = "" if trial.half is None else f" ± {trial.half:.4f}"
     start = "" if trial.start is None else f" (start {trial.start:.4f})"
-    return f"{trial.objective:.4f}{error}{start}"
+    return f"{trial.objective:.4f}{half}{start}"
 
 
 def format_estimate(estimate: Estimate | None) -> str:
@@ -113,8 +113,8 @@ def _known(cells: Mapping[int, str], trial: TrialView) -> str:
 def _result(trial: TrialView) -> str:
     """Return a trial's objective with its 95 % interval over prompts, or how it ended and what it had reached."""
     if trial.objective is not None:
-        error = f" ± {NORMAL * trial.error:.4f}" if trial.error is not None else ""
-        return f"{trial.objective:.4f}{error}{'*' if _warning(trial) else ''}"
+        half = "" if trial.half is None else f" ± {trial.half:.4f}"
+        return f"{trial.objective:.4f}{half}{'*' if _warning(trial) else ''}"
     return outcome(trial) + ("" if trial.reached is None else f" at {trial.reached:.4f}")
 
 

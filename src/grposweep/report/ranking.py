@@ -14,12 +14,11 @@ from grporecipe.files import finite_or_none
 from grposweep.report.trial_view import Direction, TrialView
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
-from grposweep.search.sampling import Sampling, average, student_quantile
+from grposweep.search.sampling import Sampling, average
 from grposweep.search.space import read_space
 from grposweep.storage.completions import read_prompt_rewards
 
 FEWEST = 4  # trials with a value
-NORMAL = student_quantile(0, 1 - CHANCE / 2)  # standard errors of a 95 % interval
 FATES = {"best": "best on fresh seeds", "tied": "tied with the best", "unfinished": "still in the race"}
 
 

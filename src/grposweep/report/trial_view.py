@@ -22,7 +22,7 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
-from grposweep.search.replication import CONFIRM
+from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -138,6 +138,11 @@ class TrialView:
         """The objective's standard error over the evaluation prompts."""
         error = None if self.objective is None else finite_or_none(self.result.objective_se)
         return self.sampling.error if error == 0 else error
+
+    @property
+    def half(self) -> float | None:
+        """Half of the objective's 95 % interval over the evaluation prompts; None if unknown."""
+        return None if self.objective is None else self.sampling.margin(CHANCE)
 
     @cached_property
     def sampling(self) -> Sampling:

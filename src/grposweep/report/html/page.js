@@ -52,7 +52,7 @@ function showTrial(number) {
   document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.label}`;
   const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, againstBaseline(parameter, trial.point[i])]),
     ["since the start", trial.value === null || trial.start === null ? null : label(trial.value - trial.start)],
-    [DATA.metric, trial.value], ["stopped at", trial.reached], ["± 95 % over prompts", trial.error === null ? null : (1.96 * trial.error).toFixed(4)],
+    [DATA.metric, trial.value], ["stopped at", trial.reached], ["± 95 % over prompts", trial.half === null ? null : trial.half.toFixed(4)],
     ["role", trial.role === "search" ? null : trial.role],
     [DATA.hours, trial.hours], ["trained with", trial.trained || null], ["why", trial.why || null]];
   const list = document.createElement("dl");
