@@ -1,6 +1,7 @@
 """Whole sweeps whose trials are guarded, paused, promoted and stopped; in this process, with a policy of the test's own."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,5 +139,8 @@ def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
     assert "search.budget=4x: about 10 trials start, 2 finish" in said
     assert "run the same command with a larger search.budget than 4x" in said
     assert len(trials(folder)) == 10
+    sweep_here(*(option.replace("=4x", "=1x") for option in options), "lr=tag(log,interval(1e-5,1e-1))")
+    spent = re.findall(r"a larger search.budget than ([\d.]+)x", capsys.readouterr().out)
+    assert float(spent[-1]) > 3
     with pytest.raises(UserError, match="every trial finishes, so no"):
         sweep_here(*options, "lr=1e-4,1e-3")

@@ -1,5 +1,6 @@
 """``search.budget``: what a search may cost, in whole trainings, GPU hours or completions."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from statistics import fmean
 from grporecipe.diagnose.guards import Curve
 from grporecipe.errors import UserError
 
+SAME = 1e-6  # of an amount, by which rounding may exceed it
 AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
 
 
@@ -40,6 +42,18 @@ class Budget:
             return self.amount
         if self.unit == "x":
             return self.amount * fmean(totals) if totals else None
-        done = sum(curve.done for curve in curves if curve.completions)
+        done = _done(curves)
         spent = hours() if done else 0.0
         return self.amount * done / spent if spent else None
+
+    def kept(self, curves: Sequence[Curve], hours: Callable[[], float]) -> str:
+        """Return the amount as text, or what is spent if that is more, as after a smaller budget at a resume."""
+        bought = self.completions(curves, hours)
+        excess = _done(curves) / bought if bought else 0.0
+        amount = self.amount if excess <= 1 + SAME else math.ceil(10 * self.amount * excess) / 10
+        return f"{amount:.10g}{self.unit}"
+
+
+def _done(curves: Sequence[Curve]) -> float:
+    """Return the completions that trials were trained for, apart from those without an evaluation."""
+    return sum(curve.done for curve in curves if curve.completions)

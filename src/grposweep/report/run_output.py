@@ -118,7 +118,7 @@ class RunEnd:
     next_gpu_hours: float | None = None  # cost of the next trial, if the budget does not hold it
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
-    budget: str = ""  # search.budget, if it is set
+    budget: str = ""  # search.budget or what was spent, if that is more; empty without one
     effort: float = 1.0  # the share of the cost of finishing every trial that may be spent
     exhausted: bool = False  # no valid point is left
     reasons: Mapping[str, int] = field(

@@ -417,7 +417,8 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
-    left_out = controller.queue.left_out
+    left_out, budget = controller.queue.left_out, controller.search.budget
+    curves, hours = controller.early_stopping.curves, controller.spending.hours
     return RunEnd(
         halted=controller.outcomes.halted or controller.unwritable,
         overspent=controller.spending.overspent,
@@ -426,7 +427,7 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
         effort=controller.early_stopping.effort,
-        budget=controller.search.budget or "",
+        budget=Budget.parse(budget).kept(curves(), hours) if budget else "",
         reasons=reasons,
     )
 
