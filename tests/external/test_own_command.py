@@ -258,7 +258,8 @@ def test_a_script_that_never_resumes_continues(
     wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
     process.send_signal(signal)
     process.wait(60)
-    assert run(*words).code == 0
+    again = run(*words)
+    assert (again.code, bool(re.search(r"it continues from its last checkpoint \(step \d+\)", again.out))) == (0, True)
     (trial,) = trials(command / "outputs" / "s")
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, 41))

@@ -124,7 +124,8 @@ def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure
 def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     """Return where a trial's next attempt begins. Only an external program knows its own checkpoints."""
     trainer = verdict.experiment.trainer
-    newest = newest_checkpoint(folder.path / paths.CHECKPOINTS, verdict.experiment.cluster.processes)
+    place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
+    newest = newest_checkpoint(folder.path / place, verdict.experiment.cluster.processes)
     if newest is not None:
         return f"it continues from its last checkpoint (step {newest.step})"
     if is_external(trainer.kind) or trainer.fork:
