@@ -1,6 +1,8 @@
 """The user's own launch command: its values enter where it builds its configuration, and what it got is recorded."""
 
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -256,7 +258,8 @@ def test_a_script_that_never_resumes_continues(
     wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
     process.send_signal(signal)
     process.wait(60)
-    assert run(*words).code == 0
+    again = run(*words)
+    assert (again.code, bool(re.search(r"it continues from its last checkpoint \(step \d+\)", again.out))) == (0, True)
     (trial,) = trials(command / "outputs" / "s")
     steps = [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"]
     assert steps == list(range(1, 41))
@@ -274,6 +277,20 @@ def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) ->
     assert (recipe["learning_rate"], recipe["warmup_steps"], recipe["weight_decay"]) == (0.1, 2, 0.1)
     assert "Not in it: model, data and rewards" in told
     assert not any(secret in path.read_text() for path in (command / "outputs").rglob("*.json"))
+
+
+def test_a_written_winner_says_how_to_train_with_it(run: Run, command: Path) -> None:
+    """By the user's command with the file as its recipe, or as a trial if no recipe is in the command."""
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    grposweep(command, "best", "s", "--export", "best.yaml")
+    _, used, *_ = (command / "best.yaml").read_text().splitlines()
+    subprocess.run(["sh", "-c", used.removeprefix("# with the other keys of recipe.yaml added: ")], check=True)
+    assert read(command / "seen.json")["arguments"] == ["--config", str(command / "best.yaml")]
+    (trial,) = trials(ended.sweep)
+    got = read(trial / "trained_with.json")
+    (trial / "trained_with.json").write_text(json.dumps({**got, "command": ["python", "train.py"]}))
+    _, used, *_ = grposweep(command, "best", "s", "--as", "trl").out.splitlines()
+    assert f"train with them: grposweep rerun '{trial}', or write" in used
 
 
 def test_an_option_that_a_shell_script_does_not_pass_on_is_refused(run: Run, command: Path) -> None:

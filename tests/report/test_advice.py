@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,23 @@ def test_a_command_works_from_another_folder_and_after_an_edit_of_the_rewards(tm
     (sweep / "inputs.json").write_text(json.dumps({"files": {"rewards.py": {"digest": "aa", "copied": True}}}))
     (seeds,) = [step.command for step in advice(sweep).steps if "search.seeds" in step.command]
     assert seeds == f"cd '/a b' && {COMMAND} search.changed_files=recorded search.seeds=5"
+
+
+def test_a_command_begins_with_grposweep_if_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one of this Python. Another one would run another version."""
+    sweep = make(tmp_path / "s", (3e-4, 0.8), (1e-4, 0.6))
+    text = (sweep / "sweep.yaml").read_text()
+    (sweep / "sweep.yaml").write_text(text.replace("python src/run.py", "python -m grposweep run", 1))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/grposweep").touch(0o755)
+    begins = {}
+    for place in (tmp_path / "bin", Path(sys.executable).parent):
+        monkeypatch.setenv("PATH", str(place))
+        begins[place] = next(step.command for step in advice(sweep).steps if "search.seeds" in step.command)
+    assert [command.partition(" sweeps=")[0] for command in begins.values()] == [
+        "python -m grposweep run",
+        "grposweep run",
+    ]
 
 
 def test_no_advice_before_a_trial_has_finished_or_in_a_comparison(tmp_path: Path) -> None:

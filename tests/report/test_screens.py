@@ -181,6 +181,14 @@ def test_show_tells_why_a_trial_failed(commands: Commands) -> None:
     assert "torch.OutOfMemoryError" in out
 
 
+def test_show_tells_that_a_process_ended_without_a_result(commands: Commands) -> None:
+    """Its attempt was local and has begun, no result and no end of it were noted, and no controller is at work."""
+    (attempts,) = make_sweep(HERE / "s", Made(trials=12, running=2)).glob("trials/0010-*/attempts.jsonl")
+    assert "without a result" not in commands("show", "10").out
+    attempts.write_text(attempts.read_text().replace('"job_id": "7010"', '"job_id": "local-7010"'))
+    assert "attempt 0  local-7010, its process ended without a result: kill -9," in commands("show", "10").out
+
+
 def test_an_unknown_trial_is_answered_with_those_there_are(commands: Commands) -> None:
     """One message."""
     make_sweep(HERE / "s", Made(trials=12))

@@ -71,16 +71,23 @@ def test_the_disk_line_counts_checkpoints_of_paused_trials(tmp_path: Path) -> No
     assert "not enough: set search.effort=1 (no trial is paused)" in disk_report(1024, tmp_path, 2**60)
 
 
-@pytest.mark.parametrize("there", [20, 256])
-def test_the_start_says_if_fewer_prompts_are_held_out_than_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: int
+@pytest.mark.parametrize(
+    ("there", "left", "said"),
+    [
+        (20, 21, "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 prompts to train on"),
+        (256, 344, "held out: 256 prompts (task.eval_prompts); 344 prompts to train on"),
+        (256, 512, ""),
+    ],
+)
+def test_the_start_says_if_few_prompts_are_held_out_or_left_to_train_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: int, left: int, said: str
 ) -> None:
-    """The default asks for 256."""
+    """Fewer than the default of 256, or more than a third of the data."""
     summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
-    prepared = {"one": {"train_prompts": 21, "eval_prompts": there}}
+    prepared = {"one": {"train_prompts": left, "eval_prompts": there}}
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
-    said = "held out: 20 of task.eval_prompts=256 prompts (at most half of the data); 21 prompts to train on"
-    assert (said in capsys.readouterr().out) == (there == 20)
+    (*found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("held out"))
+    assert " ".join(found) == said
 
 
 def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,18 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Pa
     assert (view.trial(9).state, view.trial(10).state) == (State.STOPPED, State.RUNNING)
 
 
+def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(swept: Path, tmp_path: Path) -> None:
+    """The heartbeat is written once a second, so that of a killed attempt is older. The step of a resume may be behind it."""
+    copy = Path(shutil.copytree(swept, tmp_path / "copy"))
+    trial = next((copy / "trials").glob("0009-*"))
+    beat, steps = json.loads((trial / "heartbeat").read_text()), []
+    for logged in (beat["step"] + 3, 1):
+        with (trial / "metrics.jsonl").open("a") as lines:
+            lines.write(f'\n{{"step": {logged}, "kind": "train"}}\n{{"step": 99')
+        steps.append(read_sweep(copy).trial(9).step)
+    assert steps == [beat["step"] + 3, beat["step"]]
+
+
 def test_a_trial_that_the_search_has_paused_is_told_from_one_that_was_stopped(swept: Path, tmp_path: Path) -> None:
     """Both have a checkpoint; only its control file says who continues with it."""
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))

@@ -252,6 +252,17 @@ def test_an_edited_option_does_not_rank_among_trials_that_finished_with_the_old_
         check_recorded(folder, controller.study, Validator(*composed(words, "kl.beta=0.7")))
 
 
+def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(place: Place, tmp_path: Path) -> None:
+    """It leaves no result, and its log has no error."""
+    controller = open_controller(SweepFolder(tmp_path), place, NoStopping(), "lr=1e-3")
+    controller.tick()
+    place.ends["0"] = End(-9)
+    controller.tick()
+    failure = read(place.jobs[0].folder / "result.json")["failure"]
+    assert (failure["kind"], failure["class"]) == ("signal 9", "crash")
+    assert failure["message"].startswith("killed (signal 9), usually by the kernel when memory ran out")
+
+
 def test_a_trial_whose_folder_is_removed_begins_again(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_prompts_beyond_the_models_positions_are_named(longest: int, is_named: b
     assert (
         not is_named or "193 tokens and completions up to 64: more than the 256 positions of model.path=some/m" in said
     )
+    assert not is_named or "Remove long prompts, set generation.max_completion_length=63, or set a model" in said
 
 
 def test_questions_in_words_are_held_out_by_the_pair() -> None:

@@ -98,6 +98,25 @@ def test_a_misbehaving_reward_is_named_with_its_file(tmp_path: Path, body: str, 
     assert f"{tmp_path}/mine.py" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("body", "completion", "told"),
+    [
+        ("[c.strip() == 'x' for c in completions]", [{"role": "assistant", "content": "x"}], True),
+        ("[re.match('x', c) for c in completions]", [{"role": "assistant", "content": "x"}], True),
+        ("[c[0]['content'][9] for c in completions]", [{"role": "assistant", "content": "x"}], False),
+        ("[c.text for c in completions]", "x", False),
+    ],
+)
+def test_a_reward_that_takes_messages_for_text_is_told_how_to_read_them(
+    tmp_path: Path, body: str, completion: object, told: bool
+) -> None:
+    """Only if completions are messages, and the error is that of a value of another type."""
+    (tmp_path / "mine.py").write_text(f"import re\n\ndef bad(completions, **_):\n    return {body}\n")
+    with pytest.raises(RewardError) as error:
+        load_reward(f"{tmp_path}/mine.py:bad")(prompts=["p"], completions=[completion])
+    assert ('read its text as completions[i][0]["content"]' in str(error.value)) is told
+
+
 def test_a_reward_that_takes_what_the_data_lack_names_their_columns(tmp_path: Path) -> None:
     """And not how many numbers it should return."""
     (tmp_path / "mine.py").write_text("def one(completions, solution, scale=1.0, **_):\n    return [scale]\n")

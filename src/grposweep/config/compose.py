@@ -42,7 +42,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
-from grposweep.schema import GROUPS, Experiment, drop_newer, keys_of
+from grposweep.schema import GROUPS, Experiment, drop_newer, keys_of, keys_with, trl_arguments
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
@@ -67,8 +67,10 @@ def unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the most similar keys."""
     keys, last = known_keys(), key.rpartition(".")[2]
     same = [known for known in keys if known.rpartition(".")[2] == last]
-    # TRL's name is like none of ours
-    same = ["lr"] if last == "learning_rate" else same
+    # GRPOConfig's name, which may be like none of ours
+    natives = {name: own for own, names in keys_with("native").items() for name in names.split()}
+    natives |= {name: own for own, name in trl_arguments().items()}
+    same = [natives[last]] if last in natives else same
     similar = get_close_matches(last, {known.rpartition(".")[2] for known in keys}, n=2, cutoff=0.7)
     near = same or get_close_matches(key, keys, n=2, cutoff=0.6) or [k for k in keys if k.rpartition(".")[2] in similar]
     hint = f"Did you mean {' or '.join(near[:3])}?" if near else "'--cfg job' shows all keys."

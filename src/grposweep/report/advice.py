@@ -2,6 +2,8 @@
 
 import math
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -409,7 +411,14 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
     ]
     there = str(view.provenance.get("working_directory") or Path.cwd())
     elsewhere = "" if Path(there) == Path.cwd() else f"cd {shlex.quote(there)} && "
-    return elsewhere + shlex.join([*kept, *(f"{name}={value}" for name, value in changes.items())])
+    return elsewhere + shlex.join([*_shortened(kept), *(f"{name}={value}" for name, value in changes.items())])
+
+
+def _shortened(words: list[str]) -> list[str]:
+    """Return a command with ``grposweep`` for ``python -m grposweep`` if this shell finds the one of this Python."""
+    found = shutil.which("grposweep") if words[1:3] == ["-m", "grposweep"] else None
+    is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    return ["grposweep", *words[3:]] if is_ours else words
 
 
 def _is_edited(view: SweepView) -> bool:

@@ -259,7 +259,7 @@ def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: 
     if form == "command":
         return f"#!/bin/sh\n# {head}\n{best.command}\n"
     if form in ("recipe", "trl") and (record := read_json(best.path / paths.TRAINED_WITH)):
-        return _trained_with(best, record, head)
+        return _trained_with(best, record, [f"# {head}", f"# {_how_to_use(view, best, record, file)}"])
     if form == "recipe":
         return _own_recipe(best, head)
     return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head, tell)
@@ -296,14 +296,28 @@ def _own_recipe(best: TrialView, head: str) -> str:
     return f"# {head}; {best.path / 'program.sh'} launched it\n{text}"
 
 
-def _trained_with(best: TrialView, record: Mapping[str, Any], head: str) -> str:
+def _how_to_use(view: SweepView, best: TrialView, record: Mapping[str, Any], file: Path) -> str:
+    """Return the user's command with this file as its recipe, or what repeats a trial whose command reads none."""
+    words = [str(word) for word in record.get("command") or []]
+    recipes = [word for word in words if word.endswith((".yaml", ".yml"))]
+    if len(recipes) != 1 or record.get("world_size") != 1:
+        command = f"grposweep rerun {shlex.quote(str(best.path))}"
+        return f"values for your own command. To train with them: {command}, or write a file that runs with --as hydra"
+    there = str(
+        as_mapping(best.config.get("trainer")).get("workdir") or view.provenance.get("working_directory") or "."
+    )
+    command = shlex.join([str(file.resolve()) if word == recipes[0] else word for word in words])
+    return f"with the other keys of {recipes[0]} added: cd {shlex.quote(there)} && {command}"
+
+
+def _trained_with(best: TrialView, record: Mapping[str, Any], head: Sequence[str]) -> str:
     """Return what the trainer of the user's command got, as a recipe of TRL. Model, data and rewards are the command's own."""
     import yaml
 
     given = {name: value for name, value in as_mapping(record.get("given")).items() if name != "output_dir"}
     made = [f"TRL {as_mapping(record.get('versions')).get('trl', '')}", f"processes: {record.get('world_size')}"]
     own = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
-    lines = [f"# {head}", f"# what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
+    lines = [*head, f"# what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
              f"# Not in it: model, data and rewards, which are the command's own ({'; '.join(own)})."]  # fmt: skip
     return "\n".join([*lines, yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)])
 

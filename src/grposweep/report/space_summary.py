@@ -147,13 +147,13 @@ def _size(summary: SpaceSummary, base: Experiment) -> str:
 
 
 def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
-    """Return how many prompts are held out if the data have fewer than the task wants; empty otherwise."""
+    """Return how many prompts are held out if fewer than the task wants, or over a third of the data; empty otherwise."""
     wanted = base.task.eval_prompts
     counted = [entry for entry in prepared.values() if "eval_prompts" in entry]
     fewest = min(counted, key=lambda entry: int(entry["eval_prompts"]), default={"eval_prompts": wanted})
-    if (held_out := fewest["eval_prompts"]) >= wanted:
+    held_out, trained = fewest["eval_prompts"], fewest.get("train_prompts", 0)
+    if (held_out >= wanted and 2 * held_out <= trained) or not trained:
         return ""
-    trained = fewest["train_prompts"]
     distinct = fewest.get("distinct_prompts", trained)  # sweeps of older versions lack it
     left = f"{count(trained, 'prompt')} to train on"
     if distinct < trained:
@@ -161,6 +161,8 @@ def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
             f"{count(trained, 'row')} of {count(distinct, 'other prompt')} to train on. Rows with the same prompt stay on one "
             "side, and a held-out prompt is used once"
         )
+    if held_out >= wanted:
+        return f"held out: {count(held_out, 'prompt')} (task.eval_prompts); {left}"
     why = "at most half of the data" if base.task.eval_split is None else f"all of {base.task.eval_split}"
     return f"held out: {held_out} of task.eval_prompts={wanted} prompts ({why}); {left}"
 

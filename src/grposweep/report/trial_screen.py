@@ -20,7 +20,7 @@ from grposweep.report.hang import hang_sentence
 from grposweep.report.leaderboard import format_effect, format_objective
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curve, format_duration
 from grposweep.report.trained_with import trained_text
-from grposweep.report.trial_view import TrialView, axis_of
+from grposweep.report.trial_view import State, TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, as_mapping
@@ -81,6 +81,14 @@ def _attempts(trial: TrialView) -> Iterator[tuple[int, str]]:
             words.append(event.job_id or "")
         elif event.event == AttemptEventKind.ENDED:
             words.append(_end(event))
+    *_, last = (None, *trial.attempts)
+    if (
+        last
+        and last.event == AttemptEventKind.STARTED
+        and trial.state is State.STOPPED
+        and trial.result.attempt != last.attempt
+    ):
+        texts[last.attempt].append("its process ended without a result: kill -9, no memory left, or a reboot")
     yield from ((number, ", ".join(words) or "announced") for number, words in texts.items())
 
 

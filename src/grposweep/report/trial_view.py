@@ -25,7 +25,7 @@ from grporecipe.files import (
 from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
-from grposweep.storage.folders import TrialFolder
+from grposweep.storage.folders import METRICS_TAIL_BYTES, TrialFolder
 from grposweep.storage.records import Action, AttemptEvent, Heartbeat, as_mapping
 from grposweep.storage.results import (
     FailureReport,
@@ -42,7 +42,6 @@ Direction = Literal["maximize", "minimize"]
 
 EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
 NAMED = 8  # trials that failed alike
-TAIL_BYTES = 64 * 1024  # of metrics.jsonl: enough for its last lines
 
 
 class State(StrEnum):
@@ -255,7 +254,7 @@ class TrialView:
 
     def last_value(self, metric: str) -> float | None:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
-        tail = read_tail(self.path / paths.METRICS, TAIL_BYTES).split(b"\n")
+        tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
         values = (finite_or_none(line.get(metric)) for line in objects(reversed(tail)))
         return next((value for value in values if value is not None), None)
 

@@ -5,13 +5,22 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import delete_folder, parse_yaml, read_json, read_tail, read_text, write_text
+from grporecipe.files import (
+    count_or_none,
+    delete_folder,
+    objects,
+    parse_yaml,
+    read_json,
+    read_tail,
+    read_text,
+    write_text,
+)
 from grporecipe.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.records import (
@@ -29,6 +38,7 @@ from grposweep.storage.records import (
 from grposweep.storage.results import FailureReport, TrialOutcome, TrialResult, TrialStatus, read_runs
 
 LOG_TAIL_BYTES = 1 << 16  # the last lines of these bytes are shown
+METRICS_TAIL_BYTES = 1 << 16  # of metrics.jsonl: enough for its last lines
 INDEX = "outputs.txt"  # in the user's cache: the folders that hold sweeps
 SEARCH_DEPTH = 4  # levels of folders below the one that is searched
 # Ends the name of a sweep of a single trial, after the name of the trial's sweep.
@@ -138,7 +148,11 @@ class TrialFolder:
 
     def heartbeat(self) -> Heartbeat:
         """Return the progress of the attempt; empty before its first step."""
-        return Heartbeat.read(self.path)
+        beat = Heartbeat.read(self.path)
+        # The last line of metrics is a step ahead of the heartbeat if the attempt was killed: that is written once a second.
+        tail = read_tail(self.path / paths.METRICS, METRICS_TAIL_BYTES).split(b"\n")
+        logged = next((step for line in objects(reversed(tail)) if (step := count_or_none(line.get("step")))), 0)
+        return replace(beat, step=logged) if logged > (beat.step or 0) else beat
 
     @property
     def control(self) -> ControlRequest:

@@ -1,6 +1,7 @@
 """Record how attempts end, in the trial's folder first and then in the study, and decide what follows."""
 
 import logging
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,8 @@ def _report(folder: TrialFolder, end: End) -> FailureReport:
         return result.failure
     kind = end.kind or (f"signal {-end.code}" if end.code < 0 else f"exit code {end.code}")
     message = end.message or f"the attempt ended with {kind}"
+    if end.code == -signal.SIGKILL and not end.message:
+        message = "killed (signal 9), usually by the kernel when memory ran out (dmesg names it), or by kill -9"
     return FailureReport(kind, message, tuple(folder.last_lines()))
 
 
@@ -121,7 +124,8 @@ def _apply_heal(folder: TrialFolder, verdict: ValidationResult, failure: Failure
 def describe_resume(folder: TrialFolder, verdict: ValidationResult) -> str:
     """Return where a trial's next attempt begins. Only an external program knows its own checkpoints."""
     trainer = verdict.experiment.trainer
-    newest = newest_checkpoint(folder.path / paths.CHECKPOINTS, verdict.experiment.cluster.processes)
+    place = paths.MODEL if is_external(trainer.kind) else paths.CHECKPOINTS
+    newest = newest_checkpoint(folder.path / place, verdict.experiment.cluster.processes)
     if newest is not None:
         return f"it continues from its last checkpoint (step {newest.step})"
     if is_external(trainer.kind) or trainer.fork:

@@ -40,9 +40,10 @@ def beyond_positions(experiment: Experiment, entry: Mapping[str, Any]) -> str:
     completion = experiment.generation.max_completion_length
     if not positions or longest + completion <= positions:
         return ""
+    shorter = f"set generation.max_completion_length={positions - longest}, " if longest < positions else ""
     return (
         f"the longest prompt has {longest:,} tokens and completions up to {completion:,}: more than the {positions:,} positions "
-        f"of model.path={experiment.model.path}. Remove long prompts, or set a model with more positions."
+        f"of model.path={experiment.model.path}. Remove long prompts, {shorter}or set a model with more positions."
     )
 
 

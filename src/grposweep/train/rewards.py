@@ -128,7 +128,7 @@ class Reward:
         except Exception as error:
             raise RewardError(
                 f"{self._where()} raised {type(error).__name__}: {error}{user_frame(error)}. Correct it there. "
-                f"{self._given(columns)}."
+                f"{self._given(columns)}.{_turns_note(error, completions)}"
             ) from error
         return self._check(values, completions)
 
@@ -181,6 +181,16 @@ class Reward:
 
     def _asked(self, completions: list[Any]) -> str:
         return f"Return one number a completion, here {len(completions)} (None for one that cannot be judged)."
+
+
+def _turns_note(error: Exception, completions: list[Any]) -> str:
+    """Return how to read the text of a conversation if a reward may have taken it for text; empty otherwise."""
+    if not isinstance(error, TypeError | AttributeError) or all(isinstance(text, str) for text in completions):
+        return ""
+    return (
+        ' Here a completion is a list of messages: read its text as completions[i][0]["content"]. If the prompts are text in the '
+        "data, task.chat=false gives text instead."
+    )
 
 
 TRIED = 2  # rows that a reward is called with before anything trains
