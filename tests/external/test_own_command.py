@@ -282,6 +282,7 @@ def test_the_winner_is_written_as_its_trainer_got_it(run: Run, command: Path) ->
 def test_a_written_winner_says_how_to_train_with_it(run: Run, command: Path) -> None:
     """By the user's command with the file as its recipe, or as a trial if no recipe is in the command."""
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
+    assert "/model, with 3 checkpoints: save_total_limit=1 in your script keeps one" in ended.out
     grposweep(command, "best", "s", "--export", "best.yaml")
     _, used, *_ = (command / "best.yaml").read_text().splitlines()
     subprocess.run(["sh", "-c", used.removeprefix("# with the other keys of recipe.yaml added: ")], check=True)

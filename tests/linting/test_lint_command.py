@@ -301,3 +301,14 @@ def test_rules_are_listed_and_explained(lint: Lint) -> None:
     assert one.startswith("GV103 (warning)")
     assert "argparse" in one
     assert lint("GX", command="rules").code == 2
+
+
+def test_rules_are_found_by_words(lint: Lint) -> None:
+    """In the family's topic, the title, the first line and the fields that a rule reads; all of the words."""
+    found = lint("kl", command="rules").out
+    assert ("GK101" in found, "GK the KL" in " ".join(found.split()), "GB101" in found) == (True, True, False)
+    assert "GS202" in lint("warmup", command="rules").out
+    both = lint("learning", "rate", command="rules").out
+    assert ("GS206" in both, "GA204" in both, "GK101" in both) == (True, True, False)
+    nothing = lint("learning", "xyzzy", command="rules")
+    assert (nothing.code, "no rule with these words" in nothing.err) == (2, True)

@@ -35,7 +35,7 @@ HEADINGS = ("What it checks", "Why it fails", "Example", "Fix")
 @pytest.mark.parametrize("code", ["GB101", "GD101", "GV107", "GL301"])
 def test_a_rule_is_explained_under_four_headings(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In their order, within 80 columns apart from the lines of an example."""
-    document.explain_rules(code.lower(), sys.stdout)
+    document.explain_rules([code.lower()], sys.stdout)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line in HEADINGS] == list(HEADINGS)
     assert max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    ")) <= 80

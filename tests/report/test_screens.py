@@ -283,3 +283,6 @@ def test_the_newest_sweep_that_trains_is_meant_and_listed_first(commands: Comman
     assert commands("status").out.startswith("real: ")
     out = commands("list").out
     assert out.index("real") < out.index("fake trainer, ")
+    for name, is_fake in (("real", False), ("newer", True)):
+        for screen in (commands("show", name).out, commands("best", name).out):
+            assert ("fake trainer" in screen) is is_fake

@@ -1,6 +1,7 @@
 """Render rules as text: docs/reference/rules.md (``python -m grporecipe.linting.rule_docs``) and ``grposweep rules``."""
 
 import argparse
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import NamedTuple, TextIO
 
 from grporecipe.errors import UserError
 from grporecipe.linting._examples import build_example
-from grporecipe.linting.linter import select_rules
 from grporecipe.linting.output import BOLD, INDENT, Screen
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL_FAMILY
@@ -100,24 +100,37 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
     return "\n".join(lines)
 
 
-def explain_rules(code: str | None, out: TextIO) -> None:
-    """Print one rule in full, or a family or all rules with one line each."""
-    wanted = (code or "").strip().upper()
-    if wanted and not any(name.startswith(wanted) for name in RULES):
-        select_rules((wanted,))  # raises an error that lists the families
-        raise UserError(f"{code}: no such rule.")
-    if wanted in RULES:
-        rule = RULES[wanted]
-        _explain_rule(rule, Screen(out))
+def explain_rules(words: Sequence[str], out: TextIO) -> None:
+    """Print one rule in full, or one line each of a family, of the rules with these words, or of all.
+
+    Raises UserError if there is none.
+    """
+    wanted = " ".join(words).strip()
+    if (code := wanted.upper()) in RULES:
+        _explain_rule(RULES[code], Screen(out))
         return
+    found = [name for name in RULES if name.startswith(code)] or [name for name in RULES if _has(name, wanted.split())]
+    if not found:
+        raise UserError(
+            f"{wanted}: no rule or family of this name, and no rule with these words. Families are {', '.join(FAMILIES)}; see "
+            "grposweep rules."
+        )
     for family, title in FAMILIES.items():
-        members = [rule for name, rule in sorted(RULES.items()) if name.startswith(family) and name.startswith(wanted)]
+        members = [rule for name, rule in sorted(RULES.items()) if name in found and name.startswith(family)]
         if members:
             out.write(f"{family}  {title}\n")
         for rule in members:
             head = f"  {rule.code}  {rule.severity:<7}  "
             line = _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
             out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
+
+
+def _has(code: str, words: Sequence[str]) -> bool:
+    """Return whether a rule's family, title, first line and the names that it reads have a word that begins as each of these."""
+    rule = RULES[code]
+    reads = rule.reads if isinstance(rule, Rule) else ()
+    text = " ".join([FAMILIES[code[:2]], rule.title, rule.explanation.split("\n", 1)[0], *reads])
+    return all(re.search(rf"(?<![^\W_]){re.escape(word)}", text, re.IGNORECASE) for word in words)
 
 
 def _explain_rule(rule: Rule | RecipeRule, screen: Screen) -> None:

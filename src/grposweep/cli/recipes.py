@@ -153,12 +153,14 @@ def check(
     return check_command(words, processes, str(format), select or (), ignore or ())
 
 
-@command("grposweep rules", "grposweep rules GB101")
-def rules(code: Annotated[str | None, Argument(help="A rule or family: GB101, GB.")] = None) -> None:
+@command("grposweep rules", "grposweep rules GB101", "grposweep rules kl")
+def rules(
+    words: Annotated[list[str] | None, Argument(help="A rule or family (GB101, GB), or words of rules.")] = None,
+) -> None:
     """List the rules, or explain one."""
     from grporecipe.linting.rule_docs import explain_rules
 
-    explain_rules(code, sys.stdout)
+    explain_rules(words or (), sys.stdout)
 
 
 @command(

@@ -242,13 +242,21 @@ def continue_note(view: SweepView, budget: str = "") -> str:
 def model_line(view: SweepView, trial: TrialView | None) -> str:
     """Return where the winner's model is, or how to train it again if it was deleted; empty if none is kept.
 
+    Of a fake training it says that there is none.
+
     With ``trainer.keep=best`` a model is deleted once another trial leads. Fresh seeds may then choose the earlier one.
     """
+    if view.is_fake:
+        return "fake trainer: these numbers are made up, and nothing was trained"
     if trial is None:
         return ""
     for known in (trial, *(other for other in view.trials if other.attributes.get("of") == trial.number)):
         if (model := known.path / paths.MODEL).is_dir():
-            return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})")
+            kept = len(list(model.glob("checkpoint-*")))  # of a program of the user's own; ours are elsewhere
+            more = (
+                f", with {count(kept, 'checkpoint')}: save_total_limit=1 in your script keeps one" if kept > 1 else ""
+            )
+            return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})") + more
     from grposweep.registries import runs_trl
     from grposweep.schema.running import KEEPS_MODEL
 

@@ -44,8 +44,9 @@ def print_trial(console: Console, view: SweepView, trial: TrialView) -> None:
 
 
 def _facts(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
-    replicate = "" if trial.role == "search" else f", role {trial.role}"
-    yield Text.assemble((f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{replicate}")
+    more = "" if trial.role == "search" else f", role {trial.role}"
+    more += ", fake trainer" if view.is_fake else ""
+    yield Text.assemble((f"trial {trial.number}", "bold"), f" of {view.name}: {trial.state.label}{more}")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")

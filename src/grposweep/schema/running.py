@@ -38,7 +38,8 @@ class Trainer:
     """The trainer."""
     keep: str = key("best", native="save_total_limit", choices=("last", "best", "best_checkpoint", "all", "none"))
     """``last`` keeps every trial's last checkpoint, ``best`` only the winner's model, ``best_checkpoint`` also the winner's last
-    checkpoint (for 'grposweep continue'), ``all`` every checkpoint, ``none`` none."""
+    checkpoint (for 'grposweep continue'), ``all`` every checkpoint, ``none`` none. The folder of a winner that your own script
+    trained stays as the script left it, with all checkpoints."""
     log_completions: bool = key(False, trl="log_completions", native="num_completions_to_print")
     """Keep all training completions, as Parquet files in the trial's folder."""
     sharding: str = key("none", setting="sharding", native="deepspeed fsdp", choices=SHARDING)
