@@ -16,6 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
 
+import hydra._internal.hydra
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -40,6 +41,7 @@ from omegaconf.errors import (
 
 from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, read_text
+from grposweep.config.loader import OnceLoader
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
 from grposweep.schema import GROUPS, Experiment, drop_newer, keys_of
@@ -155,6 +157,8 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("ranks", _ranks, replace=True)
     OmegaConf.register_new_resolver("budget", _budget, replace=True)
     OmegaConf.register_new_resolver("command", _command, replace=True)
+    # A release of Hydra that takes its loader from another place composes twice, as before.
+    setattr(hydra._internal.hydra, "ConfigLoaderImpl", OnceLoader)  # noqa: B010  # mypy refuses an assignment
     store = ConfigStore.instance()
     # Hydra copies its sources, and the store with them, for each composition, and 119 times for --help; the store copies what
     # it gives out.
