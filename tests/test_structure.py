@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 1393, "grporecipe/diagnose": 1774, "grporecipe/fields": 1044, "grporecipe/frameworks": 6165,
     "grporecipe/linting": 1952, "grporecipe/memory": 1259, "grporecipe/model": 1863, "grporecipe/project": 947,
     "grporecipe/reading": 4669, "grporecipe/rules": 4068, "grposweep": 1245, "grposweep/cli": 1727,
-    "grposweep/config": 3220, "grposweep/external": 1131, "grposweep/launchers": 2224, "grposweep/report": 5115,
+    "grposweep/config": 3226, "grposweep/external": 1131, "grposweep/launchers": 2224, "grposweep/report": 5115,
     "grposweep/schema": 814, "grposweep/screening": 820, "grposweep/search": 2831, "grposweep/storage": 2519,
     "grposweep/sweep": 5454, "grposweep/train": 8066,
 }  # fmt: skip

@@ -15,6 +15,7 @@ RUNS = {
 }  # fmt: skip
 # Of one module and one value each: bytes that the same process has made, and no file.
 OWN_BYTES = {
+    ("src/grposweep/config/compose.py", "pickle.loads(_schema_bytes())"),
     ("src/grposweep/config/loader.py", "pickle.loads(self._composed)"),
     ("src/grposweep/config/points.py", "pickle.loads(self._typed)"),
 }

@@ -4,6 +4,7 @@ The schema is merged once more, so an unknown key is an error. A `Session` compo
 and ``space``.
 """
 
+import pickle
 import re
 import shlex
 import sys
@@ -14,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 import hydra._internal.hydra
 import yaml
@@ -209,10 +210,10 @@ def typed(config: DictConfig | dict[str, Any]) -> DictConfig:
     assert isinstance(plain, dict)  # a composed configuration is never a list
     _refuse_missing(plain)
     try:
-        merged = OmegaConf.merge(_schema(), {key: value for key, value in plain.items() if key != "hydra"})
+        merged = cast(DictConfig, pickle.loads(_schema_bytes()))  # OmegaConf's own copy takes 6 times as long
+        merged.merge_with({key: value for key, value in plain.items() if key != "hydra"})
     except OmegaConfBaseException as error:
         raise UserError(explain_error(error)) from error
-    assert isinstance(merged, DictConfig)  # as the schema is
     return merged
 
 
@@ -240,11 +241,16 @@ def _refuse_missing(content: Any, key: str = "") -> None:
 
 @cache
 def _schema() -> Any:
-    """Return the schema as a configuration, built once (merging copies it). Its mappings take any key without a ``+``."""
+    """Return the schema as a configuration, built once. Its mappings take any key without a ``+``."""
     config = OmegaConf.structured(Experiment)
     for key in MAPPINGS:
         OmegaConf.set_struct(OmegaConf.select(config, key), False)
     return config
+
+
+@cache
+def _schema_bytes() -> bytes:
+    return pickle.dumps(_schema())
 
 
 def explain_error(error: OmegaConfBaseException) -> str:
