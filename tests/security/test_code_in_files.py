@@ -13,8 +13,12 @@ RUNS = {
     "pickle.load", "pickle.loads", "pickle.Unpickler", "cPickle.load", "dill.load", "joblib.load", "shelve.open", "marshal.loads",
     "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "eval", "exec", "os.system", "torch.load", "numpy.load",
 }  # fmt: skip
-# Of one module and one value: bytes that the same process has made, and no file.
-OWN_BYTES = {("src/grposweep/config/points.py", "pickle.loads(self._typed)")}
+# Of one module and one value each: bytes that the same process has made, and no file.
+OWN_BYTES = {
+    ("src/grposweep/config/compose.py", "pickle.loads(_schema_bytes())"),
+    ("src/grposweep/config/loader.py", "pickle.loads(self._composed)"),
+    ("src/grposweep/config/points.py", "pickle.loads(self._typed)"),
+}
 SAFE = {("numpy.load", "allow_pickle", False), ("torch.load", "weights_only", True)}
 
 
