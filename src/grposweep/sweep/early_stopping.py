@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
-from grposweep.schema import Search
+from grposweep.schema import Search, sign_of
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
 from grposweep.search.early_stopping.rank import SHARE, RankPolicy
 from grposweep.search.replication import is_replicate
@@ -82,7 +82,7 @@ class CurveReader:
 
     path: Path
     metric: str
-    sign: float = 1.0
+    sign: int = 1
     start: float | None = None
     steps: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
@@ -182,9 +182,9 @@ class EarlyStoppingMonitor:
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
-    def sign(self) -> float:
+    def sign(self) -> int:
         """Return the factor that makes larger values better."""
-        return 1.0 if self.search.direction == "maximize" else -1.0
+        return sign_of(self.search.direction)
 
     @property
     def effort(self) -> float:
