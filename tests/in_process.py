@@ -10,10 +10,9 @@ from command_server import share_warm_server
 from grposweep.cli.run import _composer
 from grposweep.config.compose import open_session
 from grposweep.config.points import Points
-from grposweep.registries import POLICIES
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
-from grposweep.sweep import run
+from grposweep.sweep import run, start
 
 Sweep = Callable[..., Path]
 
@@ -25,8 +24,7 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
     def made(*arguments: str, stopping: Any = None) -> Path:
         if stopping is not None:
-            monkeypatch.setitem(POLICIES, "brought", lambda: stopping)
-            arguments = (*arguments, "search.stopping=brought")
+            monkeypatch.setattr(start, "build_policy", lambda *_: stopping)
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
             run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")

@@ -32,14 +32,27 @@ SAMPLERS: dict[str, Sampler] = {
     "random": Sampler(Lazy("grposweep.search.sampler:build_random")),
 }
 
-# search.stopping (``auto`` chooses one): a class that follows search.early_stopping.StoppingPolicy
-POLICIES: dict[str, Callable[..., Any]] = {
-    "none": Lazy("grposweep.search.early_stopping:NoStopping"),
-    "median": Lazy("grposweep.search.early_stopping.optuna_pruners:MedianPolicy"),
-    "asha": Lazy("grposweep.search.early_stopping.optuna_pruners:AshaPolicy"),
-    "hyperband": Lazy("grposweep.search.early_stopping.optuna_pruners:HyperbandPolicy"),
-    "rank": Lazy("grposweep.search.early_stopping.rank:RankPolicy"),
+
+@dataclass(frozen=True)
+class Policy(Lazy):
+    """A class that follows search.early_stopping.StoppingPolicy; with ``follows_effort`` it takes the effort and the budget."""
+
+    follows_effort: bool = False
+
+
+# search.stopping (``auto`` chooses one)
+POLICIES: dict[str, Policy] = {
+    "none": Policy("grposweep.search.early_stopping:NoStopping"),
+    "median": Policy("grposweep.search.early_stopping.optuna_pruners:MedianPolicy"),
+    "asha": Policy("grposweep.search.early_stopping.optuna_pruners:AshaPolicy"),
+    "hyperband": Policy("grposweep.search.early_stopping.optuna_pruners:HyperbandPolicy"),
+    "rank": Policy("grposweep.search.early_stopping.rank:RankPolicy", follows_effort=True),
 }
+
+
+def follows_effort(stopping: str) -> bool:
+    """Return whether a ``search.stopping`` spends ``search.effort`` or a budget; ``auto`` chooses a policy that does."""
+    return stopping == "auto" or (stopping in POLICIES and POLICIES[stopping].follows_effort)
 
 
 def suggest_search_key(key: str, value: object) -> str:

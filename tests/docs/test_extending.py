@@ -28,7 +28,7 @@ from grporecipe.rules.registry import RECIPE_RULES, REGISTRY
 from grporecipe.translate import read_back, translate
 from grposweep import registries as sweep_registries
 from grposweep.config.compose import render_experiment, to_experiment
-from grposweep.registries import TaskLoader
+from grposweep.registries import Policy, TaskLoader
 from grposweep.schema import Experiment
 from in_process import Sweep
 from support import PROJECT, lines, trials, wait_for
@@ -69,7 +69,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def entry(line: str) -> tuple[str, Any]:
     """Return the name and the value of a registry's line."""
-    added = eval(f"{{{line.strip()}}}", {"Lazy": Lazy, "TaskLoader": TaskLoader})
+    added = eval(f"{{{line.strip()}}}", {"Lazy": Lazy, "Policy": Policy, "TaskLoader": TaskLoader})
     assert len(added) == 1
     return next(iter(added.items()))
 

@@ -62,19 +62,22 @@ def derive_processes(values: Values, fields: Mapping[str, Any]) -> dict[str, Any
     return {"processes": stated if stated is not None else None if unread else gpus}
 
 
+def read_betas(rates: Any) -> dict[str, float | None]:
+    """Return Adam's two rates by field; None for a value that is no pair of numbers."""
+    known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
+    first, second = map(float, rates) if known else (None, None)
+    return {"adam_beta1": first, "adam_beta2": second}
+
+
 def derive_shared(betas: str) -> Callable[[Values, Mapping[str, Any]], dict[str, Any]]:
     """Return the function for fields that both frameworks derive alike. ``betas`` is the key of Adam's rates."""
 
     def derive(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
-        rates = resolve(values.values, betas)
-        known = isinstance(rates, (list, tuple)) and len(rates) == 2 and all(isinstance(r, (int, float)) for r in rates)
-        pair = [float(rate) for rate in rates] if known else [None, None]
         schedule = fields["lr_scheduler_type"]
         if schedule == "constant" and fields["warmup_steps"] > 0:  # transformers' constant has no warmup
             schedule = "constant_with_warmup"
         return {
-            "adam_beta1": pair[0],
-            "adam_beta2": pair[1],
+            **read_betas(resolve(values.values, betas)),
             "lr_scheduler_type": schedule,
             "use_vllm": True,
             "vllm_mode": "colocate",

@@ -328,10 +328,10 @@ class Setting:
     uses_tools: bool = internal(False)  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
     vllm_mode: str = row("colocate", needs="use_vllm")
-    vllm_tensor_parallel_size: int = row(1, needs="use_vllm")
+    vllm_tensor_parallel_size: int = row(1, needs="use_vllm vllm_mode!=server")
     max_batched_tokens: int | None = None  # that vLLM takes at once
-    vllm_gpu_memory_utilization: float | None = row(needs="use_vllm")  # None: TRL's default
-    vllm_max_model_length: int | None = row(needs="use_vllm")
+    vllm_gpu_memory_utilization: float | None = row(needs="use_vllm vllm_mode!=server")  # None: TRL's default
+    vllm_max_model_length: int | None = row(needs="use_vllm vllm_mode!=server")
     vllm_enable_sleep_mode: bool = option(False, needs="use_vllm")  # vLLM frees its memory while nothing is generated
     vllm_server_base_url: str | None = row(needs="use_vllm vllm_mode=server")
     vllm_server_host: str | None = row(needs="use_vllm vllm_mode=server")

@@ -15,6 +15,7 @@ from grporecipe.rules.helpers import ALL_COUNTS, NO_COUNT, divisors, each, every
 from grporecipe.rules.registry import Change, F, Severity, Violation, by_trial, rule
 
 SIZES = planning.ROLLOUT_READS
+USES = (*SIZES, "unsolved", "num_iterations")  # how many steps use a rollout
 SOLVED = ("auto", "unsolved", "prompts_per_step")
 LARGE_MODEL = 1e8  # weights; smaller models are toys, with other learning rates
 COMPLETIONS, ACCUMULATED, ROLLOUTS = (0, 15), (0, 17), (0, 18)  # versions that changed the unit that must be whole

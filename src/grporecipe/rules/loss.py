@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
-from grporecipe.rules.batch import SIZES, judgeable
+from grporecipe.rules.batch import USES, judgeable
 from grporecipe.rules.helpers import each, named, no_field, one_of, unread
 from grporecipe.rules.registry import Change, Violation, rule
 
@@ -202,7 +202,9 @@ def _unread(s: Setting) -> list[str]:
     return [name for name in names if getattr(s, name) is not None]
 
 
-rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_high"), of=TRL_LIKE,
+CLIPPING = ("epsilon", "epsilon_high", "delta")
+
+rule("GL204", "warning", ("given", "loss_type", *CLIPPING), of=TRL_LIKE,
      title="the loss reads its options", text="``delta`` is ignored by cispo, sapo and vespo; ``epsilon`` and "
      "``epsilon_high`` by sapo and vespo; ``epsilon`` by cispo.",
      )(unread(_unread, "the {s.loss_type} loss does not read {it}",
@@ -212,8 +214,7 @@ rule("GL204", "warning", ("given", "loss_type", "delta", "epsilon", "epsilon_hig
 USUAL_CLIP = 0.2  # TRL's default, below and above
 
 
-@rule("GL205", "warning", (*SIZES, "unsolved", "num_iterations", "given", "loss_type", "epsilon", "epsilon_high", "delta",
-                           "use_vllm", "vllm_importance_sampling_correction"))  # fmt: skip
+@rule("GL205", "warning", (*USES, "given", "loss_type", *CLIPPING, "use_vllm", "vllm_importance_sampling_correction"))
 def the_clip_can_act(s: Setting) -> Violation | None:
     """If every rollout is used up by the step that generated it, the ratio is 1 and nothing is ever clipped.
 
@@ -225,8 +226,7 @@ def the_clip_can_act(s: Setting) -> Violation | None:
     if s.use_vllm and s.vllm_importance_sampling_correction and s.version >= CORRECTION_ADDED:
         return None
     # TRL's own bounds, written down, ask for nothing.
-    names = [name for name in ("epsilon", "epsilon_high", "delta")
-             if name in s.given and getattr(s, name) not in (None, USUAL_CLIP)]  # fmt: skip
+    names = [name for name in CLIPPING if name in s.given and getattr(s, name) not in (None, USUAL_CLIP)]
     if not names or (s.delta is not None and s.delta < 1) or not _on_policy(s):
         return None
     return Violation(
@@ -271,8 +271,7 @@ def the_loss_has_its_level(s: Setting) -> Facts | None:
 
 
 UNCLIPPED = ("cispo", "sapo", "vespo", "real")  # these do not clip at 1 - epsilon and 1 + epsilon_high
-CLIP_READS = (*SIZES, "unsolved", "num_iterations", "prompts_per_rollout", "prompts_per_step", "loss_type", "epsilon",
-              "epsilon_high", "importance_sampling_level")  # fmt: skip
+CLIP_READS = (*USES, "prompts_per_rollout", "prompts_per_step", "loss_type", *CLIPPING[:2], "importance_sampling_level")
 OF_SEQUENCES, OF_TOKENS = 0.01, 1.0
 
 

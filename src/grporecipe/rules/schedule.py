@@ -8,7 +8,7 @@ from math import ceil, gcd, inf
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
-from grporecipe.rules.batch import COMPLETIONS, LARGE_MODEL, SIZES, judgeable
+from grporecipe.rules.batch import COMPLETIONS, LARGE_MODEL, SIZES, USES, judgeable
 from grporecipe.rules.helpers import ALL_COUNTS, multiples, up_to
 from grporecipe.rules.registry import Violation, by_trial, rule
 
@@ -204,7 +204,7 @@ def the_scheduler_sees_a_metric(s: Setting) -> bool:
     return s.lr_scheduler_type in WATCHING and not s.evaluates
 
 
-@rule("GS201", "warning", (*SIZES, "unsolved", "num_iterations"), of=TRL_LIKE,
+@rule("GS201", "warning", USES, of=TRL_LIKE,
       blames=("gradient_accumulation_steps", "steps_per_generation"),
       why="a rollout has {micro} micro-steps, so optimizer steps straddle rollouts",
       instead="Choose an accumulation that divides them.")  # fmt: skip
@@ -338,7 +338,7 @@ def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
     return {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough} if minutes > half else None
 
 
-@rule("GC201", "warning", (*SIZES, "unsolved", "num_iterations", "save_steps", "save_strategy"), of=TRL_LIKE,
+@rule("GC201", "warning", (*USES, "save_steps", "save_strategy"), of=TRL_LIKE,
       blames=("save_steps",),
       why="rollouts end every {every} optimizer steps, so a run resumed from such a checkpoint repeats part of one",
       instead="Choose a multiple of {every}.")  # fmt: skip

@@ -3,18 +3,14 @@
 Sources: trl 0.18-1.16 trainer/grpo_config.py, trainer/grpo_trainer.py, generation/vllm_generation.py, cli/.
 """
 
-from grporecipe.model.setting import TRL, TRL_LIKE, Setting
+from grporecipe.model.setting import ROWS, TRL, TRL_LIKE, Setting, has_effect
 from grporecipe.rules.batch import SIZES, whole_groups
 from grporecipe.rules.helpers import ALL_COUNTS, divides_the_processes, each, every_count, multiples, no_field, unread
 from grporecipe.rules.registry import Change, rule
 
 VLLM_MODES, COLOCATED, MODE_CHECKED = ("colocate", "server"), (0, 18), (0, 18)
 SINGLE_GPU_CHECKED = (1, 15)
-# Options that vLLM does not read, by its place.
-UNREAD = {
-    "colocate": ("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
-    "server": ("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size", "vllm_max_model_length"),
-}
+PLACED = tuple(name for name, known in ROWS.items() if "vllm_mode" in known.needs)  # options of a vLLM in one place
 VLLM_HAS_A_PLACE = (0, 16)  # trl 0.15 trainer/grpo_trainer.py starts vLLM itself, on a separate GPU
 UNMERGES_EARLY = (1, 11, 0)  # the first release with the error; `make trl-release` says if its code changed since
 LAUNCHER_CHECKS = (1, 0, 0)  # the first TRL whose command builds the configuration itself
@@ -182,17 +178,22 @@ def a_dense_model_has_one_engine(s: Setting) -> dict[str, object] | None:
     return {"engines": s.server_gpus // size} if s.server_gpus > size else None
 
 
+def _unread(s: Setting) -> list[str]:
+    has_place = s.use_vllm and s.vllm_mode in VLLM_MODES and s.version >= VLLM_HAS_A_PLACE
+    return [name for name in PLACED if has_place and not has_effect(s, name)]
+
+
 def _who_reads(s: Setting) -> str:
     if s.version < MODE_CHECKED:
         return "TRL 0.16 and 0.17 generate on a vLLM server alone, and do not read {it}"
     return "{vllm_mode}={s.vllm_mode} does not read {it}"
 
 
-rule("GT202", "warning", ("given", "use_vllm", "version", "vllm_mode", *UNREAD["colocate"], *UNREAD["server"]), of=TRL_LIKE,
+rule("GT202", "warning", ("given", "use_vllm", "version", "vllm_mode", *PLACED), of=TRL_LIKE,
      title="vLLM reads its options", text="A colocated vLLM ignores ``vllm_server_*``; a server has its own memory, "
      "tensor parallel size and model length. Before TRL 0.16 vLLM is in the trainer's process, and reads all of its options. "
      "0.16 and 0.17 have a server only, and accept options for a colocated one.",
-     )(unread(lambda s: UNREAD.get(s.vllm_mode, ()) if s.use_vllm and s.version >= VLLM_HAS_A_PLACE else (), _who_reads,
+     )(unread(_unread, _who_reads,
               lambda s: "Give it to the server's own command, trl vllm-serve." if s.vllm_mode == "server" else "Leave it out.",
               because=("vllm_mode",)))  # fmt: skip
 

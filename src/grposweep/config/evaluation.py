@@ -1,15 +1,8 @@
 """The keys that decide how a trial is measured. Tables read them, so this module imports nothing."""
 
-# of generation
-SAMPLING = (
-    "max_completion_length",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "generation_kwargs",
-)
+# of generation: how the next token is drawn, and all that decides how completions are sampled
+TOKEN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING = ("max_completion_length", *TOKEN_SAMPLING, "generation_kwargs")
 
 
 def is_of_evaluation(key: str) -> bool:

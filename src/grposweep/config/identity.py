@@ -32,7 +32,7 @@ def experiment_id(experiment: Experiment, setting: Setting) -> str:
         del content[name]
     content["cluster"] = {"processes": experiment.cluster.processes, "threads": experiment.cluster.threads}
     content["trainer"] = trainer_content(experiment.trainer)
-    _drop_what_changes_nothing(content)
+    _drop_neutral(content)
     for name in AUTO_SIZES:
         content["batch"][name] = getattr(setting, name)
     for name in ("prompts_per_step", "max_per_device_train_batch_size"):
@@ -58,7 +58,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     if base.batch.per_device_train_batch_size != AUTO:
         content["cluster"]["processes"] = base.cluster.processes
     content["trainer"] = trainer_content(base.trainer)
-    _drop_what_changes_nothing(content)
+    _drop_neutral(content)
     return _digest({"space": space, "base": content})
 
 
@@ -128,17 +128,11 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     return {**content, **words, "files": files, "named": named}
 
 
-def _drop_what_changes_nothing(content: dict[str, Any]) -> None:
-    """Remove keys that change no number: when checkpoints are written, where a vLLM server is, and its start-up time."""
-    _drop_no_matter(content)
-    for name in ("vllm_gpus", "vllm_shared_gpus", "vllm_max_loras", "vllm_server_base_url", "vllm_server_timeout"):
-        content["generation"].pop(name, None)
-
-
-def _drop_no_matter(content: dict[str, Any]) -> None:
-    """Remove when checkpoints are written, and what the batch has as num_generations_eval."""
-    content["schedule"].pop("checkpoint_minutes", None)
-    content["task"].pop("eval_generations", None)
+def _drop_neutral(content: dict[str, Any]) -> None:
+    """Remove keys that change no number, and what the batch has as num_generations_eval."""
+    for path in (*keys_with("neutral"), "task.eval_generations"):
+        section, name = path.split(".")
+        content[section].pop(name, None)
 
 
 def _digest(content: Any) -> str:
@@ -150,11 +144,10 @@ def _digest(content: Any) -> str:
 _ELSEWHERE = (
     "name", "force", "verbose", "outputs", "tracker", "search", "rules", "cluster", "batch", "trainer", "seed",
 )  # fmt: skip
-_LENGTH = ("schedule", "model")  # if these differ, results are of another kind although the point is the same
 
 # Fields of the setting for the algorithm, without hardware and lengths: if they differ, two settings are different points.
-_TOLD = ("cluster.", "batch.", "schedule.", "task.", "model.", "generation.use_vllm", "generation.vllm_", "seed")
-_NUMBERS = tuple(name for name, key in KEYS.items() if not key.startswith(_TOLD))
+_TOLD = ("cluster.", "batch.", "task.", "model.", "generation.use_vllm", "generation.vllm_", "seed")
+_NUMBERS = tuple(name for name, key in KEYS.items() if not key.startswith(_TOLD) and key not in keys_with("length"))
 
 
 def sizes(s: Setting) -> dict[str, Any]:
@@ -178,11 +171,19 @@ def learning(experiment: Experiment, setting: Setting) -> dict[str, Any]:
     content = {name: part for name, part in _content(experiment).items() if name not in _ELSEWHERE}
     content["generation"] = {n: v for n, v in content["generation"].items() if n != "use_vllm" and "vllm_" not in n}
     content["model"] = {name: value for name, value in content["model"].items() if name != "gradient_checkpointing"}
-    _drop_no_matter(content)
+    _drop_neutral(content)
     evaluated = {"num_generations_eval": experiment.batch.num_generations_eval}
     return {**content, "batch": {**sizes(setting), **evaluated}, "trainer": trainer_content(experiment.trainer)}
 
 
 def is_same_point(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two results of `learning` differ at most in the model and in the length of training."""
-    return all(one[name] == other[name] for name in one if name not in _LENGTH)
+    return _without_length(one) == _without_length(other)
+
+
+def _without_length(content: dict[str, Any]) -> dict[str, Any]:
+    """Return `learning` without what makes results another kind although the point is the same."""
+    schedule = {
+        name: value for name, value in content["schedule"].items() if f"schedule.{name}" not in keys_with("length")
+    }
+    return {**content, "schedule": schedule, "model": None}

@@ -24,6 +24,7 @@ from grposweep.registries import (
     SAMPLERS,
     TASKS,
     TRACKERS,
+    follows_effort,
     is_external,
     runs_trl,
     suggest_search_key,
@@ -273,18 +274,19 @@ def check_tracker(experiment: Experiment) -> Iterator[str]:
 def check_effort(experiment: Experiment) -> Iterator[str]:
     """Name an effort outside 0 to 1, or one that no policy of the sweep follows."""
     effort, stopping = experiment.search.effort, experiment.search.stopping
+    followers = " or ".join(name for name, policy in POLICIES.items() if policy.follows_effort)
     if effort is not None and not 0 < effort <= 1:
         yield (
             f"search.effort={effort}: it is a share of the cost of finishing every trial. Set a number above 0, at most 1."
         )
-    if effort is not None and effort < 1 and stopping not in (AUTO, "rank"):
+    if effort is not None and effort < 1 and not follows_effort(stopping):
         yield (
-            f"search.effort={effort} with search.stopping={stopping}: only the policy rank follows an effort. Leave one of the "
-            "two out."
+            f"search.effort={effort} with search.stopping={stopping}: only the policy {followers} follows an effort. Leave "
+            "one of the two out."
         )
     if (budget := experiment.search.budget) is not None:
         Budget.parse(budget)
-        if effort is not None or stopping not in (AUTO, "rank"):
+        if effort is not None or not follows_effort(stopping):
             other = f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
             yield f"search.budget={budget} with {other}: the budget decides which trials finish. Leave one of the two out."
 

@@ -188,8 +188,6 @@ class Launcher(ABC):
     """Whether attempts continue without their controller."""
     is_dry: ClassVar[bool] = False
     """Whether attempts are only written to disk."""
-    writes_scripts: ClassVar[bool] = False
-    """Whether attempts are submitted as scripts, which a dry run can write (`script_writer`)."""
     job_name: ClassVar[str] = "process"
     """What one job is called in messages, such as ``Slurm job``."""
     scheduler: ClassVar[str] = "this machine"

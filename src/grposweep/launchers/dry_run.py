@@ -3,21 +3,22 @@
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from grporecipe.terminal import count
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import End, Job, Launcher
-from grposweep.registries import LAUNCHERS
 from grposweep.schema import Experiment, Jobs
 
 ALL = 1_000_000  # slots: nothing runs, so nothing has to wait
 
 
 class DryRun(Launcher):
-    """Writes what the first launcher that submits scripts would, and prints its commands."""
+    """Writes what another launcher would submit, and prints its commands."""
 
     kind = "dry_run"
+    rehearses: ClassVar[str] = "slurm"
+    """The other launcher, which has a `script_writer`; a subclass names one of its own."""
     section = Jobs
     is_dry = True
     outlives = True
@@ -33,15 +34,20 @@ class DryRun(Launcher):
         self._sweep, self._write, self._write_controller = sweep, write, write_controller
 
     @classmethod
+    def rehearsed(cls) -> type[Launcher]:
+        """Return the launcher whose scripts are written."""
+        return launcher_class(cls.rehearses)
+
+    @classmethod
     def build(cls, experiment: Experiment, sweep: Path) -> Self:
         """Return the dry run of a sweep; works on every machine."""
-        rehearsed = _rehearsed()
+        rehearsed = cls.rehearsed()
         return cls(sweep, rehearsed.script_writer(experiment, sweep), rehearsed.controller_writer(experiment, sweep))
 
     @classmethod
     def validate(cls, experiment: Experiment) -> None:
         """Raise the errors that submitting would raise."""
-        _rehearsed().validate(experiment)
+        cls.rehearsed().validate(experiment)
 
     def submit(self, job: Job) -> str:
         """Write the script and print its command."""
@@ -50,13 +56,13 @@ class DryRun(Launcher):
 
     @property
     def hands_over(self) -> bool:
-        """Return whether the first launcher's controller would be a job."""
+        """Return whether the controller would be a job."""
         return self._write_controller is not None
 
     def submit_controller(self, command: Sequence[str]) -> str:
         """Write the controller's script; return the command that would submit it, which then submits all others."""
         assert self._write_controller is not None  # `hands_over` says so
-        real = [f"cluster={_rehearsed().kind}" if word == f"cluster={self.kind}" else word for word in command]
+        real = [f"cluster={self.rehearses}" if word == f"cluster={self.kind}" else word for word in command]
         return f"the controller's job, which submits the trials' jobs: {shlex.join(self._write_controller(real))}"
 
     def poll(self, job_id: str) -> End | None:  # noqa: ARG002 - the contract's arguments
@@ -70,9 +76,4 @@ class DryRun(Launcher):
         """Return how many trials are written, and how to submit them."""
         are = "is" if len(job_ids) == 1 else "are"
         written = f"{count(len(job_ids), 'trial')} {are} written in {self._sweep} and none is submitted"
-        return f"{written}; the same command with cluster={_rehearsed().kind} submits them"
-
-
-def _rehearsed() -> type[Launcher]:
-    """Return the launcher whose scripts a dry run writes."""
-    return next(launcher for launcher in map(launcher_class, LAUNCHERS) if launcher.writes_scripts)
+        return f"{written}; the same command with cluster={self.rehearses} submits them"

@@ -163,7 +163,7 @@ def find_no_winner(view: SweepView) -> str:
     if best is None or view.compares:
         return ""
     gain, points = best.gain, len(view.leaderboard)
-    better = math.inf if gain is None or gain.half is None else -view.sign * gain.difference
+    better = math.inf if gain is None or gain.half is None else view.sign * gain.difference
     half = 0.0 if gain is None else gain.half or 0.0
     # what early stopping left behind is told apart from the finished points
     all_tied = len(_tied(view)) == points - 1 > 0 and not view.count(State.PRUNED, State.PAUSED)
@@ -341,7 +341,7 @@ def _collapses(view: SweepView) -> Iterator[str]:
     lost = {
         t.number
         for t, value in ended
-        if t.start is not None and view.sign * (value - t.start) > (t.sampling.margin(CHANCE) or 0.0)
+        if t.start is not None and view.sign * (t.start - value) > (t.sampling.margin(CHANCE) or 0.0)
     }
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}

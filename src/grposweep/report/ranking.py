@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import Any
 
 from grporecipe.files import finite_or_none
-from grposweep.report.trial_view import Direction, TrialView
+from grposweep.report.trial_view import TrialView
+from grposweep.schema import sign_of
 from grposweep.search.analysis import Contrast, Measured, find_contrasts
 from grposweep.search.replication import CHANCE, EndedTrial, Ranking, Replication, estimate
 from grposweep.search.sampling import Sampling, average
-from grposweep.search.space import read_space
+from grposweep.search.space import Direction, read_space
 from grposweep.storage.completions import read_prompt_rewards
 
 FEWEST = 4  # trials with a value
@@ -57,7 +58,7 @@ class RankedPoint:
     counted: Sequence[TrialView]
     fate: str = ""
     among: int = 1  # points that the best was chosen from by the values that count
-    sign: int = -1  # of values, so that the lowest product is the best
+    sign: int = 1  # makes larger values better
     is_mixed: bool = False  # other points have read other contents of the user's files
 
     @property
@@ -65,7 +66,7 @@ class RankedPoint:
         """The trial whose model stands for the point: the one that others repeat on fresh seeds, or the best of them."""
         if self.fate or any(trial.is_replicate for trial in self.trials):
             return self.trials[0]
-        return min(self.counted, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
+        return min(self.counted, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number))
 
     @cached_property
     def seeds(self) -> list[TrialView]:
@@ -151,7 +152,7 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
 
     With a ``ranking`` on fresh seeds only these seeds count, and its points come first in its order.
     """
-    sign = 1 if direction == "minimize" else -1
+    sign = sign_of(direction)
     points: dict[Hashable, list[TrialView]] = {}
     for trial in trials:
         if trial.objective is not None:  # repeats with other files are another point; fresh seeds follow their leader
@@ -167,7 +168,7 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
         fate = places.get(group[0].number, (0, ""))[1]
         found.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)
-    return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], sign * p.value, p.first.number))
+    return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number))
 
 
 def replication_ranking(
@@ -176,7 +177,7 @@ def replication_ranking(
     """Return the ranking of the search's points on the seeds of their replicates; None without replication."""
     if replication is None:
         return None
-    sign, ended = -1 if direction == "minimize" else 1, [trial for trial in trials if trial.state.is_over]
+    sign, ended = sign_of(direction), [trial for trial in trials if trial.state.is_over]
     results = [None if trial.objective is None else sign * trial.objective for trial in ended]
     return replication.ranking(
         [EndedTrial(t.number, value, t.attributes, t.sampling) for t, value in zip(ended, results, strict=True)]

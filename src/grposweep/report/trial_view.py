@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from grporecipe.diagnose.guards import unmoved
 from grporecipe.diagnose.log import translate
@@ -22,6 +22,7 @@ from grporecipe.files import (
     read_text,
     text_sha256,
 )
+from grposweep.schema import sign_of
 from grposweep.search.replication import CHANCE, CONFIRM
 from grposweep.search.sampling import Sampling, read_sampling, read_sampling_of_start
 from grposweep.storage import paths
@@ -38,7 +39,6 @@ from grposweep.storage.results import (
 )
 
 SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so long is not charged until it moves again
-Direction = Literal["maximize", "minimize"]
 
 EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
 NAMED = 8  # trials that failed alike
@@ -181,7 +181,7 @@ class TrialView:
     def past_peak(self) -> str:
         """That the objective fell after its best evaluation, by more than the errors of both last ones; empty otherwise."""
         search = as_mapping(self.config.get("search"))
-        sign = -1 if search.get("direction") == "minimize" else 1
+        sign = sign_of(search.get("direction", ""))
         points = [point for point in self.curve(str(search.get("metric") or "eval_reward")) if point.step > 0]
         if len(points) < LEAST_CURVE or any(point.error is None for point in points):
             return ""

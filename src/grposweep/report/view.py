@@ -21,9 +21,11 @@ from grporecipe.errors import UserError
 from grporecipe.files import as_number, read_json, read_lines, whole_or_none
 from grposweep.report.ranking import Importance, RankedPoint, find_importance, rank_points, replication_ranking
 from grposweep.report.trial_cache import add_row, read_rows, recall, stamp_files
-from grposweep.report.trial_view import Direction, State, TrialView, read_trial
+from grposweep.report.trial_view import State, TrialView, read_trial
+from grposweep.schema import sign_of
 from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
+from grposweep.search.space import Direction
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress, as_mapping
@@ -71,8 +73,8 @@ class SweepView:
 
     @property
     def sign(self) -> int:
-        """Factor that makes a smaller objective the better one."""
-        return 1 if self.direction == "minimize" else -1
+        """The factor that makes larger objectives better."""
+        return sign_of(self.direction)
 
     @property
     def sampler(self) -> str:
@@ -183,7 +185,7 @@ class SweepView:
     def ranked(self) -> list[TrialView]:
         """The finished trials with an objective, best first; of two equal ones the earlier first."""
         finished = [trial for trial in self.trials if trial.objective is not None]
-        return sorted(finished, key=lambda trial: (self.sign * (trial.objective or 0.0), trial.number))
+        return sorted(finished, key=lambda trial: (-self.sign * (trial.objective or 0.0), trial.number))
 
     @cached_property
     def leaderboard(self) -> list[RankedPoint]:
@@ -210,7 +212,7 @@ class SweepView:
         if not self.compares or self.replication is None:
             return None
         points = {t.number: dict(t.point) for t in self.searched if t.state.is_over}
-        return compare_effects(points, self.replication.alive, -self.sign)
+        return compare_effects(points, self.replication.alive, self.sign)
 
     @property
     def best_point(self) -> RankedPoint | None:
@@ -250,7 +252,7 @@ class SweepView:
     def unfinished(self) -> list[TrialView]:
         """The trials of the search without an objective: those with the best value so far first, then the others."""
         rest = [trial for trial in self.searched if trial.objective is None]
-        return sorted(rest, key=lambda t: (t.reached is None, self.sign * (t.reached or 0.0), t.number))
+        return sorted(rest, key=lambda t: (t.reached is None, -self.sign * (t.reached or 0.0), t.number))
 
     def count(self, *states: State) -> int:
         """Return how many trials are in one of these states."""

@@ -123,6 +123,11 @@ def keys_with(name: str) -> dict[str, Any]:
     return {path: entry.metadata[name] for path, entry in keys_of() if entry.metadata.get(name)}
 
 
+def sign_of(direction: str) -> int:
+    """Return the factor that makes larger values of a metric the better ones, by the direction of its search."""
+    return -1 if direction == "minimize" else 1
+
+
 @cache
 def sizes() -> frozenset[str]:
     """Return the keys that take a whole number or ``auto``."""

@@ -23,6 +23,8 @@ def key(default: Any, **metadata: Any) -> Any:
     - ``trl``: the GRPOConfig argument that it is copied to (the same name in `grposweep.schema.NAMED_AS_IN_TRL`);
     - ``native``: the keys of a TRL recipe that follow from it (and from others); the first one has its meaning;
     - ``choices``: its values, if its type alone does not define them;
+    - ``length``: it decides how long a trial trains, and when it is evaluated and saved, not which point it is;
+    - ``neutral``: it changes no number of a training, so identities omit it;
     - ``range``: its range, by a name in `grposweep.config.validate.RANGES`;
     - ``newer``: it is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
       omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
@@ -279,20 +281,20 @@ class Loss:
 class Schedule:
     """The length of a trial: exactly one of a budget in generated completions, optimizer steps, or epochs."""
 
-    budget_completions: int | None = None
+    budget_completions: int | None = key(None, length=True)
     """Completions that a trial generates for its training."""
-    max_steps: int | None = None
+    max_steps: int | None = key(None, length=True)
     """Optimizer steps of a trial."""
-    epochs: float | None = key(None, native="num_train_epochs")
+    epochs: float | None = key(None, native="num_train_epochs", length=True)
     """Passes of a trial over the training prompts."""
-    evaluations: int = key(4, native="do_eval eval_steps eval_strategy")
+    evaluations: int = key(4, native="do_eval eval_steps eval_strategy", length=True)
     """Evaluations of a trial, spread evenly over its optimizer steps. A new sweep takes more if ``search.effort`` needs them and
     this is not set."""
-    eval_at_start: bool = key(True, native="eval_on_start")
+    eval_at_start: bool = key(True, native="eval_on_start", length=True)
     """Evaluate before the first optimizer step as well."""
-    checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy")
+    checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy", length=True)
     """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume exactly."""
-    checkpoint_minutes: float | None = key(30.0, newer=True)
+    checkpoint_minutes: float | None = key(30.0, newer=True, length=True, neutral=True)
     """Write another checkpoint at the first rollout boundary after so many minutes without one (null: never; nor with
     ``trainer.keep=all``, which keeps every one)."""
 
@@ -339,21 +341,21 @@ class Generation:
         None, native="vllm_importance_sampling_cap", newer=True, range="positive"
     )
     """Largest ratio of the correction (``inf``: no upper bound)."""
-    vllm_gpus: int = key(0, setting="server_gpus")
+    vllm_gpus: int = key(0, setting="server_gpus", neutral=True)
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
     to the trial's ranks. They are not training ranks."""
-    vllm_shared_gpus: int = key(0, newer=True, setting="shared_server_gpus")
+    vllm_shared_gpus: int = key(0, newer=True, setting="shared_server_gpus", neutral=True)
     """GPUs of one server that all trials of a sweep with LoRA share; each sends its adapters (0: there is none). On a machine
     without GPUs it runs on the CPU."""
-    vllm_max_loras: int | None = key(None, newer=True)
+    vllm_max_loras: int | None = key(None, newer=True, neutral=True)
     """Adapters that the shared server computes with at once (null: as many as trials run at once)."""
     vllm_server_base_url: str | None = key(
-        None, setting="", native="vllm_server_base_url vllm_server_host vllm_server_port"
+        None, setting="", native="vllm_server_base_url vllm_server_host vllm_server_port", neutral=True
     )
     """Address of a server that runs already."""
     vllm_server_command: str | None = key(None, setting="server_command")
     """Shell line that starts another server than TRL's, on port $GRPOSWEEP_VLLM_PORT."""
     vllm_server_args: list[str] = key([], newer=True)
     """Further options of TRL's server (``vllm serve``)."""
-    vllm_server_timeout: int = key(600, range="count")
+    vllm_server_timeout: int = key(600, range="count", neutral=True)
     """Seconds that the server has to answer."""

@@ -11,6 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.files import read_json, write_json
+from grposweep.schema import sign_of
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import ValidPoints, candidates, distribution
 from grposweep.search.sampling import UNKNOWN, Sampling
@@ -106,8 +107,8 @@ class SweepStudy:
 
     @property
     def sign(self) -> int:
-        """Return 1 if larger objectives are better, otherwise -1."""
-        return 1 if self._direction == "maximize" else -1
+        """Return the factor that makes larger objectives better."""
+        return sign_of(self._direction)
 
     @property
     def ranking(self) -> Ranking | None:

@@ -17,9 +17,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.diagnose import guards
 from grporecipe.files import LARGEST, as_number, objects, open_file, read_json
-from grposweep.schema import Search
+from grposweep.schema import Search, sign_of
 from grposweep.search.early_stopping import Action, Curve, NoStopping, State, StoppingPolicy
-from grposweep.search.early_stopping.rank import SHARE, RankPolicy
 from grposweep.search.replication import is_replicate
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
@@ -82,7 +81,7 @@ class CurveReader:
 
     path: Path
     metric: str
-    sign: float = 1.0
+    sign: int = 1
     start: float | None = None
     steps: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
@@ -182,21 +181,9 @@ class EarlyStoppingMonitor:
     _guarded: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
-    def sign(self) -> float:
+    def sign(self) -> int:
         """Return the factor that makes larger values better."""
-        return 1.0 if self.search.direction == "maximize" else -1.0
-
-    @property
-    def effort(self) -> float:
-        """Return the share of the cost of finishing every trial that may be spent."""
-        if not isinstance(self.stopping, RankPolicy):
-            return 1.0
-        return self.stopping.effort if self.stopping.budget is None else SHARE
-
-    @property
-    def wanted(self) -> int | None:
-        """Return the number of trials that the budget is for; None without one."""
-        return self.stopping.trials(self.curves()) if isinstance(self.stopping, RankPolicy) else None
+        return sign_of(self.search.direction)
 
     @property
     def stops_early(self) -> bool:
@@ -250,10 +237,9 @@ class EarlyStoppingMonitor:
 
     def restate(self) -> None:
         """Write the final places of paused trials: more trials have been compared since they paused."""
-        if isinstance(self.stopping, RankPolicy):
-            for number, place in self.stopping.describe(self.curves()).items():
-                trial = self.study.trials[number]
-                self.folder.trial(number, trial.user_attrs["experiment"]).request(ControlAction.PAUSE, place)
+        for number, place in self.stopping.describe(self.curves()).items() if self.paused else ():
+            trial = self.study.trials[number]
+            self.folder.trial(number, trial.user_attrs["experiment"]).request(ControlAction.PAUSE, place)
 
     def share(self, trial: FrozenTrial) -> float:
         """Return the finished share of a trial's training, from 0 to 1."""

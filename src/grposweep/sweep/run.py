@@ -170,7 +170,7 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         waiting={str(number): str(why) for number, why in {**waits, **controller.waiting}.items() if why},
         notice=controller.trouble,
         rests=controller.rests,
-        share=controller.early_stopping.effort,
+        share=controller.early_stopping.stopping.effort,
     )
 
 
@@ -398,7 +398,7 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         plan=_plan(controller, points),
         is_local=not controller.launcher.outlives,
         is_new=not controller.launcher.is_dry and not controller.study.started,
-        effort=controller.early_stopping.effort,
+        effort=controller.early_stopping.stopping.effort,
         settings=[controller.validator.validate(point).setting for point in points],
     )
 
@@ -426,7 +426,7 @@ def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
         left_out=len(left_out),
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,
-        effort=controller.early_stopping.effort,
+        effort=controller.early_stopping.stopping.effort,
         budget=Budget.parse(budget).kept(curves(), hours) if budget else "",
         reasons=reasons,
     )

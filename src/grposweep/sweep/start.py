@@ -32,11 +32,11 @@ from grposweep.config.to_setting import read_gpu, read_setting
 from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import TASKS, is_external, is_opaque, runs_trl
+from grposweep.registries import TASKS, follows_effort, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
 from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule, Task
-from grposweep.search.early_stopping import DEFAULT, build_policy, choose_effort
-from grposweep.search.early_stopping.rank import RankPolicy, choose_evaluations
+from grposweep.search.early_stopping import build_policy, choose_effort
+from grposweep.search.early_stopping.rank import choose_evaluations
 from grposweep.search.grid import validate_one_factor, validate_points
 from grposweep.search.replication import build_replication
 from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
@@ -196,7 +196,7 @@ def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterabl
         chosen = recorded.get("evaluations", usual)
     elif base.search.budget is not None:
         chosen = EVALUATIONS_OF_BUDGET
-    elif base.search.effort is not None and base.search.effort < 1 and base.search.stopping in (AUTO, DEFAULT):
+    elif base.search.effort is not None and base.search.effort < 1 and follows_effort(base.search.stopping):
         trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
         chosen = choose_evaluations(base.search.effort, trials, usual)
     else:
@@ -393,8 +393,10 @@ def build_controller(
     controller = Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
     if base.search.budget is not None:
         budget = Budget.parse(base.search.budget)
-        monitor.stopping = RankPolicy(budget=lambda curves: budget.completions(curves, controller.spending.hours))
-        queue.budgeted = lambda: monitor.wanted
+        monitor.stopping = build_policy(
+            base.search.stopping, effort, lambda curves: budget.completions(curves, controller.spending.hours)
+        )
+        queue.budgeted = lambda: monitor.stopping.trials(monitor.curves())
     return controller
 
 

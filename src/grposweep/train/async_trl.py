@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # exported there until TRL 2.0
 
 from grporecipe.errors import UserError
+from grposweep.config.evaluation import TOKEN_SAMPLING
 from grposweep.config.precision import read_precision
 from grposweep.config.trl_args import SINGLE_PRECISION
 from grposweep.process import STEP_SIGNALS, end_children_with, signals_blocked
@@ -260,8 +261,7 @@ class AsyncTrainer(AsyncGRPOTrainer):  # type: ignore[misc]  # trl is not typed
         shared = {
             "model": f"{self._lora_name}-v{self.model_version}" if self._lora_sync else name,
             "max_tokens": args.max_completion_length,
-            **{key: getattr(args, key) for key in ("temperature", "top_p", "top_k", "repetition_penalty")},
-            **({} if args.min_p is None else {"min_p": args.min_p}),
+            **{key: value for key in TOKEN_SAMPLING if (value := getattr(args, key)) is not None},
             "n": generations,
             "return_token_ids": True,
         }

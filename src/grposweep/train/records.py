@@ -23,7 +23,7 @@ from grporecipe.model.planning import (
     steps_per_epoch,
 )
 from grporecipe.model.setting import Setting
-from grposweep.schema import Search
+from grposweep.schema import Search, sign_of
 from grposweep.storage import paths
 from grposweep.storage.completions import rewind_lines
 from grposweep.storage.provenance import TIMES
@@ -152,7 +152,7 @@ def find_objective(lines: list[dict[str, Any]], search: Search, metric: str | No
     by_prompt = steps if metric == "eval_reward" else ()
     if best is None or value is None:
         return Objective(value, error, start, start_error, evaluated=by_prompt)
-    unbiased = value - (best.optimism or 0.0) * (1 if search.direction == "maximize" else -1)
+    unbiased = value - (best.optimism or 0.0) * sign_of(search.direction)
     return Objective(unbiased, error, start, start_error, steps[-1], best.optimism, by_prompt)
 
 
@@ -173,7 +173,7 @@ def find_best(marked: list[dict[str, Any]], search: Search, metric: str) -> Best
     last = min(search.last, len(known))
     if not known:
         return None
-    sign = 1.0 if search.direction == "maximize" else -1.0
+    sign = sign_of(search.direction)
     values = [sign * float(line[metric]) for line in known]
     means = _windows(values, last)
     place = means.index(max(means))

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grporecipe.fields.dotted import every, nodes
+from grporecipe.fields.dotted import every, nodes, read_betas
 from grporecipe.fields.lora import lora_losses, lora_rows, write_lora
 from grporecipe.fields.writing import in_prompts, overlay, unwritten
 from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values, Vendor
@@ -192,13 +192,11 @@ def derive_rest(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     option = Options.of(values)
     key = next(row for row in FIELDS if row.name == "max_completion_length").key_at(values.recipe.version)
     longest = option.whole("data.max_len", LONGEST)
-    betas = option.numbers("actor.adam.betas")
     schedule = option.word("actor.lr_scheduler", "cosine_with_min_lr")
     return {
         "max_completion_length": values.whole(key) or longest,
         "lr_scheduler_type": "cosine" if schedule == "cosine_with_min_lr" else schedule,
-        "adam_beta1": betas[0] if len(betas) == 2 else None,
-        "adam_beta2": betas[1] if len(betas) == 2 else None,
+        **read_betas(option.numbers("actor.adam.betas")),
         "parameters": model_size(fields["model_name_or_path"] or ""),
     }
 

@@ -202,10 +202,6 @@ def one_precision_is_set(recipe: Recipe) -> Iterator[Violation]:
                             ({second: None}, {first: None}))  # fmt: skip
 
 
-FREQUENCIES = {"logging_steps": ("logging_strategy", "steps"), "save_steps": ("save_strategy", "steps"),
-               "eval_steps": ("eval_strategy", "no")}  # fmt: skip
-
-
 @recipe_rule("GV114", "error")
 def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     """Values that transformers' ``TrainingArguments`` refuses at start, alone or together.
@@ -215,11 +211,12 @@ def transformers_takes_the_values(recipe: Recipe) -> Iterator[Violation]:
     5.23 training_args.py (__post_init__, _validate_args, _process_fsdp_args); trainer_pt_utils.py AcceleratorConfig.
     """
     values = {key: value for key, value in recipe.config.items() if key not in recipe.unresolved}
-    for key, (strategy, usual) in FREQUENCIES.items():
-        every, is_read = values.get(key), recipe.config.get(strategy, usual) == "steps"
+    for use in ("logging", "save", "eval"):
+        key, strategy = f"{use}_steps", f"{use}_strategy"
+        every, is_read = values.get(key), recipe.config.get(strategy, "no" if use == "eval" else "steps") == "steps"
         if isinstance(every, bool) or not isinstance(every, (int, float)) or not is_read:
             continue
-        if every == 0 and key == "logging_steps":
+        if every == 0 and use == "logging":
             yield _refused(key, every, "the frequency of logging is not 0", ({key: 1}, {strategy: "no"}))
         elif every > 1 and every != int(every):
             yield _refused(key, every, "a number of steps above 1 is whole", ({key: round(every)},))

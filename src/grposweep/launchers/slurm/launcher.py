@@ -79,7 +79,6 @@ class Slurm(Launcher):
     section = Jobs
     outlives = True
     ranks_follow = True
-    writes_scripts = True
     job_name = "Slurm job"
     scheduler = "Slurm"
     log_patterns = LOG_PATTERNS

@@ -5,7 +5,7 @@ sweep and ``benchmarks/curves/replay.py`` call the same classes. A new policy is
 line in ``grposweep.registries.POLICIES``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -20,6 +20,9 @@ __all__ = ["CONTINUE", "DEFAULT", "EFFORT", "Action", "Curve", "Decision", "NoSt
 
 DEFAULT = "rank"
 EFFORT = 0.6  # of searches that look for the best point only
+Allowance = Callable[
+    [Sequence[Curve]], float | None
+]  # the completions that a budget allows all trials; None: not known yet
 
 
 class Action(StrEnum):
@@ -42,7 +45,12 @@ CONTINUE = Decision(Action.CONTINUE)
 
 
 class StoppingPolicy(Protocol):
-    """An early-stopping policy. ``more`` is whether a new trial could still be started."""
+    """An early-stopping policy. ``more`` is whether a new trial could still be started.
+
+    ``effort`` is the share of the cost of finishing every trial that it may spend.
+    """
+
+    effort: float
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Return what a running trial does after its newest evaluation; ``others`` are all other started trials."""
@@ -53,9 +61,17 @@ class StoppingPolicy(Protocol):
     def predict(self, curves: Sequence[Curve]) -> dict[int, float]:
         """Return the values to tell a sampler for unfinished trials, by number; it ignores all others."""
 
+    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:
+        """Return why paused trials wait, in words by number; those that it leaves out keep the reason of their pause."""
+
+    def trials(self, curves: Sequence[Curve]) -> int | None:
+        """Return how many trials its budget is for, by what is known; None without a budget."""
+
 
 class NoStopping:
     """No early stopping. Trials that another policy has paused continue."""
+
+    effort = 1.0
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:  # noqa: ARG002 - the contract's arguments
         """Continue."""
@@ -69,20 +85,28 @@ class NoStopping:
         """Return nothing: only finished trials count."""
         return {}
 
+    def describe(self, curves: Sequence[Curve]) -> dict[int, str]:  # noqa: ARG002 - the contract's arguments
+        """Return nothing: the reasons stand."""
+        return {}
+
+    def trials(self, curves: Sequence[Curve]) -> int | None:  # noqa: ARG002 - the contract's arguments
+        """Return None: no budget decides."""
+        return None
+
 
 def choose_effort(effort: float | None, sampler: str) -> float:
     """Resolve ``search.effort``: every trial of a list finishes unless the user wants less."""
     return (1.0 if SAMPLERS[sampler].lists_points else EFFORT) if effort is None else effort
 
 
-def build_policy(name: str, effort: float) -> StoppingPolicy:
+def build_policy(name: str, effort: float, budget: Allowance | None = None) -> StoppingPolicy:
     """Return the policy with this name in ``POLICIES``; ``auto`` is ``rank``, or ``none`` if every trial finishes.
 
     Raises UserError for an unknown name.
     """
     if name == AUTO:
-        name = DEFAULT if effort < 1 else "none"
+        name = DEFAULT if effort < 1 or budget is not None else "none"
     if name not in POLICIES:
         raise UserError(f"search.stopping={name}: no such policy. Set one of {', '.join(POLICIES)}.")
-    policy: StoppingPolicy = POLICIES[name](effort) if name == DEFAULT else POLICIES[name]()
+    policy: StoppingPolicy = POLICIES[name](effort, budget) if POLICIES[name].follows_effort else POLICIES[name]()
     return policy

@@ -13,12 +13,12 @@ trial is ended: with more effort it continues.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
-from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
+from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Curve, Decision, NoStopping, State
 
 RUNGS = (0.1, 0.25, 0.5)  # shares of the training
 LATER_RUNGS = (0.2, 0.3, 0.5)  # of a budget of LATER trainings or more, which can pay for better ranks. Chosen on half
@@ -38,12 +38,16 @@ SAME = 1e-3  # shares that differ by less are the same
 class RankPolicy(NoStopping):
     """Continue trials in the order of their ranks.
 
-    ``effort`` is the share of the full cost to spend, above 0 to 1. ``budget`` returns instead the completions of all trials, or
-    None while they are unknown. The number of trials follows from it (`trials`), and ties are not counted as equal.
+    ``effort`` is the share of the full cost to spend, above 0 to 1. A ``budget`` decides it instead. The number of trials
+    follows from a budget (`trials`), and ties are not counted as equal.
     """
 
     effort: float = 1.0
-    budget: Callable[[Sequence[Curve]], float | None] | None = None
+    budget: Allowance | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            self.effort = SHARE
 
     def trials(self, curves: Sequence[Curve]) -> int | None:
         """Return how many trials the budget is for, by what is known; None without a budget."""
@@ -56,7 +60,9 @@ class RankPolicy(NoStopping):
         shares = self._rungs(curves)
         if self.budget is None:
             return Table(curves, self.effort, shares)
-        return Table(curves, SHARE, shares, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False)
+        return Table(
+            curves, self.effort, shares, None if more else self.budget(curves), STEEPNESS_OF_BUDGET, ties=False
+        )
 
     def _rungs(self, curves: Sequence[Curve]) -> tuple[float, ...]:
         """Return the shares of the training at which a trial may pause."""
@@ -67,8 +73,7 @@ class RankPolicy(NoStopping):
 
     def decide(self, curve: Curve, others: Sequence[Curve], more: bool) -> Decision:
         """Pause a trial at a rung, unless a free slot would resume it at once."""
-        effort = self.effort if self.budget is None else SHARE
-        if effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, self._rungs([*others, curve])):
+        if self.effort >= 1 or len(curve.held_out) - 1 not in rung_evaluations(curve, self._rungs([*others, curve])):
             return CONTINUE
         table = self._table([*others, replace(curve, state=State.PAUSED)], more)
         if table.next(more) == curve.number:
