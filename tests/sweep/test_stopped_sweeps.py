@@ -144,3 +144,6 @@ def test_a_budget_says_what_it_buys_and_a_list_of_points_has_none(
     assert float(spent[-1]) > 3
     with pytest.raises(UserError, match="every trial finishes, so no"):
         sweep_here(*options, "lr=1e-4,1e-3")
+    with pytest.raises(UserError, match=r"one training has 6400, .* set search\.budget=6x"):
+        sweep_here("trainer=fake", "name=six", "search.budget=6", "lr=interval(1e-5,1e-1)")
+    assert not (folder.parent / "six").exists()

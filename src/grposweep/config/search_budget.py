@@ -9,7 +9,6 @@ from statistics import fmean
 from grporecipe.diagnose.guards import Curve
 from grporecipe.errors import UserError
 
-FEWEST = 500  # completions of a budget: a smaller number is meant as trainings
 SAME = 1e-6  # of an amount, by which rounding may exceed it
 AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
 
@@ -33,11 +32,6 @@ class Budget:
         if match[2] == "x" and float(match[1]) < 1:
             raise UserError(
                 f"search.budget={text}: it is less than one training, so no trial could finish. Set search.budget=20x."
-            )
-        if not match[2] and float(match[1]) < FEWEST:
-            raise UserError(
-                f"search.budget={text}: without a unit it is an amount of completions, and so few are less than one training. "
-                f"For whole trainings set search.budget={text}x."
             )
         return cls(float(match[1]), match[2])
 

@@ -404,7 +404,7 @@ def _space_summary(controller: Controller) -> SpaceSummary:
 
 
 def _plan(controller: Controller, points: Sequence[Point]) -> str:
-    """Return what ``search.budget`` is for in words; empty without one."""
+    """Return what ``search.budget`` is for in words; empty without one. Raises UserError if it is less than one training."""
     if controller.search.budget is None:
         return ""
     budget, found = Budget.parse(controller.search.budget), [controller.validator.validate(point) for point in points]
@@ -413,6 +413,11 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
     if budget.unit == "h" or (not budget.unit and not totals):
         return f"{named}: how many trials start is known after the first evaluations"
     trainings = budget.amount if budget.unit else budget.amount / fmean(totals)
+    if trainings < 1:
+        raise UserError(
+            f"{named}: without a unit it is an amount of completions, and one training has {fmean(totals):.0f}, so no "
+            f"trial could finish. For whole trainings set {named}x."
+        )
     return f"{named}: {describe_budget(trainings, controller.validator.points.base.schedule.evaluations)}"
 
 
