@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
@@ -125,6 +125,11 @@ def parse_json(text: str | bytes) -> Any:
     if _SURROGATE.search(text):
         return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
+
+
+def other_delimiter(header: Sequence[str]) -> str:
+    """Return what separates the columns of a table that was read as one column; empty if it has several, or truly one."""
+    return next((letter for letter in ";|\t" if len(header) == 1 and letter in header[0]), "")
 
 
 def parse_yaml(text: str) -> Any:

@@ -38,13 +38,25 @@ def test_all_mistakes_of_a_csv_file_are_named_at_once(tmp_path: Path) -> None:
         listed(tmp_path / "p.csv")
 
 
-@pytest.mark.parametrize(("content", "why"), [("", "no points"), ("lr,batch\n", "no points"), (None, "No such file")])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("", "no points"), ("lr,batch\n", "no points"), ("lr;batch\n1e-3;small\n", "';'"), (None, "No such file")],
+)
 def test_a_file_without_points_is_refused(tmp_path: Path, content: str | None, why: str) -> None:
-    """It is empty, has a header only, or is not there."""
+    """It is empty, has a header only, separates columns by semicolons, or is not there."""
     if content is not None:
         (tmp_path / "p.csv").write_text(content)
     with pytest.raises(UserError, match=why):
         listed(tmp_path / "p.csv")
+
+
+def test_of_many_mistakes_the_first_are_shown_with_their_number(here: Path) -> None:
+    """A file whose column has a wrong kind of value."""
+    (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(30)))
+    said = grposweep(here, "sweep", "trainer=fake", "search.points=p.csv").err
+    assert said.startswith("error: 30 keys cannot work:\n- batch=b0")
+    assert len(said.splitlines()) == 10
+    assert said.endswith("- and 22 more\n")
 
 
 def test_listed_points_are_judged_run_and_extended_by_the_same_command(run: Run, here: Path) -> None:

@@ -107,11 +107,12 @@ def test_a_table_is_read(tmp_path: Path, suffix: str, mark: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [("1,2,3\n", "line 2 has more values than there are columns (prompt, answer)"), ("1+1=\n", "row 1 ... has no answer"),
-     ('"1,2\n', "line 2 is not CSV")],
+     ('"1,2\n', "line 2 is not CSV"), (None, "columns are separated by ';'")],
 )  # fmt: skip
-def test_a_wrong_table_is_explained_by_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_table_is_explained_by_line(tmp_path: Path, text: str | None, words: str) -> None:
     """As with JSON lines."""
-    (tmp_path / "rows.csv").write_text("prompt,answer\n" + text)
+    content = "prompt;answer\n1+1=;2\n" if text is None else "prompt,answer\n" + text
+    (tmp_path / "rows.csv").write_text(content)
     with pytest.raises(UserError, match=says(words)):
         load_data(Task(kind="jsonl", path=str(tmp_path / "rows.csv"), eval_prompts=1))
 

@@ -8,6 +8,7 @@ import pickle
 import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -131,10 +132,30 @@ def malformed(argument: str, error: Exception) -> str:
     key, is_set, value = argument.partition("=")
     if is_set and takes_text(key):
         return f"{argument!r}: parts of this text are syntax for Hydra. Quote it twice: {quoted(key, value)}"
+    if closed := _closed(argument):
+        return f"{argument!r}: a bracket is not closed. Close it: {shlex.quote(closed)}"
+    odd = re.sub(r"[\x00-\x7f]", "", argument)
+    plain = unicodedata.normalize("NFKC", argument)  # of an input method's full-width forms
+    if odd and plain.isascii():
+        return f"{argument!r}: {odd[0]!r} is a full-width character. Write {shlex.quote(plain)}."
+    reason = f"it does not expect {(odd or ' ')[0]!r} there" if reason.startswith("LexerNoViable") else reason
     return (
         f"{argument!r} is not an override that Hydra understands ({reason}). Write key=value, key=a,b,c for a sweep, "
         f"'key=tag(log,interval(1e-5,1e-3))' for a range (in quotes, because of the brackets)."
     )
+
+
+def _closed(argument: str) -> str:
+    """Return an override with the brackets at its end that are missing; empty if none is, or one is closed wrongly."""
+    pairs, missing = dict(zip("([{", ")]}", strict=True)), ""
+    for letter in re.sub(r"\"[^\"]*\"|'[^']*'", "", argument):
+        if letter in pairs:
+            missing = pairs[letter] + missing
+        elif letter in pairs.values():
+            if not missing.startswith(letter):
+                return ""
+            missing = missing[1:]
+    return argument + missing if missing else ""
 
 
 MAPPINGS = (
@@ -146,7 +167,9 @@ MAPPINGS = (
 @cache
 def _text_keys() -> frozenset[str]:
     return frozenset(
-        path for path, found in keys_of() if {*(get_args(found.type) or [found.type])} - {NoneType} == {str}
+        path
+        for path, found in keys_of()
+        if path not in LISTS and {*(get_args(found.type) or [found.type])} - {NoneType} == {str}
     )
 
 

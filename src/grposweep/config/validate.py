@@ -51,6 +51,7 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "search.stopping": lambda: (AUTO, *POLICIES),
     "tracker.kind": lambda: TRACKERS,
 }
+MOST_SHOWN = 8  # mistakes in one message
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
@@ -101,10 +102,12 @@ def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any
 
 
 def refuse_mistakes(problems: Iterable[str]) -> None:
-    """Raise UserError with all of these messages, each once; do nothing without any."""
+    """Raise UserError with all of these messages, each once; do nothing without any. Of very many it shows the first ones."""
     wrong = list(dict.fromkeys(problems))
     if wrong:
-        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join([f"{len(wrong)} keys cannot work:", *wrong]))
+        more = [f"and {len(wrong) - MOST_SHOWN} more"] if len(wrong) > MOST_SHOWN + 1 else []
+        shown = [f"{len(wrong)} keys cannot work:", *(wrong[:MOST_SHOWN] if more else wrong), *more]
+        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join(shown))
         error.problems = wrong
         raise error
 

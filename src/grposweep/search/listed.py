@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import read_text
+from grporecipe.files import other_delimiter, read_text
 from grporecipe.model.values import flatten
 from grporecipe.terminal import short
 from grposweep.config.validate import collect_messages, refuse_mistakes
@@ -82,6 +82,8 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{head}: this file cannot be read ({why}). Name a CSV file, or write {EXAMPLE}.") from error
     if len(lines) < 2:
         raise UserError(f"{head}: the file has no points. Write a header of keys, such as lr,batch, and a point a row.")
+    if other := other_delimiter(lines[0]):
+        raise UserError(f"{head}: its columns are separated by {other!r}. Write the file with commas.")
     names = [name.strip() for name in lines[0]]
     problems = [
         f"{head}: two columns are named {name!r}. Leave one out." for name in set(names) if names.count(name) > 1

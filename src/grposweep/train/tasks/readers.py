@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.errors import UserError
-from grporecipe.files import parse_json
+from grporecipe.files import other_delimiter, parse_json
 
 Row = dict[str, Any]
 
@@ -47,6 +47,11 @@ def _parse_table(text: str, delimiter: str, source: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = list[Row]()
     try:
+        if other := other_delimiter(reader.fieldnames or ()):
+            raise UserError(
+                f"{source}: its columns are separated by {other!r}, and this kind of file has {delimiter!r}. Write the file with "
+                f"{delimiter!r}, or JSON lines."
+            )
         for row in reader:
             if None in row:
                 names = ", ".join(reader.fieldnames or ())
