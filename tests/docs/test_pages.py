@@ -70,12 +70,13 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them, and those that it sets itself."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     shown = [
         re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE)
     ]
-    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in shown}
+    own = re.findall(r'<a id="([^"]+)">', text)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head.strip().lower())) for head in shown} | {*own}
 
 
 def printed(svg: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/reference/rules.md is generated from the rules and is up to date."""
+"""The pages of rules are generated from the rules and are up to date."""
 
 import re
 import sys
@@ -14,19 +14,30 @@ from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grporecipe.rules import rollout_batch
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
-def test_the_page_is_current() -> None:
+def read_pages(folder: Path) -> dict[str, str]:
+    """The pages of rules in a folder."""
+    paths = [folder / "rules.md", *folder.glob("rules/*.md")]
+    return {str(path.relative_to(folder)): path.read_text() for path in paths}
+
+
+def test_the_pages_are_current() -> None:
     """A docstring that changes is shown by a diff of the page."""
-    assert PAGE.read_text() == document.render_rules(), f"out of date; make it again with: {document.COMMAND}"
+    said = f"out of date; make them again with: {document.COMMAND}"
+    assert read_pages(REFERENCE) == document.render_rules(), said
 
 
-def test_the_page_explains_every_rule_once() -> None:
-    """Each under its code, so that a link to one does not break."""
-    text = document.render_rules()
+def test_the_pages_explain_every_rule_once() -> None:
+    """Each under its code on the page of its family, to which the index links. A link to the index finds it too."""
+    pages = document.render_rules()
+    explained = "".join(text for name, text in pages.items() if name != "rules.md")
     for code, rule in document.RULES.items():
-        assert text.count(f'\n<a id="{code.lower()}"></a>\n\n### {code}: {rule.title}\n') == 1
+        anchor, page = code.lower(), f"rules/{code[:2]}.md"
+        assert explained.count(f'\n<a id="{anchor}"></a>\n\n## {code}: {rule.title}\n') == 1
+        assert f'\n<a id="{anchor}"></a>\n' in pages[page]
+        assert pages["rules.md"].count(f'<a id="{anchor}"></a>[{code}]({page}#{anchor})') == 1
 
 
 HEADINGS = ("What it checks", "Why it fails", "Example", "Fix")
@@ -41,10 +52,10 @@ def test_a_rule_is_explained_under_four_headings(code: str, capsys: pytest.Captu
     assert max(len(line) for line in lines if line.startswith("  ") and not line.startswith("    ")) <= 80
 
 
-def test_the_page_is_written_to_the_named_file(tmp_path: Path) -> None:
+def test_the_pages_are_written_to_the_named_folder(tmp_path: Path) -> None:
     """The command of the message above."""
-    document.main([str(tmp_path / "docs" / "rules.md")])
-    assert (tmp_path / "docs" / "rules.md").read_text() == document.render_rules()
+    document.main([str(tmp_path / "docs")])
+    assert read_pages(tmp_path / "docs") == document.render_rules()
 
 
 # Formulas of the page, and what grposweep computes for them.

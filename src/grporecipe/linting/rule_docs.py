@@ -1,4 +1,4 @@
-"""Render rules as text: docs/reference/rules.md (``python -m grporecipe.linting.rule_docs``) and ``grposweep rules``."""
+"""Render rules as text: the pages of docs/reference (``python -m grporecipe.linting.rule_docs``) and ``grposweep rules``."""
 
 import argparse
 import re
@@ -15,7 +15,8 @@ from grporecipe.model.setting import TRL_FAMILY
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.rules.registry import FAMILIES
 
-COMMAND, PAGE = "python -m grporecipe.linting.rule_docs", Path("docs/reference/rules.md")
+COMMAND, FOLDER = "python -m grporecipe.linting.rule_docs", Path("docs/reference")
+INDEX = "rules.md"
 # Symbols in formulas; case matters.
 SYMBOLS = {
     "W": "training processes (`processes`)",
@@ -49,14 +50,37 @@ A **note** says what was not checked, and why.
 RULES: dict[str, Rule | RecipeRule] = {**REGISTRY, **RECIPE_RULES}
 
 
-def render_rules() -> str:
-    """Return the whole document."""
-    parts = [HEAD.format(count=len(RULES))]
+def page_of(code: str) -> str:
+    """Return the page below docs/reference that explains a rule."""
+    return f"rules/{code[:2]}.md"
+
+
+def render_rules() -> dict[str, str]:
+    """Return the text of each page by its path: one of each family, and an index with an anchor for each rule."""
+    index, pages = [HEAD.format(count=len(RULES))], dict[str, str]()
     for family, about in FAMILIES.items():
         rules = [rule for code, rule in sorted(RULES.items()) if code[:2] == family]
         if rules:
-            parts += [f"## {family}: {about}\n", *(_render_rule(rule) for rule in rules)]
-    return "\n".join(parts)
+            page = page_of(family)
+            head = f"# {family}: {about}\n\nGenerated. The [list of all rules](../{INDEX}) explains the symbols.\n"
+            pages[page] = "\n".join([head, *map(_render_rule, rules)])
+            index += [
+                f"## {family}: {about}\n",
+                "| Rule | Severity | What it checks |\n|---|---|---|",
+                *map(_index_row, rules),
+                "",
+            ]
+    return {INDEX: "\n".join(index), **pages}
+
+
+def _index_row(rule: Rule | RecipeRule) -> str:
+    """Return a rule's row, which is the anchor that earlier links name."""
+    anchor, checks = rule.code.lower(), _first_line(rule).replace("|", r"\|")
+    return f'| <a id="{anchor}"></a>[{rule.code}]({page_of(rule.code)}#{anchor}) | {rule.severity} | {checks} |'
+
+
+def _first_line(rule: Rule | RecipeRule) -> str:
+    return rule.explanation.split("\n", 1)[0].rstrip(".")
 
 
 class Part(NamedTuple):
@@ -86,7 +110,7 @@ def _render_rule(rule: Rule | RecipeRule) -> str:
     lines = [
         f'<a id="{rule.code.lower()}"></a>',
         "",
-        f"### {rule.code}: {rule.title}",
+        f"## {rule.code}: {rule.title}",
         "",
         f"**{rule.severity}**.{of}",
         "",
@@ -121,7 +145,7 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
             out.write(f"{family}  {title}\n")
         for rule in members:
             head = f"  {rule.code}  {rule.severity:<7}  "
-            line = _on_terminal(rule.explanation.split("\n", 1)[0].rstrip("."))
+            line = _on_terminal(_first_line(rule))
             out.write(textwrap.fill(line, 80, initial_indent=head, subsequent_indent=" " * len(head)) + "\n")
 
 
@@ -129,7 +153,7 @@ def _has(code: str, words: Sequence[str]) -> bool:
     """Return whether a rule's family, title, first line and the names that it reads have a word that begins as each of these."""
     rule = RULES[code]
     reads = rule.reads if isinstance(rule, Rule) else ()
-    text = " ".join([FAMILIES[code[:2]], rule.title, rule.explanation.split("\n", 1)[0], *reads])
+    text = " ".join([FAMILIES[code[:2]], rule.title, _first_line(rule), *reads])
     return all(re.search(rf"(?<![^\W_]){re.escape(word)}", text, re.IGNORECASE) for word in words)
 
 
@@ -151,12 +175,13 @@ def _on_terminal(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the document to the file named on the command line."""
-    parser = argparse.ArgumentParser(description="Write docs/reference/rules.md.")
-    parser.add_argument("target", nargs="?", type=Path, default=PAGE, help="the file to write (default: %(default)s)")
-    target: Path = parser.parse_args(arguments).target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render_rules(), encoding="utf-8")
+    """Write the pages to the folder named on the command line."""
+    parser = argparse.ArgumentParser(description=f"Write {INDEX} and the page of each family of rules.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER, help="the folder (default: %(default)s)")
+    folder: Path = parser.parse_args(arguments).folder
+    for name, text in render_rules().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
