@@ -172,7 +172,7 @@ def test_programs_that_log_as_known_trainers_are_swept_paused_and_resumed(run: R
     assert objectives(whole.sweep) == pytest.approx([0.8, 1.6])
     if kind == "slime":  # W&B writes in blocks of 32 KiB, so of this little nothing is known before the end
         return
-    slow = ("+trainer.environment.WAIT='0.3'", "lr=interval(0.1,1)", "search.trials=8", "search.effort=0.4")
+    slow = ("+trainer.environment.WAIT='0.3'", "lr=interval(0.1,1)", "search.trials=4", "search.effort=0.4")
     paused = run(*like(kind, "paused", *slow))
     assert paused.code == 0, paused.out + paused.err
     results = [read(trial / "result.json") for trial in trials(paused.sweep)]
