@@ -107,6 +107,7 @@ out = Path(out)
 numbers = [int(path.name.rpartition("_")[2].removeprefix("step")) for path in out.glob("ckpt/*step*")]
 begin = max(numbers, default=0) if rest else 0
 if kind in ("openrlhf", "skyrl", "nemo-rl"):
+    sys.modules["torch"] = None  # 3 s at each start, for tensors that are never written
     from tensorboardX import SummaryWriter
     place = {"openrlhf": "tb/ppo_1", "skyrl": "tb", "nemo-rl": f"logs/exp_{begin:03}/tensorboard"}[kind]
     writer = SummaryWriter(str(out / place), flush_secs=0.1)  # theirs is 120, and a step of theirs takes minutes
