@@ -364,7 +364,7 @@ def _recipes_of(target: Target, options: Options) -> list[Recipe]:
     try:
         return load_recipes(target.path, options)
     except UserError as error:
-        if target.found and not isinstance(error, BadSettings):
+        if target.in_folder and not isinstance(error, BadSettings):
             return []
         raise type(error)(f"{target.path}: {error}") from None
 

@@ -44,14 +44,14 @@ class Target(NamedTuple):
     """A file to lint. A file found in a folder is skipped silently if it is not a recipe."""
 
     path: Path
-    found: bool = False
+    in_folder: bool = False
 
 
 def find_targets(paths: Iterable[Path]) -> Iterator[Target]:
     """Yield the named files, and the files of named folders, sorted by name."""
     for path in paths:
         if path.is_dir():
-            yield from (Target(file, found=True) for file in _walk(path))
+            yield from (Target(file, in_folder=True) for file in _walk(path))
         else:
             yield Target(path)
 
@@ -223,14 +223,14 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
     report, total = open_report(lint_options, out), output.Total(off={*lint_options.selection.ignore})
     refused, said = set[str](), defaultdict[Path | None, set[str]](set)
     told, progress = set[tuple[Path | None, str, str, str]](), Progress(err)
-    for path, found in find_targets(paths):
-        total.in_folders |= found
+    for path, in_folder in find_targets(paths):
+        total.in_folders |= in_folder
         progress.step(path)
         try:
             fixed = _judge(path, lint_options)
         except UserError as error:
             progress.clear()
-            if found and not isinstance(error, BadSettings):
+            if in_folder and not isinstance(error, BadSettings):
                 _leave_out(total, path, error)
                 continue
             total.unusable += 1
@@ -240,9 +240,9 @@ def lint_files(paths: Iterable[Path], lint_options: LintOptions, out: TextIO, er
             if isinstance(error, BadSettings):
                 refused.add(str(error))
             continue
-        if found and not TESTS.isdisjoint(path.parts):
+        if in_folder and not TESTS.isdisjoint(path.parts):
             fixed = _only(fixed, lambda problem: problem.severity == "error")
-        if found:
+        if in_folder:
             root = find_root(path)
             fixed = _only(fixed, lambda problem, seen=frozenset(said[root]): problem.code not in seen)  # type: ignore[misc]
             said[root] |= {problem.code for result in fixed.judged.results for problem in result.diagnostics} & ONCE

@@ -149,11 +149,11 @@ def named_files_exist(recipe: Recipe) -> Iterator[Violation]:
 WANTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 
 
-def unknown(recipe: Recipe, key: str, found: list[str], why: str, safe: bool = False) -> Violation:
+def unknown(recipe: Recipe, key: str, near: list[str], why: str, safe: bool = False) -> Violation:
     """Describe a key that does not exist, with the keys that it may mean."""
     value = recipe.config[key]
-    other = found[0] if found else ""
-    advice = f"Did you mean {' or '.join(found)}?" if found else "Remove it."
+    other = near[0] if near else ""
+    advice = f"Did you mean {' or '.join(near)}?" if near else "Remove it."
     if other and other in recipe.config:
         advice = f"{other} replaced it, and is set to {show(recipe.config[other])}. Remove the old key."
         changes: tuple[Change, ...] = ({key: None}, {key: None, other: value})
@@ -198,9 +198,9 @@ def find_mistyped(
         if key not in takes or written in recipe.unresolved or (isinstance(value, str) and "${" in value):
             continue
         kind = adjust(key, takes[key].type.removeprefix("auto "))
-        found = convert(value, kind)
-        if found.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
-            changes = ({written: found.value},) if found.value is not None else ()
+        converted = convert(value, kind)
+        if converted.trouble == "type" or (kind == "str" and isinstance(value, (list, dict))):
+            changes = ({written: converted.value},) if converted.value is not None else ()
             wanted = WANTED.get(kind.rstrip("?"), "another value")
             yield Violation(f"{key}: {show(value)}", f"it should be {wanted}", f"Write {wanted}.", (written,), changes)
 
@@ -312,8 +312,8 @@ def older_releases(recipe: Recipe) -> list[Version]:
     """Return the releases of a required range that are older than the judged one and take the recipe's keys."""
     from grporecipe.project.versions import allowed_releases, misfits  # it loads the frameworks
 
-    found = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
-    return [release for release in found if release < recipe.version and not misfits(replace(recipe, version=release))]
+    allowed = allowed_releases(recipe) if recipe.version_source.kind == "range" else []
+    return [older for older in allowed if older < recipe.version and not misfits(replace(recipe, version=older))]
 
 
 def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Version | None:
@@ -323,8 +323,8 @@ def release_without(recipe: Recipe, rule: RecipeRule, broken: Violation) -> Vers
     if recipe.version_source.kind != "range":
         return None
     for release in reversed(allowed_releases(recipe)):
-        found = rule.judge(replace(recipe, version=release))
-        if all(other.fields != broken.fields for other in found):
+        violations = rule.judge(replace(recipe, version=release))
+        if all(other.fields != broken.fields for other in violations):
             return release
     return None
 
@@ -350,20 +350,20 @@ def the_version_of_the_keys_is_known(recipe: Recipe) -> Iterator[Violation]:
         yield from _left_to_newer([broken for broken in judged if _may_be_new(broken, recipe)], recipe)
         return
     # What they find if the assumed version is the one that trains.
-    found = [broken for broken in judged if not broken.certain]
-    if found:
-        keys = tuple(dict.fromkeys(key for broken in found for key in broken.fields))
+    uncertain = [broken for broken in judged if not broken.certain]
+    if uncertain:
+        keys = tuple(dict.fromkeys(key for broken in uncertain for key in broken.fields))
         label = traits.name_of(text(recipe.version))
         silent = f"{source.where} states no release ({source.text})" if source.where else "nothing states the version"
         why = f"{label} is assumed, because {silent} and no known release takes all keys"
         instead = "State the version that trains: --framework-version, or framework-version in .grposweep.toml."
-        near = _near(found)
-        if len(found) == 1 and keys and _never_taken(keys[0], recipe):
+        near = _near(uncertain)
+        if len(uncertain) == 1 and keys and _never_taken(keys[0], recipe):
             why = f"no {traits.display_name} release has this key{near.get(keys[0], '')}, and {silent}"
-        elif len(found) == 1:
-            why = f"{found[0].why}; {why}"
+        elif len(uncertain) == 1:
+            why = f"{uncertain[0].why}; {why}"
         severity: Severity | None = "warning" if any(_never_taken(key, recipe) for key in near) else None
-        yield Violation(_named(keys, near) or found[0].what, why, instead, keys, severity=severity)
+        yield Violation(_named(keys, near) or uncertain[0].what, why, instead, keys, severity=severity)
 
 
 def _left_to_newer(violations: list[Violation], recipe: Recipe) -> Iterator[Violation]:

@@ -185,8 +185,8 @@ PLACES = ("kl_placement", "beta", "kl_reward_coefficient")
 
 def coefficients(s: Setting) -> list[tuple[str, float]]:
     """Return the coefficients that have an effect, by field."""
-    found = [("beta", s.beta)] if s.kl_placement in IN_LOSS else []
-    return found + ([("kl_reward_coefficient", s.kl_reward_coefficient)] if s.kl_placement in IN_REWARD else [])
+    in_loss = [("beta", s.beta)] if s.kl_placement in IN_LOSS else []
+    return in_loss + ([("kl_reward_coefficient", s.kl_reward_coefficient)] if s.kl_placement in IN_REWARD else [])
 
 
 @rule("GK301", "warning", (*PLACES, "num_generations", "scale_rewards", "advantage_estimator"), of=IN_PROMPTS,
@@ -273,14 +273,14 @@ def the_reference_is_used(s: Setting) -> Violation | None:
 
 def find_idle_reference(s: Setting, off: str) -> Violation | None:
     """Find a reference model whose KL has no coefficient; ``off`` is the setting that switches it off."""
-    found = coefficients(s)
-    if not s.loads_reference or not found or any(value != 0 for _, value in found):
+    used = coefficients(s)
+    if not s.loads_reference or not used or any(value != 0 for _, value in used):
         return None
     return Violation(
-        what=" and ".join(f"{s.key(name)}=0" for name, _ in found),
+        what=" and ".join(f"{s.key(name)}=0" for name, _ in used),
         why="KL has no effect, but the reference model is still loaded and computes log-probabilities",
         instead=f"Set {off}, or a coefficient above 0.",
-        fields=tuple(name for name, _ in found),
+        fields=tuple(name for name, _ in used),
     )
 
 

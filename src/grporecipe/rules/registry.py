@@ -155,7 +155,7 @@ class Documented:
         """Return the name as documents show it."""
         words = SPELLED | FRAMEWORK_NAMES
         spelled = rf"(?<![a-z0-9])(?:{'|'.join(words)})(?=_|$|(?<=_))"
-        return re.sub(spelled, lambda found: words[found[0]], self.name).replace("_", " ")
+        return re.sub(spelled, lambda match: words[match[0]], self.name).replace("_", " ")
 
     @property
     def explanation(self) -> str:
@@ -187,15 +187,15 @@ class Rule(Documented):
 
     def judge(self, s: Setting) -> Violation | None:
         """Return how a setting breaks the rule; None if it does not."""
-        found = self.find(s)
-        return self.describe(s, found) if found else None
+        answer = self.find(s)
+        return self.describe(s, answer) if answer else None
 
-    def describe(self, s: Setting, found: Found) -> Violation:
+    def describe(self, s: Setting, answer: Found) -> Violation:
         """Describe what `find` found."""
-        if isinstance(found, Violation):
-            return found
+        if isinstance(answer, Violation):
+            return answer
         assert self.texts is not None
-        return self.texts.describe(s, found if isinstance(found, Mapping) else {})
+        return self.texts.describe(s, answer if isinstance(answer, Mapping) else {})
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Problem:
 
     rule: Rule
     setting: Setting
-    found: Found
+    answer: Found
     note: str = ""  # added to the reason
 
     @property
@@ -220,7 +220,7 @@ class Problem:
     @cached_property
     def broken(self) -> Violation:
         """Return the description of the problem."""
-        broken = self.rule.describe(self.setting, self.found)
+        broken = self.rule.describe(self.setting, self.answer)
         return replace(broken, why=broken.why + self.note) if self.note else broken
 
     @property

@@ -131,8 +131,8 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
 def _drop_neutral(content: dict[str, Any]) -> None:
     """Remove keys that change no number, and what the batch has as num_generations_eval."""
     for path in (*keys_with("neutral"), "task.eval_generations"):
-        section, name = path.split(".")
-        content[section].pop(name, None)
+        section, _, name = path.rpartition(".")
+        content.get(section, {}).pop(name, None)
 
 
 def _digest(content: Any) -> str:

@@ -146,12 +146,12 @@ class Attempts:
         """Return the attempt if it has outlived its controller, or None."""
         if begun.job_id is not None and not self.launcher.is_dry:
             refuse_other_launcher(self.launcher, folder.path, begun.number, begun.job_id)
-        found = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
-        if found is None:
+        job_id = self.launcher.find(_job(folder, begun.number, verdict), begun.job_id)
+        if job_id is None:
             return None
         if begun.job_id is None:
-            self._note(folder, begun.number, AttemptEventKind.STARTED, job_id=found)
-        return running_attempt(folder, verdict, replace(begun, job_id=found))
+            self._note(folder, begun.number, AttemptEventKind.STARTED, job_id=job_id)
+        return running_attempt(folder, verdict, replace(begun, job_id=job_id))
 
     def _note(self, folder: TrialFolder, number: int, event: AttemptEventKind, **content: Any) -> None:
         if not self.launcher.is_dry:  # a dry run submits nothing

@@ -54,15 +54,15 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], yes: bool = Fal
     go_to(recorded.get("working_directory"))
     before = apply_oom_fix(trial.path, load_experiment(trial.path / paths.CONFIG))
     _check_keys(overrides)
-    found = kept_states(trial, before)
-    if not found:
+    states = kept_states(trial, before)
+    if not states:
         raise UserError(
             f"trial {trial.number} has no checkpoint (trainer.keep={before.trainer.keep}), so it cannot continue. Train it "
             f"again with its last checkpoint: grposweep rerun {shlex.quote(str(trial.path))} trainer.keep=last. "
             "Then continue that trial."
         )
-    step = max(found)
-    checkpoint, logs = found[step]
+    step = max(states)
+    checkpoint, logs = states[step]
     state = ForkState(str(trial.sweep.path), trial.path.name, step, before.seed, checkpoint_hash(checkpoint.path))
     with open_session(own_conf(recorded)) as session:
         base = apply_values(_alone(trial, before, state), parse_values(list(overrides), session.loader), session)

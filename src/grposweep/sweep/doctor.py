@@ -125,8 +125,8 @@ def check_files(trial: TrialFolder) -> Iterator[Finding]:
         remedy = f"set it aside as {scrap_path(Path(paths.RESULT)).name}; {REMEDIES[paths.RESULT]}"
         yield Finding(what, remedy, partial(set_aside, trial.path / paths.RESULT))
     for file, remedy in REMEDIES.items():
-        if found := check_json(trial.path / file, f"{name}/{file}", remedy):
-            yield found
+        if finding := check_json(trial.path / file, f"{name}/{file}", remedy):
+            yield finding
 
 
 def _config_text(trial: TrialFolder) -> str:
@@ -260,8 +260,8 @@ class CheckRun:
     def findings(self, lease: bool = True) -> Iterator[Finding]:
         """Return all problems now; ``lease``: include the lease, which may be ours by now."""
         folder = self.folder
-        if found := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
-            yield found
+        if finding := check_json(folder.path / paths.PREPARED, paths.PREPARED, "the sweep's command prepares again"):
+            yield finding
         if self.quiet:
             if lease and folder.lease.exists():  # taking it over repairs it
                 what, remedy = "lease.json was left by a controller that died", "take it over and give it back"
@@ -319,18 +319,18 @@ def run_checks(named: str, outputs: Path, repair: bool, out: TextIO) -> int:
     return ExitCode.FAILED if left else ExitCode.FINISHED
 
 
-def _repair(checks: CheckRun, found: list[Finding], out: TextIO) -> list[Finding]:
+def _repair(checks: CheckRun, findings: list[Finding], out: TextIO) -> list[Finding]:
     """Repair everything that can be repaired, and return what is left."""
     for _ in range(REPAIR_PASSES):
-        repairable = [finding for finding in found if finding.repair is not None]
+        repairable = [finding for finding in findings if finding.repair is not None]
         for finding in repairable:
             assert finding.repair is not None  # for mypy
             finding.repair()
             say(f"repaired: {finding}", out)
-        found = list(checks.findings(lease=False))
+        findings = list(checks.findings(lease=False))
         if not repairable:
             break
-    return found
+    return findings
 
 
 def _summary(folder: SweepFolder, left: list[Finding], repair: bool) -> str:

@@ -183,8 +183,8 @@ def read_log(lines: Iterable[str]) -> Iterator[Failure]:
     for line in _since_progress(lines):
         if line.startswith(_BEGINS):
             frames = []
-        elif found := _FRAME.match(line):
-            frames.append((found[1], found[2] or ""))
+        elif frame := _FRAME.match(line):
+            frames.append((frame[1], frame[2] or ""))
         elif line.startswith(_CAUSE):
             wraps = known
         elif (failure := _read_line(line, frames)) is not None:

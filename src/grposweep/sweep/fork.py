@@ -132,11 +132,11 @@ def _find_state(parent: Parent, step: int) -> tuple[Checkpoint, Path]:
     Raises UserError if there is none; it names the nearest step that has one.
     """
     trial, experiment = parent.trial, parent.experiment
-    found = kept_states(trial, experiment)
-    total = trial.result.total_steps or max(found, default=0) + 1
-    steps = sorted(at for at in found if at < total)
+    states = kept_states(trial, experiment)
+    total = trial.result.total_steps or max(states, default=0) + 1
+    steps = sorted(at for at in states if at < total)
     if step in steps:
-        return found[step]
+        return states[step]
     if not steps:
         again = f"grposweep rerun {shlex.quote(str(trial.path))} trainer.keep=all"
         raise UserError(
@@ -161,12 +161,12 @@ def kept_states(trial: TrialFolder, experiment: Experiment) -> dict[int, tuple[C
             "Forks and longer trainings need trainer=trl."
         )
     kept = complete_checkpoints(trial.path / paths.CHECKPOINTS, experiment.cluster.processes)
-    found = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
+    states = {checkpoint.step: (checkpoint, trial.path) for checkpoint in kept}
     for folder in find_sweeps(trial.sweep.path.parent):
         state = ForkState.read(folder.path)
         if state is not None and state.is_of(trial.sweep.path, trial.path.name):
-            found.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
-    return found
+            states.setdefault(state.step, (state.checkpoint(folder.path), folder.path / paths.FORK))
+    return states
 
 
 def _alone(parent: Parent, state: ForkState) -> Experiment:

@@ -90,16 +90,16 @@ def find_shortage(texts: Iterable[str], read_now: Read, owns: Owns, is_alone: bo
     ``read_now`` is called if no text states sizes, as when a CUDA library or a start on a full GPU fails. ``is_alone``: an
     attempt has one process on a GPU.
     """
-    found = read_out_of_memory(texts)
-    if found is None:
+    oom = read_out_of_memory(texts)
+    if oom is None:
         return _judge_now(read_now, owns)
-    others = find_others(found, owns) if is_alone or found.own is not None else Held()
-    return Shortage(describe(found, others), found.needs if was_crowded_out(found, others) else None)
+    others = find_others(oom, owns) if is_alone or oom.own is not None else Held()
+    return Shortage(describe(oom, others), oom.needs if was_crowded_out(oom, others) else None)
 
 
 def find_shortage_of_engine(texts: Iterable[str], read_now: Read, owns: Owns) -> Shortage | None:
     """Return why vLLM did not start for lack of memory, if others hold it; None for any other text, and if they do not."""
-    stated = next((found for text in texts if (found := _ENGINE.search(text))), None)
+    stated = next((match for text in texts if (match := _ENGINE.search(text))), None)
     return None if stated is None else _judge_now(read_now, owns, float(stated[1]))
 
 
@@ -107,22 +107,22 @@ def _judge_now(read_now: Read, owns: Owns, needs: float | None = None) -> Shorta
     """Judge by the GPUs as they are now; None if others hold little. Without a known need it is more than what is free now."""
     margin = BUSY_MIB / MIB_OF_GIB
     full = [OutOfMemory(needs or now.free + margin, now.total, now.free, 0.0, held=now.held) for now in read_now()]
-    found = max(full, key=lambda one: find_others(one, owns).gib, default=None)
-    if found is None or not was_crowded_out(found, others := find_others(found, owns)):
+    memory = max(full, key=lambda one: find_others(one, owns).gib, default=None)
+    if memory is None or not was_crowded_out(memory, others := find_others(memory, owns)):
         return None
-    return Shortage(describe(found, others), found.needs)
+    return Shortage(describe(memory, others), memory.needs)
 
 
 def read_out_of_memory(texts: Iterable[str]) -> OutOfMemory | None:
     """Return what the first message in these texts states; None if there is none."""
-    return next((_parse(text[found.start() :]) for text in texts if (found := _ASKED.search(text))), None)
+    return next((_parse(text[asked.start() :]) for text in texts if (asked := _ASKED.search(text))), None)
 
 
 def _parse(text: str) -> OutOfMemory:
     stated = {
-        name: _gib(found[1])
+        name: _gib(match[1])
         for name, patterns in _STATED.items()
-        if (found := next(filter(None, (re.search(pattern, text) for pattern in patterns)), None))
+        if (match := next(filter(None, (re.search(pattern, text) for pattern in patterns)), None))
     }
     allocated, unallocated = stated.pop("allocated", None), stated.pop("unallocated", None)
     if allocated is not None and unallocated is not None:

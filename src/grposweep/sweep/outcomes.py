@@ -286,8 +286,8 @@ class OutcomeRecorder:
 
     def _model_of(self, number: int) -> int:
         """Return the trial, or its first repeat that has a model if its own was deleted before seeds were set."""
-        found = (number, *(t.number for t in self.study.started if t.user_attrs.get("of") == number))
-        return next((one for one in found if (self._trial(one).path / paths.MODEL).is_dir()), number)
+        replicates = (number, *(t.number for t in self.study.started if t.user_attrs.get("of") == number))
+        return next((one for one in replicates if (self._trial(one).path / paths.MODEL).is_dir()), number)
 
     def _trial(self, number: int) -> TrialFolder:
         return self.folder.trial(number, self.study.trials[number].user_attrs["experiment"])

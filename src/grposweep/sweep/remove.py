@@ -47,7 +47,7 @@ def remove(named: str, trials: Sequence[str], outputs: Path, asks: bool) -> int:
         say(f"{sweep.path.name}: these trials have neither checkpoints nor a model")
         return ExitCode.FINISHED
     what = f"{count(len(chosen), 'trial')} of {sweep.path}" if chosen else f"{sweep.path} as a whole"
-    say("\n".join((f"{what}, {render_size(sum(found.size for found in sizes))}:", *map(str, sizes))))
+    say("\n".join((f"{what}, {render_size(sum(kind.size for kind in sizes))}:", *map(str, sizes))))
     if asks and not agrees("Remove it?"):
         say("nothing was removed")
         return ExitCode.FAILED
@@ -65,14 +65,14 @@ def measure(places: Sequence[Path]) -> list[Size]:
 
     A file that is linked from elsewhere too frees nothing, as does a second name of a file that was counted.
     """
-    found: dict[str, list[int]] = {}
+    sizes_of: dict[str, list[int]] = {}
     for place in places:
         for folder, _, files in os.walk(place):
             kind = next((name for name in LARGE if name in Path(folder).parts[len(place.parts) - 1 :]), REST)
             for file in files:
                 stat = (Path(folder) / file).lstat()
-                found.setdefault(kind, []).append(stat.st_blocks * 512 // stat.st_nlink)
-    return [Size(kind, len(sizes), sum(sizes)) for kind, sizes in sorted(found.items())]
+                sizes_of.setdefault(kind, []).append(stat.st_blocks * 512 // stat.st_nlink)
+    return [Size(kind, len(sizes), sum(sizes)) for kind, sizes in sorted(sizes_of.items())]
 
 
 def render_size(size: int) -> str:

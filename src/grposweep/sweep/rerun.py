@@ -145,10 +145,10 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     longer = (
         f"{sweep.name}-{trial.number:04d}-{end}"  # of earlier versions, and of a repeat of what already has the name
     )
-    found = RERUN.search(sweep.name)
-    while (outer := RERUN.search(sweep.name[: found.start()] if found else "")) is not None:
-        found = outer
-    name = f"{sweep.name[: found.start()]}-{int(found[1])}-{end}" if found else f"{sweep.name}-{trial.number}-{end}"
+    rerun = RERUN.search(sweep.name)
+    while (outer := RERUN.search(sweep.name[: rerun.start()] if rerun else "")) is not None:
+        rerun = outer
+    name = f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}" if rerun else f"{sweep.name}-{trial.number}-{end}"
     return longer if name == sweep.name or (sweep.parent / longer).exists() else name
 
 
@@ -161,10 +161,10 @@ def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:
 def overrides_of(trial: TrialFolder) -> list[str]:
     """Return the overrides of the trial's own command line."""
     try:
-        found = parse_yaml(read_text(trial.path / paths.OVERRIDES))
+        overrides = parse_yaml(read_text(trial.path / paths.OVERRIDES))
     except (OSError, ValueError):
         return []
-    return [str(line) for line in found] if isinstance(found, list) else []
+    return [str(line) for line in overrides] if isinstance(overrides, list) else []
 
 
 def code_copy(trial: TrialFolder) -> str | None:
@@ -189,8 +189,8 @@ def not_as_recorded(
         )
     theirs = {name: recorded.get(name) for name in ("packages", "files")}
     known = {**now, **theirs} if code else dict(recorded)
-    if recorded and (found := difference(known, now)):
-        lines.append(f"not as recorded: {found}")
+    if recorded and (changes := difference(known, now)):
+        lines.append(f"not as recorded: {changes}")
     if is_external(experiment.trainer.kind) and not is_changed and _identity(trial, experiment)[:6] != trial.head:
         lines.append("not as recorded: what identifies the experiment (its script or its recipe has changed)")
     return lines

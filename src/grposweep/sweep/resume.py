@@ -180,8 +180,10 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
 
 def changed_keys(before: Mapping[str, Any], now: Experiment) -> list[str]:
     """Return the keys of a recorded configuration that differ and make another sweep, with both values."""
-    found = differences(before, escape(asdict(now)))
-    return [f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in found if _is_question(key, old, new)]
+    changes = differences(before, escape(asdict(now)))
+    return [
+        f"{key}={_plain(old)} there, {_plain(new)} here" for key, old, new in changes if _is_question(key, old, new)
+    ]
 
 
 def listed(keys: Sequence[str]) -> str:
@@ -337,13 +339,13 @@ def folders_by_number(folder: SweepFolder) -> Folders:
 
     A folder that a controller left before it wrote the trial's record is no trial yet: its number is given again.
     """
-    found: dict[int, list[TrialFolder]] = {}
+    folders: dict[int, list[TrialFolder]] = {}
     for trial in folder.trials():
         is_tried = (trial.path / paths.ATTEMPTS).exists()
         if is_tried or (trial.path / paths.TRIAL).exists():
-            known = found.setdefault(trial.number, [])
+            known = folders.setdefault(trial.number, [])
             known.insert(0 if known and is_tried else len(known), trial)
-    return found
+    return folders
 
 
 def _add(study: SweepStudy, trial: TrialFolder, metric: str) -> bool:
@@ -372,5 +374,5 @@ def _invalid_points(study: SweepStudy, folder: SweepFolder) -> Iterator[tuple[Po
     for line in islice(read_lines(folder.path / paths.INVALID, point=dict, problems=list), RECORDED_INVALID):
         if study.space.points and line["point"] not in study.space.points:  # corrected since
             continue
-        found = (problem for problem in line["problems"] if isinstance(problem, dict))
-        yield line["point"], [f"{problem.get('code')} {problem.get('message')}" for problem in found]
+        problems = (problem for problem in line["problems"] if isinstance(problem, dict))
+        yield line["point"], [f"{problem.get('code')} {problem.get('message')}" for problem in problems]

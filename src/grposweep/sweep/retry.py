@@ -67,8 +67,8 @@ def _cure(
     trial: TrialFolder, verdict: ValidationResult, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str | None:
     """Return what has changed since a trial was written and may make it succeed, or None."""
-    if found := difference(*({name: record.get(name) for name in ("packages", "files")} for record in (before, now))):
-        return found
+    if change := difference(*({name: record.get(name) for name in ("packages", "files")} for record in (before, now))):
+        return change
     if before.get("environment") != now.get("environment"):
         return "logins or variables of the environment have changed"
     config = trial.path / paths.CONFIG
@@ -98,14 +98,14 @@ def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> i
     """
     view = open_sweep(named, outputs)
     folder = SweepFolder(view.path)
-    found = [TrialFolder(view.trial(name).path) for name in trials] or [
+    folders = [TrialFolder(view.trial(name).path) for name in trials] or [
         trial for trial in folder.trials() if trial.result.status is TrialStatus.FAILED
     ]
-    if not found:
+    if not folders:
         raise UserError(
             f"{view.name} has no failed trial. 'grposweep rerun TRIAL' repeats any trial as a sweep of its own."
         )
-    for trial in found:
+    for trial in folders:
         if trial.result.status is not TrialStatus.FAILED:
             state = trial.result.status or "no result yet"
             raise UserError(
@@ -115,8 +115,8 @@ def retry_trials(named: str | None, trials: Collection[str], outputs: Path) -> i
     command, start = _command(folder)
     with Lease(folder.lease):
         pass  # no controller is at work
-    say(f"{count(len(found), 'trial')} of {view.name} to try again: {shlex.join(command)}")
-    environment = {**os.environ, NAMED: " ".join(trial.path.name for trial in found)}
+    say(f"{count(len(folders), 'trial')} of {view.name} to try again: {shlex.join(command)}")
+    environment = {**os.environ, NAMED: " ".join(trial.path.name for trial in folders)}
     return subprocess.run(command, cwd=start, env=environment, check=False).returncode
 
 

@@ -407,8 +407,9 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
     """Return what ``search.budget`` is for in words; empty without one. Raises UserError if it is less than one training."""
     if controller.search.budget is None:
         return ""
-    budget, found = Budget.parse(controller.search.budget), [controller.validator.validate(point) for point in points]
-    totals = [total for verdict in found if (total := total_completions(known_part(verdict.setting)))]
+    budget = Budget.parse(controller.search.budget)
+    verdicts = [controller.validator.validate(point) for point in points]
+    totals = [total for verdict in verdicts if (total := total_completions(known_part(verdict.setting)))]
     named = f"search.budget={controller.search.budget}"
     if budget.unit == "h" or (not budget.unit and not totals):
         return f"{named}: how many trials start is known after the first evaluations"

@@ -72,8 +72,8 @@ class SharedServer:
         if self.job_id:
             return
         begun = self.folder.open_attempt()
-        if begun is not None and (found := self.launcher.find(self._job(begun.number), begun.job_id)):
-            self.job_id, self.number = found, begun.number
+        if begun is not None and (job_id := self.launcher.find(self._job(begun.number), begun.job_id)):
+            self.job_id, self.number = job_id, begun.number
             return
         (self.folder.path / paths.LOGS).mkdir(parents=True, exist_ok=True)
         write_text(self.folder.path / paths.CONFIG, render_experiment(self.experiment))

@@ -252,12 +252,12 @@ def _runs_trl_here(experiment: Experiment) -> bool:
 
 def newer_trl(experiments: Iterable[Experiment]) -> str:
     """Return a sentence if the TRL that trains is newer than the newest that was tested; empty otherwise."""
-    found = installed()
-    if found is None or found <= TRL or not any(map(_runs_trl_here, experiments)):
+    version = installed()
+    if version is None or version <= TRL or not any(map(_runs_trl_here, experiments)):
         return ""
     newest = ".".join(map(str, TRL))
     return (
-        f"TRL {'.'.join(map(str, found))} is installed, and the newest that grposweep was tested with is {newest}: "
+        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was tested with is {newest}: "
         f"if a trial fails in TRL, run pip install trl=={newest}."
     )
 
@@ -336,9 +336,9 @@ def prepare_sweep(
 
 def _message(folder: SweepFolder, code: int) -> str:
     """Return preparation's error, or the path of its log."""
-    found = folder.path / paths.PREPARE_ERROR
-    if code == ExitCode.BAD_INPUT and found.exists():
-        return found.read_text(encoding="utf-8").strip()
+    error = folder.path / paths.PREPARE_ERROR
+    if code == ExitCode.BAD_INPUT and error.exists():
+        return error.read_text(encoding="utf-8").strip()
     log = folder.path / paths.PREPARE_FOLDER / "log"
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:] if log.exists() else []
     return f"preparing model and data failed (exit code {code}): {' / '.join(tail)}. Its whole output is in {log}."

@@ -70,9 +70,9 @@ def _check(source: SweepFolder, base: Experiment, space: Space) -> dict[str, Any
     ours = {name: getattr(base.search, name) for name in ("metric", "direction", "last", "at")}
     theirs = {"at": "last", **as_mapping(settings.get("search"))}
     if other := {name: theirs.get(name) for name in ours if theirs.get(name) != ours[name]}:
-        found, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
+        there, here = (" ".join(f"search.{n}={values[n]}" for n in other) for values in (theirs, ours))
         raise UserError(
-            f"search.warm_start: {source.path.name} optimised something else ({found}; here {here}), and its values cannot "
+            f"search.warm_start: {source.path.name} optimised something else ({there}; here {here}), and its values cannot "
             "be compared with ours. Set the same objective, or leave that sweep out."
         )
     task = as_mapping(settings.get("baseline")).get("task")
@@ -103,13 +103,13 @@ def _changed_files(folder: TrialFolder, now: Inputs) -> list[str]:
 def open_warm_start(folder: SweepFolder, base: Experiment, validator: Validator) -> WarmStart:
     """Read the warm start of the first start, or create it now."""
     path = folder.path / paths.WARM_START
-    found = _read(path)
-    if found is None and named_sweeps(base.search):
+    warm = _read(path)
+    if warm is None and named_sweeps(base.search):
         if os.path.lexists(path):
             logger.warning("%s is damaged and set aside as %s; it is made again", path.name, set_aside(path).name)
-        found = _take_over(base, validator)
-        write_json(path, asdict(found))
-    return found or WarmStart()
+        warm = _take_over(base, validator)
+        write_json(path, asdict(warm))
+    return warm or WarmStart()
 
 
 def _read(path: Path) -> WarmStart | None:
@@ -144,8 +144,8 @@ def _take_over(base: Experiment, validator: Validator) -> WarmStart:
     now = find_inputs([base])
     for name in named_sweeps(base.search):
         source = find_sweep(name, Path(base.outputs))
-        found = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
-        ranked = sorted(found, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
+        finished = [(folder, value) for folder, value in _finished(source) if not _changed_files(folder, now)]
+        ranked = sorted(finished, key=lambda pair: pair[1], reverse=base.search.direction == "maximize")
         places = ((folder, value, _place(folder, validator)) for folder, value in ranked)
         placed = [(folder, value, *place) for folder, value, place in places if place is not None]
         best = list({freeze(point): point for _, _, point, _ in placed}.values())[:FIRST]
@@ -181,9 +181,9 @@ def _place(folder: TrialFolder, validator: Validator) -> tuple[Point, bool] | No
         if numbers(validator.fields.setting(point)) != past_numbers or not validator.is_valid(point):
             continue
         verdict = validator.validate(point)
-        found = learning(verdict.experiment, verdict.setting)
-        if is_same_point(found, wanted):
-            return point, found == wanted
+        content = learning(verdict.experiment, verdict.setting)
+        if is_same_point(content, wanted):
+            return point, content == wanted
     return None
 
 

@@ -50,7 +50,7 @@ class Answers:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.is_given = folder, False
-        self.found: dict[str, Any] | None = None  # on stand-ins: the answer, unless there is a second trainer
+        self.answer: dict[str, Any] | None = None  # on stand-ins: the answer, unless there is a second trainer
         self.files: set[str] = set()
         self.pipe: int | None = None  # in the second run: where its answer goes
         self.other: int | None = None  # in the first run: where the second run's answer comes from
@@ -58,8 +58,8 @@ class Answers:
     def give(self, **answer: Any) -> NoReturn:
         """Write an answer, or the one that was found before, and wait for the end of the process."""
         signal.alarm(0)
-        if self.found is not None and not answer.get("several"):
-            answer = self.found
+        if self.answer is not None and not answer.get("several"):
+            answer = self.answer
         self.is_given = True
         text = json.dumps({**answer, "seconds": time.process_time()}, default=repr).encode()
         if self.pipe is not None:
@@ -81,8 +81,8 @@ class Answers:
 
     def describe(self, config: Any, trainer: Any, passed: Mapping[str, Any]) -> None:
         """Answer with the record of a trainer that is being built: for real at once, on stand-ins at the end of the script."""
-        if self.found is not None:
-            self.give(**self.found | {"several": record.users_line()})
+        if self.answer is not None:
+            self.give(**self.answer | {"several": record.users_line()})
         self.is_given = True  # what follows opens files
         description = record.describe(config, trainer, passed)
         paths = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
@@ -100,7 +100,7 @@ class Answers:
         }
         if self.pipe is None and self.other is None:
             self.give(how="real", **answer)
-        self.found, self.is_given = {"how": "stand-ins", **answer}, False
+        self.answer, self.is_given = {"how": "stand-ins", **answer}, False
         atexit.register(self.give)
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGALRM, lambda *_: self.give())

@@ -265,7 +265,7 @@ def _stand_in_transformers(transformers: Any) -> None:
     lazy: Any = type(transformers)
     get, made = lazy.__getattr__, dict[str, Any]()
 
-    def found(module: Any, name: str) -> Any:
+    def stand_in(module: Any, name: str) -> Any:
         value = None if name.startswith(LOADING) else get(module, name)
         if value is not None and type(value).__name__ != "DummyObject":
             return value
@@ -274,7 +274,7 @@ def _stand_in_transformers(transformers: Any) -> None:
         setattr(module, name, value)
         return value
 
-    lazy.__getattr__ = found
+    lazy.__getattr__ = stand_in
     for name in [name for name in vars(transformers) if name.startswith(LOADING)]:
         delattr(transformers, name)
     transformers.set_seed = lambda *_, **__: None
