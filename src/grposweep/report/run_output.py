@@ -242,12 +242,10 @@ def continue_note(view: SweepView, budget: str = "") -> str:
 def model_line(view: SweepView, trial: TrialView | None) -> str:
     """Return where the winner's model is, or how to train it again if it was deleted; empty if none is kept.
 
-    Of a fake training it says that there is none.
+    Of the fake trainer, which keeps none unless asked to, it says that nothing was trained.
 
     With ``trainer.keep=best`` a model is deleted once another trial leads. Fresh seeds may then choose the earlier one.
     """
-    if view.is_fake:
-        return "fake trainer: these numbers are made up, and nothing was trained"
     if trial is None:
         return ""
     for known in (trial, *(other for other in view.trials if other.attributes.get("of") == trial.number)):
@@ -257,6 +255,8 @@ def model_line(view: SweepView, trial: TrialView | None) -> str:
                 f", with {count(kept, 'checkpoint')}: save_total_limit=1 in your script keeps one" if kept > 1 else ""
             )
             return f"its model is in {model}" + ("" if known is trial else f" (trained on seed {known.seed})") + more
+    if view.is_fake:
+        return "fake trainer: these numbers are made up, and nothing was trained"
     from grposweep.registries import runs_trl
     from grposweep.schema.running import KEEPS_MODEL
 
