@@ -64,15 +64,15 @@ def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measure
     sweeps (`step_down`), also for the best of more than two values (Bonferroni).
     """
     split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
-    sides = {name: found for name, found in split.items() if found is not None}
+    sides = {name: side for name, side in split.items() if side is not None}
     gains = step_down([partial(_gain, name, ours, rest, values) for name, (_, ours, rest, values) in sides.items()])
-    found = []
+    contrasts = []
     for (name, (better, ours, rest, _)), gain in zip(sides.items(), gains, strict=True):
         values = [trial.value for trial in (*ours, *rest)]
         # what the choice of prompts alone does to two of the results may be more than their range
         spread = max(max(values) - min(values), 2 * (_sampled(ours, rest).margin(CHANCE) or 0.0))
-        found.append(Contrast(name, better, len(ours), len(rest), gain, spread))
-    return sorted(found, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
+        contrasts.append(Contrast(name, better, len(ours), len(rest), gain, spread))
+    return sorted(contrasts, key=lambda contrast: contrast.difference.margin - abs(contrast.difference.mean))
 
 
 def _gain(name: str, ours: Sequence[Measured], rest: Sequence[Measured], values: int, chance: float) -> Estimate:
@@ -190,12 +190,12 @@ def compare_effects(points: Mapping[int, Point], candidates: Sequence[Candidate]
     base = baseline.values.keys() if baseline else {}
     compared = [candidate for candidate in known.values() if candidate.values.keys() & base]
     gains = step_down([partial(difference, candidate, baseline) for candidate in compared]) if baseline else []
-    found = {candidate.number: gain for candidate, gain in zip(compared, gains, strict=True)}
+    gain_of = {candidate.number: gain for candidate, gain in zip(compared, gains, strict=True)}
 
     def effect(number: int, parameter: str, label: Label) -> Effect:
         if number not in known:
             return Effect(parameter, label, number, None, None, "unfinished")
-        mean, gain = _mean(known[number], sign), found.get(number)
+        mean, gain = _mean(known[number], sign), gain_of.get(number)
         if gain is None:
             return Effect(parameter, label, number, mean, None, "unknown")
         verdict = "better" if gain.low > 0 else "worse" if gain.high < 0 else "tied"

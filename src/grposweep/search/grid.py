@@ -88,19 +88,19 @@ class GridValidity(SpaceValidity):
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each finite parameter and label how many of its combinations are valid, of how many."""
-        valid, found = self._valid_places(), {}
+        valid, counts = self._valid_places(), {}
         for index, axis in enumerate(self.axes):
             if axis.is_probed:
                 continue
             others = tuple(i for i in range(len(self.axes)) if i != index)
             good = self._over_probes(valid, keep=True).sum(axis=others)
             whole = self._over_probes(self.exists, keep=True).sum(axis=others)
-            found[axis.parameter.name] = {
+            counts[axis.parameter.name] = {
                 label: (int(good[place]), int(whole[place]))
                 for place, label in enumerate(axis.labels)
                 if label is not ABSENT
             }
-        return found
+        return counts
 
     @property
     def _probed(self) -> tuple[int, ...]:
@@ -194,11 +194,11 @@ def _rules_by_parameters(validator: Validator) -> dict[frozenset[str], list[Rule
         for rule in choose(validator.ignore, (), validator.fields.framework)
         if rule.severity == "error" and not rule.reads & validator.fields.unknown
     }
-    found: dict[frozenset[str], list[Rule]] = {}
+    rules_of: dict[frozenset[str], list[Rule]] = {}
     for rule, parameters in sorted(needs.items(), key=lambda item: -len(item[1])):
         # Making a setting costs more than judging it: a rule joins another that reads all its parameters and more.
-        found.setdefault(next((known for known in found if parameters <= known), parameters), []).append(rule)
-    return found
+        rules_of.setdefault(next((known for known in rules_of if parameters <= known), parameters), []).append(rule)
+    return rules_of
 
 
 def _broken(
@@ -262,12 +262,12 @@ class ListedValidity(SpaceValidity):
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
         """Return for each parameter and label how many of its points are valid, of how many."""
-        found: dict[str, dict[Label, tuple[int, int]]] = {}
+        counts: dict[str, dict[Label, tuple[int, int]]] = {}
         for result in self.results:
             for name, label in result.point.items():
-                valid, total = found.setdefault(name, {}).get(label, (0, 0))
-                found[name][label] = valid + int(result.is_valid), total + 1
-        return found
+                valid, total = counts.setdefault(name, {}).get(label, (0, 0))
+                counts[name][label] = valid + int(result.is_valid), total + 1
+        return counts
 
 
 def validate_one_factor(validator: Validator) -> ListedValidity:

@@ -64,20 +64,20 @@ def estimate(values: Sequence[float], chance: float = CHANCE, sampling: Sampling
     return Estimate(mean, margin_of(squared, count - 1, sampling, chance), count)
 
 
-def step_down(found: Sequence[Callable[[float], Estimate]]) -> list[Estimate]:
+def step_down(differences: Sequence[Callable[[float], Estimate]]) -> list[Estimate]:
     """Return differences with intervals that exclude 0 by chance in any of them in at most CHANCE of all cases.
 
-    Each of ``found`` returns its difference for a chance of error. The intervals that exclude 0 with a chance of CHANCE / number
+    Each one returns its difference for a chance of error. The intervals that exclude 0 with a chance of CHANCE / number
     are certain, and those that remain share CHANCE again.
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
     certain: dict[int, Estimate] = {}
-    while len(certain) < len(found):
-        rest = [place for place in range(len(found)) if place not in certain]
-        tried = {place: found[place](CHANCE / len(rest)) for place in rest}
+    while len(certain) < len(differences):
+        rest = [place for place in range(len(differences)) if place not in certain]
+        tried = {place: differences[place](CHANCE / len(rest)) for place in rest}
         new = {place: one for place, one in tried.items() if one.excludes_zero}
         certain |= new or tried
-    return [certain[place] for place in range(len(found))]
+    return [certain[place] for place in range(len(differences))]
 
 
 def margin_of(squared: float, freedom: int, sampling: Sampling, chance: float = CHANCE) -> float:

@@ -123,10 +123,10 @@ def p_of_groups(values: Sequence[float], groups: Sequence[int]) -> float:
     def between() -> float:
         return math.fsum(math.fsum(centred[place] for place in of) ** 2 / len(of) for of in members.values())
 
-    found, larger = between() * (1 - 1e-9), 0
+    here, larger = between() * (1 - 1e-9), 0
     for _ in range(DRAWS):
         draw.shuffle(centred)
-        larger += between() >= found
+        larger += between() >= here
     return (1 + larger) / (1 + DRAWS)
 
 

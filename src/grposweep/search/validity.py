@@ -93,16 +93,18 @@ class RuleInputs:
 
         Note the options that change nothing of what the trainer gets.
         """
-        found = set[str]()
+        fields = set[str]()
         if "version" in self._base.unknown:
             self.notes.append(UNKNOWN_TRL)
         for name, experiments in options_of_command(self._space, self._points):
             for experiment in experiments.values():
                 other = base_setting(experiment)
-                found |= {name for name in _VALUES if getattr(other, name) != getattr(self._base, name)} | other.unknown
+                fields |= {
+                    name for name in _VALUES if getattr(other, name) != getattr(self._base, name)
+                } | other.unknown
             answers = {label: Base.of(one).asked for label, one in experiments.items()}
             self.notes += filter(None, [find_unseen(name, answers)])
-        return found
+        return fields
 
     @property
     def unknown(self) -> frozenset[str]:
@@ -268,12 +270,12 @@ def _at(points: Points, name: str, value: Any) -> Iterator[str]:
 def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
     """Yield what is wrong at an interval's ends, and inside: a whole number's key takes no fractions. Options have no type."""
     for share in (0.0, 1.0, *([] if name.startswith(OPTIONS) else [1 / math.pi])):
-        found = list(_at(points, name, domain.at(share)))
-        if any("Integer" in problem for problem in found):
+        problems = list(_at(points, name, domain.at(share)))
+        if any("Integer" in problem for problem in problems):
             text = f"interval({domain.low:g},{domain.high:g})"
             yield f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
             return
-        yield from found
+        yield from problems
 
 
 class SpaceValidity(Protocol):

@@ -124,8 +124,8 @@ def rung_evaluations(curve: Curve, shares: Sequence[float]) -> list[int]:
     A trial that paused before the first one, under another budget or effort, counts as one that has reached it.
     """
     reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in shares)
-    found = [index for index in reached if index < len(curve.completions)]
-    return found or [len(curve.completions) - 1] * (curve.state is State.PAUSED and bool(curve.completions))
+    indexes = [index for index in reached if index < len(curve.completions)]
+    return indexes or [len(curve.completions) - 1] * (curve.state is State.PAUSED and bool(curve.completions))
 
 
 def first_evaluation(shares: Sequence[float], evaluations: int) -> float:
