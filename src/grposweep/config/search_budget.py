@@ -9,7 +9,7 @@ from statistics import fmean
 from grporecipe.diagnose.guards import Curve
 from grporecipe.errors import UserError
 
-FEWEST = 500  # completions of a budget: a smaller number is meant as trainings
+FEWEST = 100  # completions of a budget: a smaller number is meant as trainings
 SAME = 1e-6  # of an amount, by which rounding may exceed it
 AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
 
