@@ -9,10 +9,6 @@ from statistics import fmean
 from grporecipe.diagnose.guards import Curve
 from grporecipe.errors import UserError
 
-<<<<<<< HEAD
-=======
-FEWEST = 100  # completions of a budget: a smaller number is meant as trainings
->>>>>>> h-w
 SAME = 1e-6  # of an amount, by which rounding may exceed it
 AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
 
