@@ -54,6 +54,17 @@ def test_the_worst_of_eight_pauses_and_the_best_continues() -> None:
     assert decide(0.6, trial(99, 0.5), best)[0] is Action.CONTINUE
 
 
+def test_a_reason_names_ties_where_they_decide() -> None:
+    """Within the noise of seven better trials; under a budget the noise does not count."""
+    noisy = trial(99, -0.1, error=0.1)
+    _, reason = decide(0.6, noisy, first_evaluations(3))
+    assert reason.startswith("tied for 1st of 4 after 10%")
+    decision = RankPolicy(budget=lambda _: 4 * TOTAL).decide(
+        replace(noisy, state=State.RUNNING), first_evaluations(FEWEST - 1), True
+    )
+    assert decision.reason == "8th of 8 after 10% of the training"
+
+
 def test_until_eight_trials_have_come_as_far_even_the_leader_pauses() -> None:
     """A free slot starts a new trial before that."""
     action, reason = decide(0.6, trial(99, 0.5), first_evaluations(3))
@@ -239,12 +250,12 @@ def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) ->
 
 def test_a_small_budget_finishes_one_trial() -> None:
     """That of one training starts two."""
-    assert describe_budget(1.0, evaluations=10) == "about 2 trials start, 1 finish"
+    assert describe_budget(1.0, evaluations=10) == "about 2 trials start, up to 1 finish"
 
 
 def test_a_larger_budget_finishes_what_the_later_first_rung_leaves() -> None:
     """35 trials until a fifth of their training take half of what fourteen trainings cost."""
-    assert describe_budget(14.0, evaluations=10) == "about 35 trials start, 6 finish"
+    assert describe_budget(14.0, evaluations=10) == "about 35 trials start, up to 6 finish"
 
 
 @pytest.mark.parametrize(("trainings", "pauses"), [(5.0, [1, 3, 5]), (7.0, [2, 3, 5])], ids=str)

@@ -105,7 +105,7 @@ def describe_budget(trainings: float, evaluations: int) -> str:
     trials = affordable(trainings)
     first = first_evaluation(rungs_of_budget(trainings), evaluations)
     finish = FINISHING * max(trainings - first * trials, 0.0) / max(1 - first, 0.1)
-    return f"about {trials} trials start, {max(round(min(finish, trials)), 1)} finish"
+    return f"about {trials} trials start, up to {max(round(min(finish, trials)), 1)} finish"
 
 
 def rungs(effort: float) -> tuple[float, ...]:
@@ -200,9 +200,12 @@ class Table:
     def place(self, curve: Curve) -> str:
         """Return a trial's rank at its rung in words."""
         share = curve.until(self._rungs[curve.number][-1] + 1).share
-        place = self.rank(curve) + 1
+        place = self.rank(curve, self._ties) + 1
         ending = "th" if 10 < place % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-        return f"{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
+        tied = (
+            "tied for " if self.rank(curve, ties=False) >= place else ""
+        )  # with trials that are better within the noise
+        return f"{tied}{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
 
     def rank(self, curve: Curve, ties: bool = True) -> int:
         """Return how many trials were better at a trial's rung, by more than the standard error of the difference if ``ties``."""
