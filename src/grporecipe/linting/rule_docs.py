@@ -133,14 +133,14 @@ def explain_rules(words: Sequence[str], out: TextIO) -> None:
     if (code := wanted.upper()) in RULES:
         _explain_rule(RULES[code], Screen(out))
         return
-    found = [name for name in RULES if name.startswith(code)] or [name for name in RULES if _has(name, wanted.split())]
-    if not found:
+    codes = [name for name in RULES if name.startswith(code)] or [name for name in RULES if _has(name, wanted.split())]
+    if not codes:
         raise UserError(
             f"{wanted}: no rule or family of this name, and no rule with these words. Families are {', '.join(FAMILIES)}; see "
             "grposweep rules."
         )
     for family, title in FAMILIES.items():
-        members = [rule for name, rule in sorted(RULES.items()) if name in found and name.startswith(family)]
+        members = [rule for name, rule in sorted(RULES.items()) if name in codes and name.startswith(family)]
         if members:
             out.write(f"{family}  {title}\n")
         for rule in members:

@@ -113,7 +113,7 @@ def override_text(value: Any) -> str:
         if value and plain and not NO_TEXT.fullmatch(value):
             return value
         # in Hydra's grammar a backslash escapes only before a quote, including the closing one
-        return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
+        return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), value) + '"'
     if isinstance(value, list):
         return "[" + ",".join(override_text(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -168,8 +168,8 @@ MAPPINGS = (
 def _text_keys() -> frozenset[str]:
     return frozenset(
         path
-        for path, found in keys_of()
-        if path not in LISTS and {*(get_args(found.type) or [found.type])} - {NoneType} == {str}
+        for path, entry in keys_of()
+        if path not in LISTS and {*(get_args(entry.type) or [entry.type])} - {NoneType} == {str}
     )
 
 
@@ -292,11 +292,11 @@ def explain_error(error: OmegaConfBaseException) -> str:
             "\\${...} for text such as a variable of the shell."
         )
     for pattern, wanted in WRONG_TYPES:
-        if found := re.search(pattern, first):
+        if match := re.search(pattern, first):
             advice = "Set one ('--cfg job' shows the present value)."
-            if "number" in wanted and (ends := RANGE.fullmatch(found[1])):
+            if "number" in wanted and (ends := RANGE.fullmatch(match[1])):
                 advice = f"To search a range, add -m and set '{key}=interval({ends[1]},{ends[2]})'."
-            return f"{key}={found[1]} is not {wanted}. {advice}"
+            return f"{key}={match[1]} is not {wanted}. {advice}"
     if first.endswith("is not Optional"):
         return f"{key}=null: this key needs a value. Set one ('--cfg job' shows the present value)."
     return f"{key}: {first}. Set a value of the right type ('--cfg job' shows the present ones)."
@@ -355,7 +355,7 @@ def _dumper() -> type[yaml.Dumper]:
     return Dumper
 
 
-LISTS = frozenset(path for path, found in keys_of() if get_origin(found.type) is list)  # keys that take a list
+LISTS = frozenset(path for path, entry in keys_of() if get_origin(entry.type) is list)  # keys that take a list
 _ONE_WORD = re.compile(r"(?!null$)[\w./:,@-]+")  # a value without brackets, quotes or a reference
 _NO_OPTION = re.compile(
     r"[-+]?[\d.]+(e[-+]?\d+)?|null|true|false|[\[{].*", re.IGNORECASE
@@ -403,9 +403,9 @@ def check_groups(overrides: Iterable[str], folders: Sequence[Path] = ()) -> None
     Also for one word given to a key that takes a list. With the ``folders`` of all options, which are conf/ and those of
     --config-dir, for every misspelt option and key together: Hydra names the first one only.
     """
-    found = list(dict.fromkeys(text for override in overrides for text in _mistakes(override, folders)))
-    if found:
-        raise UserError(found[0] if len(found) == 1 else "\n- ".join([f"{len(found)} overrides cannot work:", *found]))
+    texts = list(dict.fromkeys(text for override in overrides for text in _mistakes(override, folders)))
+    if texts:
+        raise UserError(texts[0] if len(texts) == 1 else "\n- ".join([f"{len(texts)} overrides cannot work:", *texts]))
 
 
 def _mistakes(override: str, folders: Sequence[Path]) -> Iterator[str]:

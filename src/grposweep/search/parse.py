@@ -48,8 +48,8 @@ def _split(argument: str) -> list[str]:
             depth += 1
         elif letter in ")]}":
             depth -= 1
-        elif depth == 0 and "=" in argument[start:index] and (found := _NEXT_PARAMETER.match(argument, index)):
-            if takes_text(argument[start:].partition("=")[0]) and found[1] not in known_keys():
+        elif depth == 0 and "=" in argument[start:index] and (match := _NEXT_PARAMETER.match(argument, index)):
+            if takes_text(argument[start:].partition("=")[0]) and match[1] not in known_keys():
                 continue  # a sentence
             parts.append(argument[start:index])
             start = index + 1

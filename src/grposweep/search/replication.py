@@ -228,10 +228,10 @@ class Replication:
     def ranking(self, ended: Sequence[EndedTrial]) -> Ranking:
         """Return the state of the race, given all trials that have ended."""
         searched = [trial for trial in ended if trial.attributes.get("role") != CONFIRM]
-        found = {trial.number: trial.value for trial in searched if trial.value is not None}
-        ranked = sorted(found, key=lambda number: (-found[number], number))[: self.leaders]
+        value_of = {trial.number: trial.value for trial in searched if trial.value is not None}
+        ranked = sorted(value_of, key=lambda number: (-value_of[number], number))[: self.leaders]
         own = {trial.number: trial.sampling for trial in searched}
-        results: dict[int, dict[int, float | None]] = {number: self._own(found[number]) for number in ranked}
+        results: dict[int, dict[int, float | None]] = {number: self._own(value_of[number]) for number in ranked}
         samplings = {number: self._own(own[number]) for number in ranked}
         for _, value, attributes, sampling in ended:
             of, seed = attributes.get("of"), attributes.get("seed")

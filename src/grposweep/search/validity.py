@@ -63,9 +63,9 @@ class RuleInputs:
             if isinstance(parameter.domain, Choice)
         }
         raw = points.raw_values(values)
-        self._references = {key: set().union(*map(_referred, found)) for key, found in raw.items()}
+        self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
         # keys whose value is always exactly the value of one other key
-        alike = {key: found[0] for key, found in raw.items() if len(set(map(str, found))) == 1}
+        alike = {key: raws[0] for key, raws in raw.items() if len(set(map(str, raws))) == 1}
         self._whole = {k: v[2:-1] for k, v in alike.items() if isinstance(v, str) and _PLAIN.fullmatch(v)}
         self._continuous = {parameter.name for parameter in space.parameters if isinstance(parameter.domain, Interval)}
         self._parameters = {field: self._depends(field) for field in SOURCES}
@@ -240,9 +240,9 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     if asks(base.trainer) and not problems:
         with suppress(UserError):  # of a value, which is named below
-            found = [item.trainer for _, at in options_of_command(space, points) for item in at.values()]
+            trainers = [item.trainer for _, at in options_of_command(space, points) for item in at.values()]
             between = [item.name for item in space.parameters if isinstance(item.domain, Interval)]
-            ask_ahead(base.trainer, found, base.cluster, between)
+            ask_ahead(base.trainer, trainers, base.cluster, between)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]

@@ -248,7 +248,7 @@ class StaleWeightsGuard:
 
     mode: str
     first: float | None = None  # the difference in the trial's first rollout
-    _found: list[float] = field(default_factory=list)  # those of this attempt's rollouts after an optimizer step
+    _differences: list[float] = field(default_factory=list)  # those of this attempt's rollouts after an optimizer step
 
     def begin(self, lines: list[dict[str, Any]]) -> None:
         """Read the first rollout's difference from the metrics of earlier attempts, if there are any."""
@@ -262,10 +262,10 @@ class StaleWeightsGuard:
         if self.first is None:
             self.first = value
             return
-        self._found.append(value)
+        self._differences.append(value)
         limit = max(LIMIT, TIMES_FIRST * self.first)
-        last = self._found[-LAST:]
-        if len(last) == LAST and min(last) > limit and median(self._found) > max(limit / 4, 2 * self.first):
+        last = self._differences[-LAST:]
+        if len(last) == LAST and min(last) > limit and median(self._differences) > max(limit / 4, 2 * self.first):
             raise UserError(self._explain(last, limit))
 
     def _explain(self, last: list[float], limit: float) -> str:

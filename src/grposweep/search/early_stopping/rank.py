@@ -151,8 +151,8 @@ def describe_least(effort: float, trials: int, evaluations: int) -> str:
     if trials < 2 or least <= effort:
         return ""
     more = (n for n in range(evaluations + 1, MOST_EVALUATIONS + 1) if least_share(effort, trials, n) <= effort)
-    found = next(more, None)
-    change = f"schedule.evaluations={found} makes {effort:g} possible" if found else f"Set search.effort={least:.2g}"
+    fewest = next(more, None)
+    change = f"schedule.evaluations={fewest} makes {effort:g} possible" if fewest else f"Set search.effort={least:.2g}"
     return (
         f"search.effort={effort:g}: with {trials} trials and schedule.evaluations={evaluations} a sweep spends {least:.0%} at "
         f"least, because each trial trains until its first evaluation and one finishes. {change}."
