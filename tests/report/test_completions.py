@@ -129,6 +129,6 @@ def test_each_sign_of_a_degenerate_policy_is_measured_against_the_start(now: dic
         "eval_completions/mean_length": 10.0,
         "eval_completions/clipped_ratio": 0.1,
     }
-    found = Signs(start | now, start).found
+    found = Signs(start | now, start).texts
     assert len(found) == bool(said)
     assert said in "".join(found)

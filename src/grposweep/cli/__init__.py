@@ -18,7 +18,7 @@ def build_app() -> "Typer":
     from grposweep.cli.app import app
 
     order = [module.__name__ for module in (sweeps, recipes, results)]
-    app.registered_commands.sort(key=lambda found: order.index(getattr(found.callback, "__module__", "")))
+    app.registered_commands.sort(key=lambda command: order.index(getattr(command.callback, "__module__", "")))
     return app
 
 

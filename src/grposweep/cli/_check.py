@@ -52,7 +52,7 @@ def recipe_of(asked: Asked) -> Recipe:
     record = asked.record
     file, _ = _place(record["line"])
     stated = version_of(record)
-    own = record["base"] is None or bool(record["own_batches"])
+    own_trainer = record["base"] is None or bool(record["own_batches"])
     no_evaluation = None if record["evaluates"] is not False else _place(record["trainer_line"])[1]
     lines = {name: _place(record["assigned"].get(name, record["line"])) for name in record["given"]}
     return Recipe(
@@ -67,8 +67,8 @@ def recipe_of(asked: Asked) -> Recipe:
         version_source=VersionSource("asked", "installed") if stated else NOT_STATED,
         code=LaunchedCode(
             file,
-            trainer=record["trainer"].rpartition(".")[2] if own else record["base"],
-            own_trainer=own,
+            trainer=record["trainer"].rpartition(".")[2] if own_trainer else record["base"],
+            own_trainer=own_trainer,
             other_keys="stop",
             no_evaluation=no_evaluation,
         ),

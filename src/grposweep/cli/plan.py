@@ -119,12 +119,12 @@ def show_fit(
             print(json.dumps({"gpu": name or None, **fitted.as_dict(), **more}))
     else:
         console = build_console()
-        one = None if setting.gpu_memory_gib is None else fits[0][1]
-        console.print(gpu_table(fits) if one is None else fit_table(setting, one))
-        if one is not None:
-            console.print(f"It {one.verdict}: {one.low:.1f} to {one.high:.1f} of {one.gib:g} GiB.")
-            if not one.starts:
-                needs = f"vLLM does not start: its share of {one.engine_share:g} GiB must hold {one.engine_needs:g}."
+        gpu = None if setting.gpu_memory_gib is None else fits[0][1]
+        console.print(gpu_table(fits) if gpu is None else fit_table(setting, gpu))
+        if gpu is not None:
+            console.print(f"It {gpu.verdict}: {gpu.low:.1f} to {gpu.high:.1f} of {gpu.gib:g} GiB.")
+            if not gpu.starts:
+                needs = f"vLLM does not start: its share of {gpu.engine_share:g} GiB must hold {gpu.engine_needs:g}."
                 console.print(needs)
         # memory problems are part of the estimate above
         for problem in check(setting.replace({"gpu_memory_gib": None})):

@@ -152,11 +152,11 @@ def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     from grposweep.report.view import find_names
     from grposweep.sweep.retry import retry_trials
 
-    found = find_names(names or [], outputs)
-    folder, _ = found[0]
-    if len({other.path for other, _ in found}) > 1:
+    trials = find_names(names or [], outputs)
+    folder, _ = trials[0]
+    if len({other.path for other, _ in trials}) > 1:
         raise UserError(f"{' '.join(names or [])}: these are trials of several sweeps. Retry one sweep at a time.")
-    return retry_trials(str(folder.path), [trial for _, trial in found if trial], outputs)
+    return retry_trials(str(folder.path), [trial for _, trial in trials if trial], outputs)
 
 
 if TYPE_CHECKING:  # its members are only known when the registry is read

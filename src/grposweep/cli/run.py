@@ -56,9 +56,9 @@ def command(main: Callable[[], None]) -> None:
     wanted = "HYDRA_FULL_ERROR" in os.environ  # then the user wants the traceback
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     try:
-        own, launched = split_command(sys.argv[1:])
-        own = [bracket_points(_as_text(word)) for word in own]
-        tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(own)] + launched
+        words, launched = split_command(sys.argv[1:])
+        words = [bracket_points(_as_text(word)) for word in words]
+        tokens = ["verbose=true" if token in VERBOSE else token for token in split_tokens(words)] + launched
         sys.argv[1:] = sorted(_own_conf(_showing_base(tokens)), key=_is_override)  # argparse wants flags first
         _refuse_parts_of_hydra(sys.argv[1:])
         _refuse_missing_folder(sys.argv[1:])
@@ -95,12 +95,12 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
-    own, words = arguments[:at], arguments[at + 1 :]
+    before, words = arguments[:at], arguments[at + 1 :]
     if not words:
         raise UserError("-- is the last word: your own launch command belongs behind it, such as -- bash launch.sh")
-    kind = [] if any(override_name(word) == "trainer" for word in own) else ["trainer=script"]
+    kind = [] if any(override_name(word) == "trainer" for word in before) else ["trainer=script"]
     # one word is a whole command line, such as 'CUDA_VISIBLE_DEVICES=0 python train.py'
-    return own, [*kind, f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}"]
+    return before, [*kind, f"trainer.command={override_text(words[0] if len(words) == 1 else shlex.join(words))}"]
 
 
 def _as_text(word: str) -> str:
@@ -168,16 +168,16 @@ def _own_conf(tokens: list[str]) -> list[str]:
 
     Hydra itself searches such a folder after the package's own, so it would never read a copied option.
     """
-    found: list[str] = []
+    words: list[str] = []
     for token in tokens:
-        folder, is_value = token, bool(found) and found[-1] in CONFIG_DIR
+        folder, is_value = token, bool(words) and words[-1] in CONFIG_DIR
         flag, _, value = token.partition("=")
         if flag in (CONFIG_DIR[0], CONFIG_NAME[0]) and value:
-            found, folder, is_value = [*found, flag], value, flag in CONFIG_DIR
+            words, folder, is_value = [*words, flag], value, flag in CONFIG_DIR
         if is_value and is_conf(Path(folder)):
-            found[-1], folder = "--config-path", str(Path(folder).resolve())
-        found.append(folder)
-    return found
+            words[-1], folder = "--config-path", str(Path(folder).resolve())
+        words.append(folder)
+    return words
 
 
 def _with_options(arguments: list[str]) -> list[str]:

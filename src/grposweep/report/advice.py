@@ -222,10 +222,10 @@ def _tied(view: SweepView) -> list[RankedPoint]:
     return [point for point in rest if _is_close(first, point)]
 
 
-def _is_close(one: RankedPoint, other: RankedPoint) -> bool:
-    if one.half is None or other.half is None:
-        return one.value == other.value
-    return abs(one.value - other.value) <= math.hypot(one.half, other.half)
+def _is_close(point: RankedPoint, other: RankedPoint) -> bool:
+    if point.half is None or other.half is None:
+        return point.value == other.value
+    return abs(point.value - other.value) <= math.hypot(point.half, other.half)
 
 
 def _uncertainty(view: SweepView, tied: Sequence[RankedPoint]) -> Iterator[str]:
@@ -416,8 +416,8 @@ def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = Fal
 
 def _shortened(words: list[str]) -> list[str]:
     """Return a command with ``grposweep`` for ``python -m grposweep`` if this shell finds the one of this Python."""
-    found = shutil.which("grposweep") if words[1:3] == ["-m", "grposweep"] else None
-    is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    program = shutil.which("grposweep") if words[1:3] == ["-m", "grposweep"] else None
+    is_ours = program is not None and Path(program).parent == Path(sys.executable).parent
     return ["grposweep", *words[3:]] if is_ours else words
 
 

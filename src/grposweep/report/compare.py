@@ -73,15 +73,15 @@ class Values:
         return average(self.samplings).minus(average(other.samplings))
 
 
-def compare(one: Values, other: Values, among: int = 1) -> str:
-    """Return the difference ``other - one``, its p-value, and the test behind it.
+def compare(first: Values, other: Values, among: int = 1) -> str:
+    """Return the difference ``other - first``, its p-value, and the test behind it.
 
     ``among``: comparisons from which this one was chosen by its results; p and the interval hold for all of them (Bonferroni).
     """
-    difference = fmean(other.values) - fmean(one.values)
-    if len(one.values) > 1 and len(other.values) > 1:
-        return f"{difference:+.4f}, {_welch(one, other, among)}"
-    sampled = Values(one.values[:1], one.samplings[:1]).minus(Values(other.values[:1], other.samplings[:1]))
+    difference = fmean(other.values) - fmean(first.values)
+    if len(first.values) > 1 and len(other.values) > 1:
+        return f"{difference:+.4f}, {_welch(first, other, among)}"
+    sampled = Values(first.values[:1], first.samplings[:1]).minus(Values(other.values[:1], other.samplings[:1]))
     p, half = sampled.p_value(difference), sampled.margin(CHANCE / among)
     if p is None:
         return f"{difference:+.4f}; there are neither several seeds per side nor standard errors, so this may be chance"
@@ -94,14 +94,14 @@ def compare(one: Values, other: Values, among: int = 1) -> str:
     )
 
 
-def _welch(one: Values, other: Values, among: int) -> str:
+def _welch(first: Values, other: Values, among: int) -> str:
     """Welch's t-test, two-sided, unequal variances; p is at least that of the evaluations' own errors."""
     from scipy import stats  # half a second
 
-    counts = f"{len(one.values)} and {len(other.values)} seeds"
-    agree = len(set(one.values)) == len(set(other.values)) == 1
-    p = math.nan if agree else float(stats.ttest_ind(other.values, one.values, equal_var=False).pvalue)
-    if (sampled := other.minus(one).p_value(fmean(other.values) - fmean(one.values))) is not None:
+    counts = f"{len(first.values)} and {len(other.values)} seeds"
+    agree = len(set(first.values)) == len(set(other.values)) == 1
+    p = math.nan if agree else float(stats.ttest_ind(other.values, first.values, equal_var=False).pvalue)
+    if (sampled := other.minus(first).p_value(fmean(other.values) - fmean(first.values))) is not None:
         p = sampled if math.isnan(p) else max(p, sampled)
     if math.isnan(p):
         return f"over {counts} that all agree: no spread to test against"
@@ -133,8 +133,8 @@ class Side:
     @cached_property
     def seeds(self) -> list[TrialView]:
         """The finished trials of its point, on all seeds."""
-        own = _but_seed(self.trial)
-        return [trial for trial in self.view.ranked if _but_seed(trial) == own] or [self.trial]
+        point = _but_seed(self.trial)
+        return [trial for trial in self.view.ranked if _but_seed(trial) == point] or [self.trial]
 
     @property
     def values(self) -> Values:
@@ -144,8 +144,8 @@ class Side:
         """
         others = [trial for trial in self.seeds if trial.number != self.trial.number]
         known = others if self.is_best and len(others) > 1 else [self.trial, *others]
-        own = known[0].files  # a winner's replicates may have read other files than the search
-        known = list({t.seed: t for t in known[::-1] if t.objective is not None and t.files == own}.values())[::-1]
+        files = known[0].files  # a winner's replicates may have read other files than the search
+        known = list({t.seed: t for t in known[::-1] if t.objective is not None and t.files == files}.values())[::-1]
         return Values([trial.objective or 0.0 for trial in known], [trial.sampling for trial in known])
 
     @property

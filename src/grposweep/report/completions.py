@@ -30,7 +30,7 @@ class Signs:
     start: Mapping[str, Any]
 
     @cached_property
-    def found(self) -> list[str]:
+    def texts(self) -> list[str]:
         """Each sign of a degenerate policy, in words; empty for a healthy one, and for trials without such metrics."""
         return [*filter(None, (self._template(), self._repetition(), self._similar(), self._longer(), *self._drift()))]
 
@@ -118,7 +118,7 @@ def measures(trial: TrialView) -> str:
 
 def warning(trial: TrialView) -> str:
     """Return one sentence about a degenerate policy, or one that has not changed; empty without a sign of either."""
-    return "; ".join((*filter(None, [trial.unmoved]), *signs(trial).found))
+    return "; ".join((*filter(None, [trial.unmoved]), *signs(trial).texts))
 
 
 def winner_warning(trial: TrialView | None) -> list[str]:
@@ -140,7 +140,7 @@ def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
         return
     step = pairs[0][1].step
     yield Text(f"\nheld-out completions at step {step}", "bold")
-    if text := "; ".join(signs(trial).found):  # the rest of `warning` is above it on the screen
+    if text := "; ".join(signs(trial).texts):  # the rest of `warning` is above it on the screen
         yield Text(text, "yellow")
     if text := measures(trial):
         yield Text(f"{text} (before training in brackets)", "dim")
@@ -151,9 +151,9 @@ def completions_screen(trial: TrialView) -> Iterator[RenderableType]:
         yield Text.assemble((f"{'step ' + str(step):8} ", "dim"), _line(now.completion), (_facts(now), "dim"))
 
 
-def first_difference(one: TrialView, other: TrialView) -> Iterator[tuple[str, str, str]]:
+def first_difference(trial: TrialView, other: TrialView) -> Iterator[tuple[str, str, str]]:
     """Yield prompts with both trials' last completions of them where these differ."""
-    ours = {kept.prompt: kept for _, kept in _pairs(one)}
+    ours = {kept.prompt: kept for _, kept in _pairs(trial)}
     for _, kept in _pairs(other):
         mine = ours.get(kept.prompt)
         if mine is not None and mine.completion != kept.completion:

@@ -157,7 +157,7 @@ def trial_rows(view: SweepView) -> list[dict[str, Any]]:
     missing = dict.fromkeys(sorted(set().union(*last)))
     read = contents_read(view)
     rows = [build_row(view, trial, read[trial.number]) for trial in view.trials]
-    return [{**own, **missing, **metrics, **own} for own, metrics in zip(rows, last, strict=True)]
+    return [{**row, **missing, **metrics, **row} for row, metrics in zip(rows, last, strict=True)]
 
 
 def build_row(view: SweepView, trial: TrialView, files: str | None = None) -> dict[str, Any]:
@@ -316,9 +316,9 @@ def _trained_with(best: TrialView, record: Mapping[str, Any], head: Sequence[str
 
     given = {name: value for name, value in as_mapping(record.get("given")).items() if name != "output_dir"}
     made = [f"TRL {as_mapping(record.get('versions')).get('trl', '')}", f"processes: {record.get('world_size')}"]
-    own = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
+    omitted = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
     lines = [*head, f"# what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
-             f"# Not in it: model, data and rewards, which are the command's own ({'; '.join(own)})."]  # fmt: skip
+             f"# Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)})."]  # fmt: skip
     return "\n".join([*lines, yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)])
 
 

@@ -97,13 +97,13 @@ def _columns(
 def contents_read(view: SweepView) -> dict[int, str]:
     """Return for each trial the number of the contents of the user's files that it read, in the order of the trials."""
     order = list(dict.fromkeys(trial.files for trial in view.trials))
-    found = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
-    read = dict(found)
+    labels = {trial.number: str(1 + order.index(trial.files)) for trial in view.trials}
+    read = dict(labels)
     for trial in view.trials:
         leader = trial.attributes.get("of")
-        if trial.is_replicate and leader in found and found[trial.number] != read[leader]:
-            found[leader] = f"{read[leader]}, fresh seeds {read[trial.number]}"
-    return found
+        if trial.is_replicate and leader in labels and labels[trial.number] != read[leader]:
+            labels[leader] = f"{read[leader]}, fresh seeds {read[trial.number]}"
+    return labels
 
 
 def _known(cells: Mapping[int, str], trial: TrialView) -> str:
@@ -129,7 +129,7 @@ def _on_fresh_seeds(view: SweepView, number: int) -> str:
     ranking = view.replication
     if ranking is None or number not in ranking.places:
         return ""
-    candidate = next((found for found in ranking.alive if found.number == number), None)
+    candidate = next((runner for runner in ranking.alive if runner.number == number), None)
     estimate = None if candidate is None else on_fresh_seeds(candidate)
     fate = ranking.places[number][1]
     return fate if estimate is None else f"{estimate} ({estimate.count}) {fate}"

@@ -161,14 +161,14 @@ def rank_points(trials: Iterable[TrialView], direction: Direction, ranking: Rank
     places = ranking.places if ranking else {}
     among = 1 if ranking else max(len(points), 1)
     is_mixed = len({trial.files for group in points.values() for trial in group}) > 1
-    found = []
+    ranked = []
     for group in points.values():
         seen = [trial for trial in group if trial.is_replicate and ranking] or group
         counted = [trial for trial in seen if trial.files == seen[-1].files]
         fate = places.get(group[0].number, (0, ""))[1]
-        found.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
+        ranked.append(RankedPoint(group, counted, FATES.get(fate, fate), among, sign, is_mixed))
     last = len(places)
-    return sorted(found, key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number))
+    return sorted(ranked, key=lambda p: (places.get(p.first.number, (last, ""))[0], -sign * p.value, p.first.number))
 
 
 def replication_ranking(
@@ -215,7 +215,7 @@ def find_importance(
     unfinished = [trial for trial in inside if trial.reached is not None]
     # a collapsed training has ended as it is; a paused one had less training than the others
     shares_reached = [_share_reached(trial, metric) for trial in unfinished if trial.result.failure is None]
-    share = min((one for one in shares_reached if one is not None), default=None)
+    share = min((reached for reached in shares_reached if reached is not None), default=None)
     known = [_measured(trial, metric, share) for trial in (*finished, *unfinished)]
     maximize = direction == "maximize"
     contrasts = find_contrasts(parameters, known, maximize) if len(known) >= FEWEST else []

@@ -30,10 +30,10 @@ def stamp_files(trial: Path) -> Stamps:
 
 def _stamp(path: str) -> list[int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - seven for each of thousands of trials
+        stat = os.stat(path)  # noqa: PTH116 - seven for each of thousands of trials
     except OSError:
         return None
-    return [found.st_ino, found.st_size, found.st_mtime_ns]  # a replaced file has another inode
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns]  # a replaced file has another inode
 
 
 def read_rows(sweep: Path) -> dict[str, dict[str, Any]]:

@@ -84,8 +84,8 @@ class SweepView:
     @property
     def overrides(self) -> list[str]:
         """The overrides that all trials share."""
-        found = self.settings.get("overrides")
-        return [str(text) for text in found] if isinstance(found, list) else []
+        overrides = self.settings.get("overrides")
+        return [str(text) for text in overrides] if isinstance(overrides, list) else []
 
     @cached_property
     def provenance(self) -> Mapping[str, Any]:
@@ -275,21 +275,21 @@ class SweepView:
                 )
             return self.best
         if text.isdecimal() and len(text) < 6:
-            found = [trial for trial in self.trials if trial.number == int(text)]
+            trials = [trial for trial in self.trials if trial.number == int(text)]
         else:
             head = text.rsplit("/", 1)[-1]
-            found = [t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))]
-        if len(found) != 1:
+            trials = [t for t in self.trials if head and (t.name == head or t.experiment.startswith(head))]
+        if len(trials) != 1:
             raise UserError(
-                f"{text}: {self.name} has {'no such trial' if not found else 'several such trials'}. {self._instead()}"
+                f"{text}: {self.name} has {'no such trial' if not trials else 'several such trials'}. {self._instead()}"
             )
-        return found[0]
+        return trials[0]
 
     @cached_property
     def invalid_points(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Return each invalid point with a problem of it; a point with several problems comes several times."""
         lines = read_lines(self.path / paths.INVALID, point=dict, problems=list)
-        return [(line["point"], found) for line in lines for found in line["problems"] if isinstance(found, dict)]
+        return [(line["point"], problem) for line in lines for problem in line["problems"] if isinstance(problem, dict)]
 
     @cached_property
     def invalid_count(self) -> int:
@@ -434,24 +434,24 @@ def find_names(names: Sequence[str], outputs: Path, reruns: bool = True) -> list
     A trial may also be ``SWEEP/TRIAL`` or a path. Trials before any sweep's name are those of the newest, which is also meant
     without names. Raises UserError for a word that names neither.
     """
-    found: list[tuple[SweepFolder, str]] = []
+    pairs: list[tuple[SweepFolder, str]] = []
     sweep: SweepFolder | None = None
     for name in names:
         path, (head, slash, trial) = Path(name), name.rstrip("/").rpartition("/")
         is_trial = TRIAL.fullmatch(name) is not None
         if is_sweep(path.parent.parent) and (path / paths.CONFIG).is_file():
-            found.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
+            pairs.append((SweepFolder(path.resolve().parent.parent), path.resolve().name))
         elif slash and not _is_known(name, outputs) and _is_known(head, outputs):
-            found.append((find_sweep(head, outputs), trial))
+            pairs.append((find_sweep(head, outputs), trial))
         elif is_trial and (sweep is not None or not _is_known(name, outputs)):
             sweep = sweep or newest_sweep(outputs, reruns)
-            if (sweep, "") in found:
-                found.remove((sweep, ""))
-            found.append((sweep, name))
+            if (sweep, "") in pairs:
+                pairs.remove((sweep, ""))
+            pairs.append((sweep, name))
         else:
             sweep = find_sweep(name, outputs)
-            found.append((sweep, ""))
-    return found or [(newest_sweep(outputs, reruns), "")]
+            pairs.append((sweep, ""))
+    return pairs or [(newest_sweep(outputs, reruns), "")]
 
 
 def _is_known(name: str, outputs: Path) -> bool:
@@ -472,14 +472,14 @@ def open_trial(names: Sequence[str], outputs: Path) -> tuple[SweepView, TrialVie
 
 def _controller(lease: Path) -> str:
     """Return who holds the lease. A process of this machine is checked; one of another machine is believed."""
-    found = read_json(lease)
-    if found is None:
+    holder = read_json(lease)
+    if holder is None:
         return ""
     import socket  # only for a sweep that a controller runs
 
     from grposweep.process import exists
 
-    pid, host = found.get("pid"), found.get("host")
+    pid, host = holder.get("pid"), holder.get("host")
     if host == socket.gethostname() and not exists(pid):
         return ""
     return f"process {pid} on {host}"
