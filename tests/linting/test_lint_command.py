@@ -124,6 +124,7 @@ UNUSABLE = {
     "not UTF-8": ("num_generations: 8 # größe".encode("latin-1"), "not UTF-8"),
     "not YAML": (b"a: [1, 2\nb: 3\n", "not YAML (line"),
     "tabs": (b"a:\n\tb: 1\n", "not YAML (line 2)"),
+    "a full-width colon": ("# a\uff1ab\na\uff1a1\nb: 3\n".encode(), "Line 2 has a full-width '\uff1a': write ':'"),
     "a list": (b"- 1\n- 2\n", "a list and not a mapping"),
     "a word": (b"hello\n", "a single value and not a mapping"),
     "empty": (b"", "empty"),

@@ -45,6 +45,20 @@ def test_the_first_fix_keeps_training_as_it_was() -> None:
     assert find_fixes(POINT, memory_problem(POINT))[0].safe
 
 
+def test_a_large_share_of_vllm_is_made_smaller() -> None:
+    """It stays resident in training; the largest share that fits and starts is named."""
+    engine = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": 0.9,
+        "gradient_checkpointing": True,
+    }
+    offered = [
+        fix["vllm_gpu_memory_utilization"] for fix in fixes(**engine, per_device_train_batch_size=1) if len(fix) == 1
+    ]
+    assert 0.1 <= offered[0] < 0.9
+
+
 def test_an_automatic_size_is_bounded_instead_of_set() -> None:
     """The planner chooses the size, so it is the planner's bound that a user edits."""
     auto = {"auto": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}), "prompts_per_step": 8}

@@ -7,6 +7,7 @@ strings); hydra 1.3 core/override_parser (``+key``, ``++key``, ``~key``, quotes,
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ def parse_with(text: str, loader_class: Any, read: Callable[[Any, Any], FlatConf
             raise UserError(f"it has more than {MOST_VALUES:,} values, so it is no recipe.")
         return read(loader, node)
     except yaml.YAMLError as error:
-        raise UserError(_explain(error)) from None
+        raise UserError(_explain(error, text)) from None
     except (ValueError, TypeError, RecursionError, AttributeError) as error:  # a date of month 13, a key that is a list
         reason = " ".join(str(error).split())[:120] or "nested too deep"
         raise UserError(f"it is not YAML that can be read: {reason}.") from None
@@ -81,13 +82,24 @@ INDENTATION = (
 )
 
 
-def _explain(error: yaml.YAMLError) -> str:
+FULL_WIDTH = re.compile(
+    "[^#'\"]*?([\uff01-\uff5e])"
+)  # an input method's forms of ASCII, outside of comments and quotes
+
+
+def _explain(error: yaml.YAMLError, text: str) -> str:
     """Return the line and the reason of an error, without PyYAML's excerpt."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
-    where = f" (line {mark.line + 1})" if mark is not None else ""
-    said = f"it is not YAML{where}: {' '.join(str(reason).split())[:120]}."
-    return f"{said} {INDENTATION}" if isinstance(error, yaml.MarkedYAMLError) and mark is not None else said
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return f"it is not YAML: {' '.join(str(reason).split())[:120]}."
+    said = f"it is not YAML (line {mark.line + 1}): {' '.join(str(reason).split())[:120]}."
+    for number, line in reversed([*enumerate(text.split("\n")[: mark.line + 1], 1)][-2:]):
+        if wide := FULL_WIDTH.match(line):
+            return (
+                f"{said} Line {number} has a full-width {wide[1]!r}: write {unicodedata.normalize('NFKC', wide[1])!r}."
+            )
+    return f"{said} {INDENTATION}"
 
 
 OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=(.*))?", re.DOTALL)

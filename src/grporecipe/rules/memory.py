@@ -40,7 +40,7 @@ def a_point_fits_the_gpu(s: Setting) -> Facts | None:
     Otherwise torch raises OutOfMemoryError, minutes or hours after the job began. Estimated from the model's shape alone,
     see docs/explanation/memory.md. It is an error if even the lower end of the estimate's interval is more than the GPU has.
     The fixes fit by the estimate itself. They come in the order in which they cost least: smaller micro-batches at the same
-    effective batch, gradient checkpointing, LoRA, sharding, and fewer generations last.
+    effective batch, a smaller share for vLLM, gradient checkpointing, LoRA, sharding, and fewer generations last.
     """
     memory = _known(s)
     limit = (s.gpu_memory_gib or 0) * GIB
@@ -208,9 +208,11 @@ def _changes(s: Setting) -> Iterator[dict[str, Any]]:
         smaller = (n for n in range(s.per_device_train_batch_size - 1, 0, -1) if s.per_device_train_batch_size % n == 0)
         yield from ({"per_device_train_batch_size": n} for n in smaller)
         return
-    sizes = list(_smaller(s))
+    sizes, shares = list(_smaller(s)), list(_smaller_shares(s))
     others = [change for change in ({"gradient_checkpointing": True}, {"lora": True}) if not _has(s, change)]
     yield from sizes
+    yield from shares
+    yield from ({**size, **share} for share in shares for size in sizes)
     yield from _shorter_rollouts(s)
     yield from others
     yield from ({**size, **change} for change in others for size in sizes)
@@ -220,6 +222,13 @@ def _changes(s: Setting) -> Iterator[dict[str, Any]]:
         yield from ({"sharding": sharding} for sharding in ("zero2", "fsdp", "zero3"))
         yield from ({**size, "gradient_checkpointing": True, "sharding": "fsdp"} for size in sizes)
     yield from ({"num_generations": n} for n in range(s.num_generations - 1, FEWEST_GENERATIONS - 1, -1))
+
+
+def _smaller_shares(s: Setting) -> Iterator[dict[str, Any]]:
+    """Yield smaller shares of a GPU for vLLM, the largest first, in which it still starts."""
+    if (engine := find_engine(s)) is not None:
+        shares = ((n / 20, n / 20 / s.vllm_gpu_memory_utilization * engine.share) for n in range(18, 0, -1))
+        yield from ({"vllm_gpu_memory_utilization": n} for n, size in shares if engine.needed <= size < engine.share)
 
 
 def _has(s: Setting, change: dict[str, Any]) -> bool:
