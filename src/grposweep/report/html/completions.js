@@ -12,8 +12,8 @@ function factsOf(said) {
 function saidBlock(title, said) {
   const block = element("div", "", "said-block");
   block.append(element("h4", title));
-  for (const one of said) {
-    block.append(element("pre", one.text || "(nothing)", one.template ? "template" : ""), element("small", factsOf(one)));
+  for (const sample of said) {
+    block.append(element("pre", sample.text || "(nothing)", sample.template ? "template" : ""), element("small", factsOf(sample)));
   }
   if (!said.length) block.append(element("small", "not kept"));
   return block;
@@ -22,16 +22,16 @@ function saidBlock(title, said) {
 function showSaid() {
   const trial = DATA.completions[Number(document.getElementById("said-trial").value)];
   const slider = document.getElementById("said-step"), place = Math.min(Number(slider.value), trial.evaluations.length - 1);
-  const start = trial.evaluations.find((found) => found.step === 0), now = trial.evaluations[place];
+  const start = trial.evaluations.find((evaluation) => evaluation.step === 0), now = trial.evaluations[place];
   const value = now.value === null ? "" : `, ${DATA.metric} ${label(now.value)}`;
   document.getElementById("said-at").textContent =
     `step ${now.step}${value}${now.step === trial.at ? " (the objective)" : ""}; ${place + 1} of ${trial.evaluations.length}`;
   const warning = document.getElementById("said-warning");
   warning.hidden = !trial.warning;
   warning.textContent = trial.warning;
-  const prompts = [...new Set(now.said.map((one) => one.prompt))];
+  const prompts = [...new Set(now.said.map((sample) => sample.prompt))];
   document.getElementById("said").replaceChildren(...prompts.map((prompt) => {
-    const pair = element("div", "", "said-pair"), of = (found) => found.said.filter((one) => one.prompt === prompt);
+    const pair = element("div", "", "said-pair"), of = (evaluation) => evaluation.said.filter((sample) => sample.prompt === prompt);
     const head = element("pre", prompt, "prompt");
     pair.append(head, ...(start ? [saidBlock("before training", of(start))] : []), saidBlock(`step ${now.step}`, of(now)));
     return pair;
@@ -40,9 +40,9 @@ function showSaid() {
 
 // Two completions of the evaluation that counts, in a trial's own window.
 function showTrialSaid(trial) {
-  const found = DATA.completions.find((kept) => kept.number === trial.number);
-  const at = found && (found.evaluations.find((evaluation) => evaluation.step === found.at) ?? found.evaluations.at(-1));
-  const pairs = (at ? at.said.slice(0, 2) : []).flatMap((one) => [element("pre", one.prompt, "prompt"), element("pre", one.text || "(nothing)"), element("small", factsOf(one))]);
+  const completions = DATA.completions.find((kept) => kept.number === trial.number);
+  const at = completions && (completions.evaluations.find((evaluation) => evaluation.step === completions.at) ?? completions.evaluations.at(-1));
+  const pairs = (at ? at.said.slice(0, 2) : []).flatMap((sample) => [element("pre", sample.prompt, "prompt"), element("pre", sample.text || "(nothing)"), element("small", factsOf(sample))]);
   document.getElementById("trial-said").replaceChildren(...(pairs.length ? [element("h3", `Completions at step ${at.step}`), ...pairs] : []));
 }
 
@@ -53,7 +53,7 @@ function startCompletions() {
   const chosen = () => {
     const trial = DATA.completions[Number(document.getElementById("said-trial").value)];
     slider.max = trial.evaluations.length - 1;
-    slider.value = trial.evaluations.findIndex((found) => found.step === trial.at);
+    slider.value = trial.evaluations.findIndex((evaluation) => evaluation.step === trial.at);
     showSaid();
   };
   const move = (by) => { slider.value = Number(slider.value) + by; showSaid(); };

@@ -34,8 +34,8 @@ function drawTrial(trial) {
   const metric = DATA.metric, place = document.getElementById("plot-trial");
   place.hidden = !trial.curves[metric];
   if (place.hidden) return;
-  const best = DATA.trials.find((found) => found.rank === 0 && found.number !== trial.number && found.curves[metric]);
-  const curve = (found, name, ink, width) => ({ x: along(found, metric, "steps"), y: found.curves[metric][1], mode: "lines", name, line: { color: ink, width },
+  const best = DATA.trials.find((other) => other.rank === 0 && other.number !== trial.number && other.curves[metric]);
+  const curve = (drawn, name, ink, width) => ({ x: along(drawn, metric, "steps"), y: drawn.curves[metric][1], mode: "lines", name, line: { color: ink, width },
     hovertemplate: `${plain(name)}<br>%{y:.4f} at step %{x}<extra></extra>` });
   draw("plot-trial", [...(best ? [curve(best, `best, trial ${best.number}`, color("quiet"), 1.5)] : []), curve(trial, `trial ${trial.number}`, color("c1"), 3)], {
     showlegend: true, legend: { orientation: "h", y: 1.12 }, xaxis: { title: { text: "optimizer steps" }, rangemode: "tozero" }, yaxis: { title: { text: plain(metric) } },
@@ -94,11 +94,11 @@ function meanCurve(trials, metric, over) {
   const bySteps = new Map();
   for (const trial of trials)
     along(trial, metric, over).forEach((x, i) => bySteps.set(x, [...(bySteps.get(x) ?? []), trial.curves[metric][1][i]]));
-  const common = [...bySteps].filter(([, found]) => found.length === trials.length).sort((a, b) => a[0] - b[0]);
-  const means = common.map(([, found]) => found.reduce((a, b) => a + b) / found.length);
+  const common = [...bySteps].filter(([, ys]) => ys.length === trials.length).sort((a, b) => a[0] - b[0]);
+  const means = common.map(([, ys]) => ys.reduce((a, b) => a + b) / ys.length);
   const factor = (T[trials.length - 2] ?? 1.96) / Math.sqrt(trials.length);
-  const half = common.map(([, found], i) =>
-    factor * Math.sqrt(found.reduce((sum, v) => sum + (v - means[i]) ** 2, 0) / (found.length - 1)));
+  const half = common.map(([, ys], i) =>
+    factor * Math.sqrt(ys.reduce((sum, v) => sum + (v - means[i]) ** 2, 0) / (ys.length - 1)));
   return { x: common.map(([x]) => x), y: means, half };
 }
 
@@ -139,9 +139,9 @@ function wholeRange(parameter) {
 function lostTrials(i) {
   const values = finished().map((trial) => trial.value), low = Math.min(...values, ...DATA.trials.map((trial) => trial.reached ?? Infinity));
   return [["pruned", "diamond", "warn"], ["failed", "x", "bad"]].map(([state, symbol, ink]) => {
-    const found = DATA.trials.filter((trial) => trial.state === state && trial.value === null && trial.point[i] !== null);
-    return { trials: found, y: found.map((trial) => trial.reached ?? low), mode: "markers", text: found.map(hoverName),
-      customdata: found.map((trial) => trial.number), marker: { symbol, size: 8, color: color(ink), opacity: 0.8 } };
+    const trials = DATA.trials.filter((trial) => trial.state === state && trial.value === null && trial.point[i] !== null);
+    return { trials, y: trials.map((trial) => trial.reached ?? low), mode: "markers", text: trials.map(hoverName),
+      customdata: trials.map((trial) => trial.number), marker: { symbol, size: 8, color: color(ink), opacity: 0.8 } };
   }).filter((kind) => kind.trials.length);
 }
 

@@ -20,8 +20,8 @@ function drawMap() {
     marker: { size: 7, color: trials.map((t) => t.value), colorscale: "Viridis", reversescale: !DATA.maximize, line: { color: "#ffffff", width: 1 } } };
   const between = trials.length < ENOUGH ? [] : [{ ...surface, ...shared, type: isSmooth ? "contour" : "heatmap", ...(isSmooth ? { contours: { coloring: "heatmap" }, line: { width: 0.5 } } : {}) }];
   if (!between.length) dots.marker = { ...dots.marker, size: 12, showscale: true, colorbar: shared.colorbar };
-  const lost = lostTrials(a).map(({ trials: found, y: _, ...kind }) => {
-    const both = found.filter((trial) => trial.point[b] !== null);
+  const lost = lostTrials(a).map(({ trials: unfinished, y: _, ...kind }) => {
+    const both = unfinished.filter((trial) => trial.point[b] !== null);
     return { ...kind, x: both.map(shownAt(x.parameter, a)), y: both.map(shownAt(y.parameter, b)), text: both.map(hoverName), customdata: both.map((t) => t.number), hovertemplate: "%{text}<extra></extra>" };
   });
   draw("plot-map", [...between, ...lost, dots],
@@ -71,15 +71,15 @@ function drawParallel() {
   }], { margin: { l: 70, r: 60, t: 50, b: 20 } });
 }
 
-function parallelAxis(parameter, found) {
+function parallelAxis(parameter, values) {
   if (!parameter.number) {
     const labels = parameter.labels;
-    return { label: plain(parameter.short), values: found.map((text) => labels.indexOf(text)), range: [-0.2, labels.length - 0.8],
+    return { label: plain(parameter.short), values: values.map((text) => labels.indexOf(text)), range: [-0.2, labels.length - 0.8],
       tickvals: labels.map((_, i) => i), ticktext: labels.map(plain) };
   }
-  if (!parameter.log) return { label: plain(parameter.short), values: found };
-  const ends = parameter.range ?? [Math.min(...found), Math.max(...found)], ticks = ticks125(...ends);
-  return { label: plain(parameter.short), values: found.map(Math.log10), range: ends.map(Math.log10),
+  if (!parameter.log) return { label: plain(parameter.short), values };
+  const ends = parameter.range ?? [Math.min(...values), Math.max(...values)], ticks = ticks125(...ends);
+  return { label: plain(parameter.short), values: values.map(Math.log10), range: ends.map(Math.log10),
     tickvals: ticks.map(Math.log10), ticktext: ticks.map((tick) => label(tick)) };
 }
 

@@ -47,7 +47,7 @@ function againstBaseline(parameter, value) {
 }
 
 function showTrial(number) {
-  const trial = DATA.trials.find((found) => found.number === number);
+  const trial = DATA.trials.find((t) => t.number === number);
   if (!trial) return;
   document.getElementById("trial-title").textContent = `trial ${trial.number}: ${trial.label}`;
   const facts = [["folder", trial.folder], ...DATA.parameters.map((parameter, i) => [parameter.name, againstBaseline(parameter, trial.point[i])]),
@@ -56,7 +56,7 @@ function showTrial(number) {
     ["role", trial.role === "search" ? null : trial.role],
     [DATA.hours, trial.hours], ["trained with", trial.trained || null], ["why", trial.why || null]];
   const list = document.createElement("dl");
-  for (const [name, value] of facts.filter(([, found]) => found !== null)) {
+  for (const [name, value] of facts.filter(([, value]) => value !== null)) {
     list.append(Object.assign(document.createElement("dt"), { textContent: name }),
       Object.assign(document.createElement("dd"), { textContent: value }));
   }

@@ -26,7 +26,7 @@ const finished = () => DATA.trials.filter((trial) => trial.value !== null);
 function layout(more) {
   const axis = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"), automargin: true };
   const given = Object.fromEntries(Object.entries(more).filter(([name]) => /^[xy]axis/.test(name))
-    .map(([name, own]) => [name, { ...axis, ...own }]));
+    .map(([name, options]) => [name, { ...axis, ...options }]));
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: color("ink"), family: "system-ui, sans-serif", size: 12 },
     margin: { l: 56, r: 16, t: 34, b: 48 }, hovermode: "closest", showlegend: false, xaxis: axis, yaxis: axis,
@@ -41,9 +41,9 @@ const CONFIG = { responsive: true, displaylogo: false, displayModeBar: matchMedi
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
 // Draw into an element; a click on a point of a trial tells it.
-function draw(id, traces, own) {
+function draw(id, traces, options) {
   const place = document.getElementById(id);
-  Plotly.react(place, traces, layout(own), CONFIG);
+  Plotly.react(place, traces, layout(options), CONFIG);
   if (!place.dataset.clicks) {
     place.dataset.clicks = "yes";
     place.on("plotly_click", (event) => {
