@@ -225,10 +225,10 @@ def _changes(s: Setting) -> Iterator[dict[str, Any]]:
 
 
 def _smaller_shares(s: Setting) -> Iterator[dict[str, Any]]:
-    """Yield smaller shares of a GPU for vLLM, the largest first, in which it still starts."""
-    if (engine := find_engine(s)) is not None:
-        shares = ((n / 20, n / 20 / s.vllm_gpu_memory_utilization * engine.share) for n in range(18, 0, -1))
-        yield from ({"vllm_gpu_memory_utilization": n} for n, size in shares if engine.needed <= size < engine.share)
+    """Yield smaller shares of a GPU for a vLLM inside training, the largest first, in which it still starts."""
+    if s.vllm_mode == "colocate" and (engine := find_engine(s)) is not None:
+        whole, shares = (s.gpu_memory_gib or 0) * GIB, (n / 20 for n in range(18, 0, -1))
+        yield from ({"vllm_gpu_memory_utilization": n} for n in shares if engine.needed <= n * whole < engine.share)
 
 
 def _has(s: Setting, change: dict[str, Any]) -> bool:

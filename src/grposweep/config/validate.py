@@ -135,10 +135,8 @@ def check_search(experiment: Experiment) -> Iterator[str]:
             "no limit."
         )
     if search.seeds == 1 or search.seeds < 0:
-        yield (
-            f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at "
-            f"least), or 0 to train {'each point once' if experiment.trainer.fork else 'no leader again'}."
-        )
+        none = "" if search.sampler == "one_factor" else ", or 0 to train no leader again"
+        yield f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at least){none}."
     if search.last > max(evaluations, 1) and not is_external(experiment.trainer.kind):
         yield (
             f"search.last={search.last}: the objective averages over that many evaluations, and there are "
