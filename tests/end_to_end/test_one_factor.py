@@ -38,6 +38,7 @@ def test_only_the_learning_rate_has_an_effect_on_the_fake_trainer(run: Run) -> N
     assert len(trials(ended.sweep)) == 4 * 4
     assert "effect ± 95 %, all" in ended.out  # a long invalid value makes the heading take two lines
     assert "invalid" in ended.out
+    assert "first in rank: trial" in ended.out  # a comparison names no best: each value has its own verdict
     told = json.loads(grposweep(ended.sweep.parents[1], "status", "--json").out)["effects"]
     written = json.loads((ended.sweep / "effects.json").read_text())["effects"]
     assert [(e["trial"], e["effect"]) for e in told] == [(e["trial"], e["effect"]["mean"]) for e in written]

@@ -186,7 +186,8 @@ def _winner(view: SweepView) -> Iterator[str]:
     if point is None:
         return
     best = point.first
-    name = "best" if not find_no_winner(view) else "first in rank" if len(view.leaderboard) > 1 else "result"
+    is_chosen = not (view.compares or find_no_winner(view))  # a comparison gives each value its own verdict
+    name = "best" if is_chosen else "first in rank" if len(view.leaderboard) > 1 else "result"
     yield f"{name}: trial {best.number}, {point.gain.text if point.gain else point.brief}"
     if best.at_best:
         yield f"trial {best.number}: {best.at_best}"
