@@ -20,9 +20,8 @@ __all__ = ["CONTINUE", "DEFAULT", "EFFORT", "Action", "Curve", "Decision", "NoSt
 
 DEFAULT = "rank"
 EFFORT = 0.6  # of searches that look for the best point only
-Allowance = Callable[
-    [Sequence[Curve]], float | None
-]  # the completions that a budget allows all trials; None: not known yet
+# The completions that a budget allows all trials; None: not known yet.
+Allowance = Callable[[Sequence[Curve]], float | None]
 
 
 class Action(StrEnum):

@@ -202,9 +202,8 @@ class Table:
         share = curve.until(self._rungs[curve.number][-1] + 1).share
         place = self.rank(curve, self._ties) + 1
         ending = "th" if 10 < place % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-        tied = (
-            "tied for " if self.rank(curve, ties=False) >= place else ""
-        )  # with trials that are better within the noise
+        # tied with trials that are better within the noise
+        tied = "tied for " if self.rank(curve, ties=False) >= place else ""
         return f"{tied}{place}{ending} of {self.known(curve)} after {share:.0%} of the training"
 
     def rank(self, curve: Curve, ties: bool = True) -> int:
