@@ -97,6 +97,10 @@ def test_a_learning_rate_above_which_everything_was_lost_is_stated(tmp_path: Pat
     assert lost in advice(make(tmp_path / "a", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0))).limits
     kept = advice(make(tmp_path / "b", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0), (8e-3, 0.4))).limits
     assert not any("below the start" in text for text in kept)
+    early = make(tmp_path / "c", (3e-4, 0.8), (3e-3, 0.1), (5e-3, 0.0))
+    result = next((early / "trials").glob("0002-*")) / "result.json"
+    result.write_text(result.read_text().replace("finished", "pruned"))
+    assert f"{lost[:-1]} (1 of them did not train to their end)." in advice(early).limits
 
 
 def test_a_step_of_an_extended_sweep_has_the_trials_that_it_has(tmp_path: Path) -> None:

@@ -93,6 +93,14 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Pa
     (trial / "attempts.jsonl").write_text(text.replace('"job_id": "7009"', '"job_id": "local-7009"'))
     view = read_sweep(copy)
     assert (view.trial(9).state, view.trial(10).state) == (State.STOPPED, State.RUNNING)
+    wide = Console(width=160)
+    with wide.capture() as before:
+        wide.print(status_screen(view))
+    assert "starts over with the sweep, because it has no checkpoint" in before.get()
+    (trial / "checkpoints/checkpoint-10").mkdir(parents=True)
+    with wide.capture() as after:
+        wide.print(status_screen(read_sweep(copy)))
+    assert "resumes with the sweep" in after.get()
 
 
 def test_the_last_line_of_metrics_may_be_ahead_of_the_heartbeat(swept: Path, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: S
     """Print ``recipe.yaml:12: GB101 error``, the line, the reason and the fixes; those that --fix writes are marked safe."""
     if diagnostic.severity == "note":
         screen.wrap(one_line(f"{place} {diagnostic.code} note: {diagnostic.message}"), "", DIM)
+        _show_fixes(screen, diagnostic, recipe)
         return
     colour = RED if diagnostic.severity == "error" else YELLOW
     screen.say(f"{screen.paint(place, BOLD)} {screen.paint(f'{diagnostic.code} {diagnostic.severity}', colour)}")
@@ -96,6 +97,10 @@ def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: S
         shown = source if len(source) <= room else source[: room - 3] + "..."
         screen.say(f"{INDENT}{screen.paint(number + shown, DIM)}")
     screen.wrap(one_line(diagnostic.message))
+    _show_fixes(screen, diagnostic, recipe)
+
+
+def _show_fixes(screen: Screen, diagnostic: Diagnostic, recipe: Recipe) -> None:
     for n, fix in enumerate(diagnostic.fixes):
         mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
         screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")

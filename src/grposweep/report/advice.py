@@ -346,9 +346,11 @@ def _collapses(view: SweepView) -> Iterator[str]:
     for name in view.ranges:
         numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
         kept = [number for trial, number in numbers.items() if trial not in lost]
-        above = [number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)]
+        above = {trial: number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)}
         if len(above) >= FEWEST_BELOW:
-            yield f"All {len(above)} trials with {name} of {label_text(min(above))} or more are below the start."
+            cut = sum(t.number in above and t.state in (State.PAUSED, State.PRUNED) for t, _ in ended)
+            partly = f" ({cut} of them did not train to their end)" if cut else ""
+            yield f"All {len(above)} trials with {name} of {label_text(min(above.values()))} or more are below the start{partly}."
 
 
 def _is_from_checkpoint(view: SweepView) -> bool:

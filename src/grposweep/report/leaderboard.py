@@ -63,8 +63,9 @@ def leaderboard(view: SweepView, limit: int = 10) -> Table:
         lines.append(
             "files: trials with another number read other contents of reward or data files; do not compare them"
         )
-    if hidden := max(len(finished) - limit, 0) + max(len(others) - limit, 0):
-        lines.append(f"and {hidden} more")
+    if hidden := [*finished[limit:], *others[limit:]]:
+        failed = sum(trial.state is State.FAILED for trial in hidden)
+        lines.append(f"and {len(hidden)} more" + (f", {failed} of them failed" if failed else ""))
     if lines:
         table.caption, table.caption_justify = "\n".join(lines), "left"
     return table

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -20,6 +21,8 @@ from grposweep.report.ranking import RankedPoint
 from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
+from grposweep.storage import paths
+from grposweep.storage.records import as_mapping
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved
@@ -196,7 +199,7 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
     waits = view.progress.waiting
     yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number), "no attempt has begun"))
     yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}: {t.reason}")
-    yield from _trials("stopped", _in(view, State.STOPPED), lambda t: f"at step {t.step}; resumes with the sweep")
+    yield from _trials("stopped", _in(view, State.STOPPED), partial(_resumption, view))
     if view.invalid:
         of = f" of {view.progress.points:,}" if view.progress.points else ""
         rows = [f"{rule.code} {count(rule.count, 'point')}: {rule.message}" for rule in view.invalid]
@@ -212,6 +215,16 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
         yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST))
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
+
+
+def _resumption(view: SweepView, trial: TrialView) -> str:
+    """Return where a stopped trial is, and how it resumes. Only an external program knows its own checkpoints."""
+    from grposweep.registries import is_external
+
+    kind = str(as_mapping(view.baseline.get("trainer")).get("kind"))
+    if is_external(kind) or any((trial.path / paths.CHECKPOINTS).glob("checkpoint-*")):
+        return f"at step {trial.step}; resumes with the sweep"
+    return f"at step {trial.step}; starts over with the sweep, because it has no checkpoint"
 
 
 def _trials(title: str, trials: list[TrialView], say: Callable[[TrialView], str]) -> Iterator[RenderableType]:

@@ -109,11 +109,12 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
         points = recorded_points(base, session)
         for line in not_as_recorded(trial, base, recorded, is_changed=True):
             say(line)
-        say(f"fork of {sweep.name} trial {trial.number} at step {step}: a control, and children with one change each")
         origin = {"fork_of": asdict(state), **repeated_by(recorded, "fork", trial.path, "--at", step, *overrides)}
         words = [*overrides_of(trial), *options, f"trainer.fork={state.digest}"]
 
         def keep(folder: Path) -> None:
+            of = f"{sweep.name} trial {trial.number} at step {step}"
+            say(f"fork of {of}: a control, and children with one change each")
             state.keep(checkpoint.path, logs, folder)
             keep_inputs(trial, base, folder)
 
