@@ -28,9 +28,9 @@ CHECKS = re.compile(
     r"verl/(trainer/(config|main|core_algos|ray_trainer)|workers/(\w+/)?(config|fsdp_workers|dp_actor))\.py"
 )
 RESTS = (
-    ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1: CHOICES"),
-    ("verl/trainer/core_algos.py", "compute_policy_loss", "frameworks/easyr1: CHOICES, LOSSES"),
-    ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1: KNOWN_ESTIMATORS"),
+    ("verl/trainer/core_algos.py", "AdvantageEstimator", "frameworks/easyr1/recipes.py: CHOICES"),
+    ("verl/trainer/core_algos.py", "compute_policy_loss", "frameworks/easyr1/recipes.py: CHOICES, LOSSES"),
+    ("verl/trainer/core_algos.py", "compute_kl", "frameworks/easyr1/recipes.py: KNOWN_ESTIMATORS"),
     ("verl/workers/fsdp_workers.py", "FSDPWorker", "frameworks/easyr1/rules.py: sizes"),
 )
 TESTS = (("make", "easyr1"),)

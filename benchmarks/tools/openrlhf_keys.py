@@ -26,10 +26,10 @@ RESTS = (
     (
         "openrlhf/trainer/ppo_utils/experience_maker.py",
         "compute_advantages_and_returns",
-        "frameworks/openrlhf: ESTIMATORS",
+        "frameworks/openrlhf/recipes.py: ESTIMATORS",
     ),
-    ("openrlhf/models/loss.py", "PolicyLoss", "frameworks/openrlhf: derive_loss"),
-    ("openrlhf/models/utils.py", "compute_approx_kl", "frameworks/openrlhf: derive_kl, and GK601"),
+    ("openrlhf/models/loss.py", "PolicyLoss", "frameworks/openrlhf/recipes.py: derive_loss"),
+    ("openrlhf/models/utils.py", "compute_approx_kl", "frameworks/openrlhf/recipes.py: derive_kl, and GK601"),
     ("openrlhf/utils/deepspeed/deepspeed.py", "get_ds_train_config", "GB601"),
 )
 TESTS = (

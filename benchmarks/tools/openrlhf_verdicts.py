@@ -20,7 +20,7 @@ from typing import Any
 
 from tables import Package, fetch
 
-from grporecipe.frameworks.openrlhf import DOTTED, RENAMED, releases
+from grporecipe.frameworks.openrlhf.recipes import DOTTED, RENAMED, releases
 from grporecipe.model.releases import parse_release
 
 VERDICTS = Path(__file__).resolve().parents[2] / "tests" / "frameworks" / "openrlhf_verdicts.jsonl"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.frameworks.openrlhf import FIELDS, RENAMED, known, releases
+from grporecipe.frameworks.openrlhf.recipes import FIELDS, RENAMED, known, releases
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.model import planning

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.frameworks.easyr1 import CHOICES
+from grporecipe.frameworks.easyr1.recipes import CHOICES
 from grporecipe.frameworks.verl.keys import SINCE
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, known_keys

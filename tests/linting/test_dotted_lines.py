@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grporecipe.frameworks import easyr1, openrlhf
+from grporecipe.frameworks.easyr1 import recipes as easyr1
+from grporecipe.frameworks.openrlhf import recipes as openrlhf
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.linting.command import lint_lines
 from grporecipe.linting.linter import select_rules

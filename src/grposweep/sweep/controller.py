@@ -19,8 +19,8 @@ from grposweep.storage.lease import Lease
 from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.storage.results import TrialStatus
 from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
-from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
+from grposweep.sweep.gpu_hours import CostModel, GpuHourBudget, GpuHourLimit
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
 from grposweep.sweep.shared_server import SharedServer
@@ -60,7 +60,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
-        budget = Budget(self.search.budget_gpu_hours, CostModel(self.validator))
+        budget = GpuHourLimit(self.search.budget_gpu_hours, CostModel(self.validator))
         self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
         self.attempts = Attempts(self.launcher, self.provenance)
         self.outcomes.launcher = self.launcher

@@ -53,6 +53,7 @@ from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
 from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
+from grposweep.sweep.gpus import advise_mps, share_gpus
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
 from grposweep.sweep.log import controller_log
 from grposweep.sweep.resume import (
@@ -67,15 +68,12 @@ from grposweep.sweep.resume import (
 from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
     ValidatedSpace,
-    advise_mps,
     build_controller,
     choose_evaluations_of,
-    newer_trl,
     prepare_sweep,
-    share_gpus,
-    task_problems,
     validate_space,
 )
+from grposweep.sweep.task_check import newer_trl, task_problems
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)

@@ -2,12 +2,10 @@
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +15,7 @@ from rich.progress import Progress
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
-from grporecipe.frameworks.trl.keys import installed
-from grporecipe.memory.estimate import GIB, estimate
 from grporecipe.model.rates import rates_for
-from grporecipe.model.setting import TRL
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import redraws
@@ -28,13 +23,12 @@ from grposweep.config.compose import escape, load_experiment, override_name, ren
 from grposweep.config.identity import experiment_id, prepared_key
 from grposweep.config.points import Points
 from grposweep.config.search_budget import Budget
-from grposweep.config.to_setting import read_gpu, read_setting
+from grposweep.config.to_setting import read_setting
 from grposweep.external.command import stops_early
-from grposweep.launchers import launcher_class
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import TASKS, follows_effort, is_external, is_opaque, runs_trl
+from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import AUTO, GROUPS, Cluster, Experiment, Schedule, Task
+from grposweep.schema import GROUPS, Experiment, Schedule
 from grposweep.search.early_stopping import build_policy, choose_effort
 from grposweep.search.early_stopping.rank import choose_evaluations
 from grposweep.search.grid import validate_one_factor, validate_points
@@ -56,14 +50,8 @@ from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
 from grposweep.sweep.trial_queue import DEFAULT_TRIALS, TrialQueue, read_enqueued
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
-from grposweep.train.hub import absence
-from grposweep.train.rewards import NEEDS_CHAT, TRIED, early_problems, task_code_problems
-from grposweep.train.tasks import LARGEST, split_rows
-from grposweep.train.tasks.arithmetic import READ_BY_TINY
-from grposweep.train.tasks.conversations import in_conversation
 
 logger = logging.getLogger(__name__)
-ESTIMATED_POINTS = 100  # valid points whose memory is estimated
 
 
 @dataclass(frozen=True)
@@ -206,93 +194,6 @@ def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterabl
 
 EVALUATIONS_OF_BUDGET = 10  # the first rung is then after a tenth of the training, not after a quarter
 KEPT_INVALID = 10_000
-
-
-def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
-    """Say what is wrong with data files and rewards: rows are read, code is parsed and not run, and torch is not imported.
-
-    Only for TRL's own trainer in this environment. Preparation checks the same again, and more.
-    """
-    models, tasks = set[tuple[str, str | None]](), list[Task]()
-    for experiment in filter(_runs_trl_here, experiments):
-        model, task = (experiment.model.path, experiment.model.revision), experiment.task
-        # of a sweep over other keys of the model or the trainer, each model is looked up and each task tried once
-        if model not in models:
-            yield from _model_problems(experiment)
-        code = list(task_code_problems(experiment))
-        yield from _data_problems(experiment, is_tried=not code and task not in tasks)
-        yield from code
-        models.add(model)
-        tasks.append(task)
-
-
-def _prepares_here(experiment: Experiment) -> bool:
-    """Return whether a process of this machine prepares models and data."""
-    cluster = experiment.cluster
-    return not launcher_class(cluster.kind).is_dry and cluster.prepare == "here"
-
-
-def _model_problems(experiment: Experiment) -> Iterator[str]:
-    """Say if a path that can be no name on the hub is no folder, or if the hub does not have the model."""
-    path = experiment.model.path
-    if path.startswith((".", "/", "~")) and not Path(path).is_dir():
-        yield (
-            f"model.path={path}: there is no such folder, and a name on the hub begins with a letter. Set the folder with the "
-            "model's config.json, or a name such as Qwen/Qwen2.5-0.5B-Instruct."
-        )
-    elif "/" in path and not Path(path).is_dir() and _prepares_here(experiment):  # the tiny models' names have no /
-        yield from absence(experiment.model)
-
-
-def _runs_trl_here(experiment: Experiment) -> bool:
-    """Return whether the TRL of this environment trains."""
-    cluster = experiment.cluster
-    return runs_trl(experiment.trainer.kind) and not launcher_class(cluster.kind).has_own_environment(cluster)
-
-
-def newer_trl(experiments: Iterable[Experiment]) -> str:
-    """Return a sentence if the TRL that trains is newer than the newest that was tested; empty otherwise."""
-    version = installed()
-    if version is None or version <= TRL or not any(map(_runs_trl_here, experiments)):
-        return ""
-    newest = ".".join(map(str, TRL))
-    return (
-        f"TRL {'.'.join(map(str, version))} is installed, and the newest that grposweep was tested with is {newest}: "
-        f"if a trial fails in TRL, run pip install trl=={newest}."
-    )
-
-
-def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
-    """Yield the error of reading a task's files, and of its rewards on the first rows if they are to be tried.
-
-    A dataset of the hub is left to preparation.
-    """
-    task = experiment.task
-    files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
-    is_hub = TASKS[task.kind].path == "optional" and not files
-    if is_hub or any(file.stat().st_size > LARGEST for file in files):
-        return
-    try:
-        train, held_out, _ = split_rows(task)
-    except UserError as error:
-        yield from error.problems or [str(error)]
-        return
-    if (task.tools or task.environment_factory) and task.chat is False and isinstance(train[0]["prompt"], str):
-        yield f"{'task.tools' if task.tools else 'task.environment_factory'} {NEEDS_CHAT}"
-    known = READ_BY_TINY.get(experiment.model.path)
-    prompts = (str(row["prompt"]) for row in (*train, *held_out))
-    other = None if known is None else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
-    if other is not None:
-        yield (
-            f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has the prompt {other[:60]!r}. "
-            "Set model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
-        )
-    elif is_tried and task.environment_factory is None and _prepares_here(experiment):
-        templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
-        columns = dict.fromkeys(chain.from_iterable(train))
-        first = [{"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])]
-        forms = [[{**row, "prompt": in_conversation(task, row["prompt"], has)} for row in first] for has in templates]
-        yield from early_problems(task.rewards, forms)
 
 
 def prepare_sweep(
@@ -460,48 +361,3 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
                 continue
             problems = errors(validity.validator.validate(point).problems)
             study.add_invalid(point, [f"{problem.code} {problem.message}" for problem in problems])
-
-
-def advise_mps(cluster: Cluster) -> str:
-    """Return advice to start NVIDIA's Multi-Process Service for trials that share a GPU; empty if it runs or is not installed.
-
-    Without it processes take turns on the GPU. Eight trials of 135 million weights on an H100 took 1.52 seconds a step
-    without it, 0.89 with it (benchmarks/gpu/RESULTS.md).
-    """
-    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    if cluster.trials_per_gpu == 1 or (pipe / "control").exists() or shutil.which("nvidia-cuda-mps-control") is None:
-        return ""
-    return (
-        f"cluster.trials_per_gpu={cluster.trials_per_gpu}: the trials take turns on a GPU, because NVIDIA's MPS does not run. "
-        "Start it with nvidia-cuda-mps-control -d, and eight small trials take 0.6 of the time (H100)."
-    )
-
-
-def share_gpus(judged: ValidatedSpace, console: Console) -> Experiment:
-    """Return the sweep's base experiment with a number of trials per GPU instead of ``auto``; the number is printed.
-
-    As many trials as fit with the upper end of the largest estimate, and not more than this machine has CPU cores.
-    Raises UserError if the memory of the GPU or of the trials is not known.
-    """
-    base = judged.base
-    if base.cluster.trials_per_gpu != AUTO:
-        return base
-    limit = read_gpu(base.cluster)
-    if limit is None:
-        raise UserError(
-            "cluster.trials_per_gpu=auto: the GPU's memory is not known. Set cluster.gpu=A100 or the like, "
-            "cluster.gpu_memory_gib=80, or a number of trials."
-        )
-    points = islice(judged.validity.valid_points(), ESTIMATED_POINTS)
-    settings = (judged.validator.validate(point).setting for point in points)
-    needs = [memory.high / GIB for setting in settings if (memory := estimate(setting)) is not None]
-    if not needs:
-        raise UserError(
-            "cluster.trials_per_gpu=auto: the model's shape is not known, so its memory cannot be estimated. Set "
-            "model.shape, or a number of trials."
-        )
-    share = max(min(int(limit / max(needs)), os.cpu_count() or 1), 1)
-    console.print(
-        f"cluster.trials_per_gpu=auto: {share}; the largest trial needs up to {max(needs):.1f} of {limit:g} GiB"
-    )
-    return replace(base, cluster=replace(base.cluster, trials_per_gpu=share))

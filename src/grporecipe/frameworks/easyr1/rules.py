@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from grporecipe.fields.dotted import nearest
 from grporecipe.fields.reading import values_of
-from grporecipe.frameworks import easyr1
+from grporecipe.frameworks.easyr1 import recipes as easyr1
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import is_taken, text

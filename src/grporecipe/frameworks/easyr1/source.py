@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grporecipe.frameworks import easyr1
+from grporecipe.frameworks.easyr1 import recipes as easyr1
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.vendored import code_of, missing_checks, nearest_release, nested_fields, with_types

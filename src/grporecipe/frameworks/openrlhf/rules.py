@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grporecipe.fields.reading import values_of
-from grporecipe.frameworks.openrlhf import DOTTED, FLAT, OWN_PROGRAM, RENAMED, Options, at, choices, span
+from grporecipe.frameworks.openrlhf.recipes import DOTTED, FLAT, OWN_PROGRAM, RENAMED, Options, at, choices, span
 from grporecipe.model.framework import known_keys
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import closest_keys, text

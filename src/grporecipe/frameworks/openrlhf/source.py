@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from grporecipe.frameworks import openrlhf
+from grporecipe.frameworks.openrlhf import recipes as openrlhf
 from grporecipe.model.framework import Vendored
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.launched import read_options

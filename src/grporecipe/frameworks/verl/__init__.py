@@ -4,14 +4,14 @@ import re
 
 from grporecipe.frameworks.verl import keys
 from grporecipe.frameworks.verl.keys import refusals
-from grporecipe.frameworks.verl.recipes import DERIVED, SPECIAL, keys_of, render
+from grporecipe.frameworks.verl.recipes import DERIVED, FIELDS, SPECIAL, keys_of, render
 from grporecipe.model.framework import Framework, Vendor
 from grporecipe.registries import Lazy
 
 FRAMEWORK = Framework(
     traits=keys.TRAITS,
     version=keys.VERSION,
-    fields=keys.FIELDS,
+    fields=FIELDS,
     takes=keys.known,
     key_table=keys.known_keys,
     keys=frozenset({"actor_rollout_ref"}),

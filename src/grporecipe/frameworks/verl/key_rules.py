@@ -12,7 +12,7 @@ from grporecipe.fields.dotted import nearest
 from grporecipe.fields.reading import values_of
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.frameworks.verl.keys import ALSO_WORDS, SWITCHES, refusals, unread, words
-from grporecipe.frameworks.verl.recipes import has_reward_switch, kl_places, refills
+from grporecipe.frameworks.verl.recipes import FIELDS, has_reward_switch, kl_places, refills
 from grporecipe.frameworks.verl.rules import VERL
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
@@ -24,7 +24,7 @@ from grporecipe.rules.registry import Severity, Violation, recipe_rule, variant
 
 FETCH = "data.gen_batch_size"
 COUNTS = {field.name for field in fields(Setting) if str(getattr(field.type, "__name__", field.type)).startswith("int")}
-WHOLE = {row.key for row in verl.FIELDS if row.name in COUNTS} | {"trainer.nnodes"}
+WHOLE = {row.key for row in FIELDS if row.name in COUNTS} | {"trainer.nnodes"}
 HYDRA_STOPS = "Hydra refuses it, because verl's configuration has no such key"
 
 

@@ -18,7 +18,7 @@ from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
-from grposweep.sweep.budget import Budget, CostModel, GpuHourBudget
+from grposweep.sweep.gpu_hours import CostModel, GpuHourBudget, GpuHourLimit
 from grposweep.sweep.trial_queue import TrialQueue
 
 HOUR = 3600.0
@@ -65,7 +65,7 @@ def test_a_trial_takes_what_others_with_its_settings_took(expectation: CostModel
 
 def test_nothing_is_started_that_the_budget_cannot_finish(expectation: CostModel) -> None:
     """What runs has been promised its rest; half of a paused trial is paid."""
-    budget, point = Budget(10.0, expectation), {"schedule.max_steps": SHORT, "lr": 5e-3}
+    budget, point = GpuHourLimit(10.0, expectation), {"schedule.max_steps": SHORT, "lr": 5e-3}
     assert budget.holds(point, spent=6 * HOUR, promised=0.0)
     assert not budget.holds(point, spent=6 * HOUR, promised=1 * HOUR)
     assert budget.wanted == pytest.approx(4.0)
@@ -74,12 +74,12 @@ def test_nothing_is_started_that_the_budget_cannot_finish(expectation: CostModel
 
 def test_a_budget_says_how_many_trials_fit(expectation: CostModel) -> None:
     """As soon as one has finished."""
-    assert Budget(50.0, expectation).promise(2, 30, 8 * HOUR, 0.0) == (
+    assert GpuHourLimit(50.0, expectation).promise(2, 30, 8 * HOUR, 0.0) == (
         "about 12 of 30 trials fit search.budget_gpu_hours=50, at 4 each"
     )
-    assert Budget(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
-    assert Budget(50.0, expectation).promise(2, 12, 8 * HOUR, 0.0).startswith("12 trials fit")
-    unknown = Budget(50.0, CostModel(expectation.validator))
+    assert GpuHourLimit(500.0, expectation).promise(2, 30, 8 * HOUR, 0.0).startswith("30 trials fit")
+    assert GpuHourLimit(50.0, expectation).promise(2, 12, 8 * HOUR, 0.0).startswith("12 trials fit")
+    unknown = GpuHourLimit(50.0, CostModel(expectation.validator))
     assert unknown.promise(0, 30, 0.0, 0.0).endswith("known when the first has finished")
     assert unknown.holds({"schedule.max_steps": SHORT, "lr": 1e-3}, spent=0.0, promised=0.0)
 
@@ -114,7 +114,7 @@ def test_the_first_finished_trial_says_how_many_fit_and_the_budget_ends_when_it_
     end_run(path, 0, seconds=HOUR)
     told, over = [], []
     for hours in (10.0, 2.0, None):
-        spent = GpuHourBudget(folder, study, Budget(hours, CostModel(validator)), {})
+        spent = GpuHourBudget(folder, study, GpuHourLimit(hours, CostModel(validator)), {})
         over.append(spent.is_over())
         told.append(spent.refit(study.trials[0], 8))
     assert told == ["about 5 of 8 trials fit search.budget_gpu_hours=10, at 2 each",

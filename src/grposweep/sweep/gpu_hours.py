@@ -106,7 +106,7 @@ def _mean(costs: list[CostEstimate]) -> CostEstimate:
 
 
 @dataclass
-class Budget:
+class GpuHourLimit:
     """``hours`` None: no limit. A rank without a GPU counts as one."""
 
     hours: float | None
@@ -145,7 +145,7 @@ class GpuHourBudget:
 
     folder: SweepFolder
     study: SweepStudy
-    budget: Budget
+    budget: GpuHourLimit
     running: Mapping[int, RunningAttempt]  # the controller's own
     overspent: bool = False  # the budget is
     _costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # of ended trials

@@ -1,0 +1,284 @@
+"""EasyR1: its keys by release, and how its recipes are read and written.
+
+A recipe is dotted keys over its dataclasses. ``keys.json`` is written by benchmarks/tools/easyr1_keys.py from EasyR1's own
+classes. Sources: EasyR1 0.3.3 verl/trainer/main.py (OmegaConf: classes, then ``config=``, then the dot-list),
+verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py, verl/workers/fsdp_workers.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from grporecipe.fields import dotted
+from grporecipe.fields.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
+from grporecipe.fields.writing import in_prompts, overlay, render_keys, unwritten
+from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.recipe import Recipe
+from grporecipe.model.releases import ReleaseTable, text
+from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.values import model_size
+from grporecipe.registries import NEWEST
+
+TRAITS = FrameworkTraits("easyr1", "EasyR1", unit="prompts", syntax="dotted")
+VERSION: Version = NEWEST["easyr1"]
+ALGORITHM_KL: Version = (0, 3, 0)  # before, KL in the loss is in worker.actor: use_kl_loss, kl_loss_coef, kl_loss_type
+EXAMPLE = "examples/config.yaml"  # the base of EasyR1's own scripts
+ACTOR, ALGORITHM, ROLLOUT = "worker.actor", "algorithm", "worker.rollout"
+LORA = f"{ACTOR}.model.lora"
+RENAMED = {  # read under the present name in every version; GV301 reports those that a version does not have
+    "worker.actor.ulysses_sequence_parallel_size": "worker.actor.ulysses_size",
+    "worker.actor.optim.warmup_style": "worker.actor.optim.lr_scheduler_type",
+    "trainer.total_episodes": "trainer.total_epochs",
+}
+FIELDS = (  # in the order of a written recipe
+    Field("prompts_per_rollout", "data.rollout_batch_size", "int", 1),
+    Field("prompts_per_generation", "data.mini_rollout_batch_size", "int?"),
+    Field("num_generations", f"{ROLLOUT}.n", "int", 1),
+    Field("prompts_per_step", f"{ACTOR}.global_batch_size", "int", 1),
+    Field("per_device_train_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_update", "int", 1),
+    Field("experience_batch_size", f"{ACTOR}.micro_batch_size_per_device_for_experience", "int", 1),
+    Field("dynamic_batching", f"{ACTOR}.dynamic_batching", "bool", False),
+    Field("sequence_parallel_size", f"{ACTOR}.ulysses_size", "int", 1,
+          before={(0, 3, 1): f"{ACTOR}.ulysses_sequence_parallel_size"}),
+    Field("num_iterations", f"{ACTOR}.ppo_epochs", "int", 1),
+    Field("offloads_parameters", f"{ACTOR}.fsdp.enable_cpu_offload", "bool", False),
+    Field("", "trainer.nnodes"),
+    Field("processes", "trainer.n_gpus_per_node"),
+    Field("advantage_estimator", f"{ALGORITHM}.adv_estimator", "str", ""),
+    Field("loads_reference", f"{ALGORITHM}.disable_kl", write=lambda loads: not loads),
+    Field("kl_placement", f"{ALGORITHM}.use_kl_loss", before={ALGORITHM_KL: f"{ACTOR}.use_kl_loss"}),
+    Field("kl_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word,
+          before={ALGORITHM_KL: f"{ACTOR}.kl_loss_type"}),
+    Field("kl_reward_estimator", f"{ALGORITHM}.kl_penalty", write=dotted.estimator_word),
+    Field("beta", f"{ALGORITHM}.kl_coef", before={ALGORITHM_KL: f"{ACTOR}.kl_loss_coef"}),
+    Field("kl_reward_coefficient", f"{ALGORITHM}.kl_coef"),
+    Field("kl_controller", f"{ALGORITHM}.kl_type", "str", "fixed"),
+    Field("kl_horizon", f"{ALGORITHM}.kl_horizon", "float", 0.0),
+    Field("kl_target", f"{ALGORITHM}.kl_target", "float", 0.0),
+    Field("filters_groups", f"{ALGORITHM}.online_filtering", "bool", False),
+    Field("loss_type", f"{ACTOR}.loss_type", fixable=False),
+    Field("loss_average", f"{ACTOR}.loss_avg_mode", "str", "token"),
+    Field("epsilon", f"{ACTOR}.clip_ratio_low", "float", 0.2, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
+    Field("epsilon_high", f"{ACTOR}.clip_ratio_high", "float", 0.3, before={ALGORITHM_KL: f"{ACTOR}.clip_ratio"}),
+    dotted.clip("delta", f"{ACTOR}.clip_ratio_dual", 3.0),
+    dotted.unless("sapo_temperature_pos", f"{ACTOR}.tau_positive", 1.0),
+    dotted.unless("sapo_temperature_neg", f"{ACTOR}.tau_negative", 1.05),
+    Field("max_grad_norm", f"{ACTOR}.max_grad_norm", "float", 0.0),
+    Field("max_steps", "trainer.max_steps", "int?", rollouts=True),
+    Field("epochs", "trainer.total_epochs", "int?", before={(0, 3, 1): "trainer.total_episodes"}),
+    dotted.frequency("save_steps", "trainer.save_freq"),
+    dotted.frequency("eval_steps", "trainer.val_freq"),
+    Field("learning_rate", f"{ACTOR}.optim.lr", "float", 0.0),
+    Field("lr_scheduler_type", f"{ACTOR}.optim.lr_scheduler_type", "str", "constant"),
+    Field("warmup_steps", f"{ACTOR}.optim.lr_warmup_steps", rollouts=True),
+    Field("", f"{ACTOR}.optim.lr_warmup_ratio"),
+    Field("minimum_learning_rate_ratio", f"{ACTOR}.optim.min_lr_ratio", "float?"),
+    Field("weight_decay", f"{ACTOR}.optim.weight_decay", "float", 0.0),
+    Field("", f"{ACTOR}.optim.betas", judged=False),
+    Field("dataset_name", "data.train_files", "any", read=one_name, judged=False),
+    Field("eval_dataset_name", "data.val_files", "any", read=one_name, judged=False),
+    Field("seed", "data.seed", "int", 1),
+    Field("max_prompt_length", "data.max_prompt_length", "int", 1),
+    Field("max_completion_length", "data.max_response_length", "int", 1),
+    Field("model_name_or_path", f"{ACTOR}.model.model_path", "str", "", read=lambda name: name or None),
+    Field("parameters", f"{ACTOR}.model.model_path", fixable=False),
+    Field("gradient_checkpointing", f"{ACTOR}.model.enable_gradient_checkpointing", "bool", True),
+    *lora_rows(f"{LORA}.rank", f"{LORA}.alpha", f"{LORA}.target_modules", 64),
+    Field("temperature", f"{ROLLOUT}.temperature", "float", 0.0),
+    Field("top_p", f"{ROLLOUT}.top_p", "float", 0.0),
+    dotted.top_k(f"{ROLLOUT}.top_k"),
+    Field("vllm_tensor_parallel_size", f"{ROLLOUT}.tensor_parallel_size", "int", 1),
+    Field("vllm_gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization", "float", 0.0),
+    Field("max_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "int", 1),
+)  # fmt: skip
+KNOWN_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", "full")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "algorithm.adv_estimator": ("grpo", "gae", "grpo_passk", "reinforce_plus_plus", "remax", "rloo"),
+    "algorithm.kl_penalty": KNOWN_ESTIMATORS,
+    "algorithm.kl_type": ("fixed", "adaptive"),
+    "worker.actor.kl_loss_type": KNOWN_ESTIMATORS,  # until 0.2
+    "worker.actor.loss_avg_mode": ("token", "seq"),
+    "worker.actor.loss_type": ("default", "gspo", "gspo_token", "cispo", "sapo"),
+    "worker.actor.optim.lr_scheduler_type": ("constant", "cosine"),
+    "worker.actor.optim.strategy": ("adamw", "adamw_bf16"),
+}
+# Keys that EasyR1 overwrites with another key's value after reading.
+OVERWRITTEN = {
+    "worker.actor.disable_kl": "algorithm.disable_kl",
+    "worker.actor.use_kl_loss": "algorithm.use_kl_loss",
+    "worker.actor.kl_penalty": "algorithm.kl_penalty",
+    "worker.actor.kl_coef": "algorithm.kl_coef",
+    "worker.rollout.prompt_length": "data.max_prompt_length",
+    "worker.rollout.response_length": "data.max_response_length",
+    "worker.rollout.trust_remote_code": "worker.actor.model.trust_remote_code",
+    "worker.ref.micro_batch_size_per_device_for_experience": "worker.actor.micro_batch_size_per_device_for_experience",
+    "worker.ref.padding_free": "worker.actor.padding_free",
+    "worker.ref.dynamic_batching": "worker.actor.dynamic_batching",
+    "worker.ref.ulysses_size": "worker.actor.ulysses_size",
+    "worker.ref.use_torch_compile": "worker.actor.use_torch_compile",
+}
+
+
+TABLE = ReleaseTable(__package__, VERSION)  # EasyR1 overwrites keys whose type begins with ``auto``
+releases, known, span = TABLE.releases, TABLE.known, TABLE.span
+
+
+@cache
+def example(version: Version = VERSION) -> Mapping[str, Any]:
+    """Return ``examples/config.yaml`` of a release, the base of EasyR1's own scripts and most others."""
+    name = text(max(release for release in releases() if release <= version))
+    return dict(TABLE.data["examples"][name])
+
+
+def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
+    """Return EasyR1's own example if the name is its path; None for other names."""
+    return example(version) if name.removeprefix("./") == EXAMPLE else None
+
+
+# EasyR1's losses under TRL's names; its token mean is taken over all ranks.
+LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
+COMMAND = ("python3", "-m", "verl.trainer.main", "config=recipe.yaml")
+WRITTEN = {"dapo": ("default", "token"), "grpo": ("default", "seq"), "bnpo": ("default", "token"),
+           "cispo": ("cispo", "token"), "sapo": ("sapo", "token")}  # fmt: skip
+BATCHED = 8192  # tokens that vLLM takes at once by default
+
+
+def keys_of(values: Values) -> dict[str, str]:
+    """Return the native keys that depend on the recipe's other keys."""
+    keys = dotted.key_of_gpus(values)
+    if not values.get(f"{ACTOR}.optim.lr_warmup_steps", "int"):
+        keys["warmup_steps"] = f"{ACTOR}.optim.lr_warmup_ratio"
+    return keys
+
+
+def derive_kl(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of KL. It is in the loss or in the reward, never in both; ``disable_kl`` switches it off."""
+    reward = {
+        "kl_reward_coefficient": values.number("algorithm.kl_coef"),
+        "kl_reward_estimator": _estimator(values.word("algorithm.kl_penalty")),
+    }
+    if values.recipe.version < ALGORITHM_KL:
+        in_loss = values.flag(f"{ACTOR}.use_kl_loss", True)
+        name = _estimator(values.word(f"{ACTOR}.kl_loss_type"))
+        loss = {"beta": values.number(f"{ACTOR}.kl_loss_coef"), "kl_estimator": name}
+    else:
+        if values.flag("algorithm.disable_kl"):
+            return {"kl_placement": "none", "loads_reference": False}
+        in_loss = values.flag("algorithm.use_kl_loss")
+        loss = {"beta": reward["kl_reward_coefficient"], "kl_estimator": reward["kl_reward_estimator"]}
+    place = "loss" if in_loss else "reward"
+    return {"kl_placement": place, "loads_reference": True, **(loss if in_loss else reward)}
+
+
+def _estimator(word: str) -> str:
+    return dotted.ESTIMATORS.get(word, word)
+
+
+def derive_loss(values: Values, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss in TRL's terms. In TRL a ratio per sequence is an importance sampling level."""
+    word, average = values.word(f"{ACTOR}.loss_type", "default"), values.word(f"{ACTOR}.loss_avg_mode", "token")
+    return {
+        "loss_type": "grpo" if word in LOSSES and average == "seq" else LOSSES.get(word, word),
+        "importance_sampling_level": "sequence" if word.startswith("gspo") else "token",
+        "scale_rewards": "group",
+        **({"delta": None} if values.recipe.version < ALGORITHM_KL else {}),
+    }
+
+
+def derive_length(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return warmup and epochs. Warmup in rollouts overrides a share, and epochs are ignored if steps are set."""
+    steps = values.get(f"{ACTOR}.optim.lr_warmup_steps", "int")
+    is_overridden = (
+        fields["max_steps"] is not None and not {"trainer.total_epochs", "trainer.total_episodes"} & values.given
+    )
+    return {
+        "warmup_steps": float(steps) if steps is not None else values.number(f"{ACTOR}.optim.lr_warmup_ratio"),
+        "epochs": None if is_overridden else fields["epochs"],
+        "parameters": model_size(fields["model_name_or_path"] or ""),
+        # A fork whose workers ask a server has no engine of its own, whose limit would count.
+        **(
+            {"max_batched_tokens": None} if any(key.startswith(f"{ROLLOUT}.server_url") for key in values.given) else {}
+        ),
+    }
+
+
+DERIVED = (dotted.derive_processes, derive_kl, derive_loss, derive_length, dotted.derive_shared(f"{ACTOR}.optim.betas"))
+
+
+def _placed(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any] | None:
+    if value == "none" and s.version >= ALGORITHM_KL:
+        return {"algorithm.disable_kl": True}
+    return {s.key("kl_placement"): value == "loss"} if value in ("loss", "reward") else None
+
+
+SPECIAL: dict[str, NativeChange] = {
+    "processes": dotted.change_gpus,
+    "kl_placement": _placed,
+    "warmup_steps": dotted.warmup_change(f"{ACTOR}.optim.lr_warmup_steps"),
+}
+
+
+def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
+    """Return a recipe for EasyR1 0.3.3, its launch command and its losses."""
+    s, lost = in_prompts(setting)
+    text = render_keys(framework, overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s)))
+    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("EasyR1", s, framework.fields))
+    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "EasyR1")))
+
+
+def _fields(s: Setting) -> dict[str, Any]:
+    """Return the native values of fields that need more than their own value, by field."""
+    completions = (s.prompts_per_rollout or 1) * s.num_generations
+    longest = (s.max_prompt_length or dotted.PROMPT_TOKENS) + s.max_completion_length
+    loss, average = WRITTEN.get(s.loss_type, ("default", "token"))
+    return {
+        "experience_batch_size": dotted.fitting(completions, s.experience_batch_size or s.per_device_train_batch_size),
+        "offloads_parameters": False,
+        "kl_horizon": s.kl_horizon or 10000.0,
+        "kl_target": s.kl_target or 0.1,
+        "loss_type": "gspo" if s.importance_sampling_level == "sequence" else loss,
+        "loss_average": s.loss_average if s.loss_average in ("token", "seq") else average,
+        "warmup_steps": dotted.warmup(s)[0],
+        "max_batched_tokens": max(s.max_batched_tokens or BATCHED, longest),
+        "lora_targets": as_expression(s.lora_targets or PEFT_TARGETS) if s.lora else None,
+    }
+
+
+def _keys(s: Setting) -> dict[str, Any]:
+    """Return the keys that depend on several fields. KL is in one place only."""
+    in_loss = s.kl_placement in ("loss", "both")
+    coefficient = s.beta if in_loss else s.kl_reward_coefficient
+    name = (dotted.estimator(s) if in_loss else s.kl_reward_estimator) or "k1"
+    word = dotted.WORDS.get(name.rstrip("+"), name) if name != "k3+" else "mse"
+    return {
+        "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
+        f"{ALGORITHM}.disable_kl": s.kl_placement == "none" or coefficient == 0,
+        f"{ALGORITHM}.use_kl_loss": in_loss,
+        f"{ALGORITHM}.kl_penalty": word if word in KNOWN_ESTIMATORS else "low_var_kl",
+        f"{ALGORITHM}.kl_coef": float(coefficient),
+        f"{ACTOR}.optim.lr_warmup_ratio": dotted.warmup(s)[1],
+        f"{ACTOR}.optim.betas": dotted.betas_of(s),
+        f"{ACTOR}.fsdp.torch_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
+    }
+
+
+def _losses(s: Setting) -> Iterator[str]:
+    """Yield the parts of a setting that EasyR1 does not support or does differently."""
+    yield from dotted.warmup(s)[2]
+    yield from dotted.scheduler(s)[1]
+    if s.kl_placement == "both":
+        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has it in the loss or in the reward; the loss is kept"
+    if s.kl_placement in ("loss", "both") and s.beta and dotted.estimator(s) in ("k1+", "k3+"):
+        yield "the KL estimator is mse, which has the gradient of k3 weighed by the importance ratio, on-policy"
+    if s.scale_rewards == "none":
+        yield "scale_rewards=none: EasyR1 always divides by the deviation of the group"
+    if s.loss_type not in WRITTEN and s.importance_sampling_level != "sequence":
+        yield f"loss_type={s.loss_type}: EasyR1 has no such loss; its token mean is written"
+    if s.loss_type == "bnpo":
+        yield "loss_type=bnpo: EasyR1 takes the token mean over all ranks"
+    if s.loss_type == "grpo" and s.framework != TRAITS:
+        yield "loss_type=grpo: EasyR1 weights its mean over sequences by tokens again"
+    if s.tensor_parallel_size * s.pipeline_parallel_size * s.context_parallel_size > 1:
+        yield "tensor, pipeline and context parallel training: EasyR1 has FSDP and Ulysses only"
+    if s.epochs and s.epochs != int(s.epochs) and dotted.rollouts(s)[0] is None:
+        yield f"{s.epochs:g} epochs: EasyR1 counts whole epochs, and without --dataset-size steps are not known"
