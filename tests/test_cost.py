@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from grporecipe.model.setting import Setting
 from grposweep.cost import find_work
-from grposweep.rates import Work, fit_rates, read_work
+from grposweep.token_rates import Work, fit_rates, read_work
 
 SIZES = st.floats(1e3, 1e9)
 POINT = Setting(

@@ -7,7 +7,7 @@ from grporecipe.memory.estimate import memory_gib
 from grporecipe.memory.parts import ASSUMED_PROMPT_TOKENS, find_prompt
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
-from grposweep.rates import Work
+from grposweep.token_rates import Work
 
 LENGTH = frozenset({"max_steps", "epochs", "budget_completions"})
 SIZES = frozenset(planning.TOTAL_STEPS_READS) - LENGTH - {"version", "ends_with_epochs", "train_prompts"}

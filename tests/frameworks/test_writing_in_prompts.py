@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from grporecipe.fields.recipes import read_recipe, write_recipe
-from grporecipe.linting.linter import LintResult, build_plan, lint_recipe
+from grporecipe.linting.linter import LintResult, lint_recipe, plan_numbers
 from grporecipe.model import planning
 from grporecipe.model.framework import FRAMEWORKS, TranslatedRecipe
 from grporecipe.model.setting import Setting
@@ -38,7 +38,7 @@ def test_a_plain_setting_keeps_its_numbers(framework: str) -> None:
     found = again(write_recipe(PLAIN, framework), framework)
     assert found.ok
     sizes = SIZED[:-1] if framework == "openrlhf" else SIZED  # it has no number of steps
-    assert {name: found.plan[name] for name in sizes} == {name: build_plan(PLAIN)[name] for name in sizes}
+    assert {name: found.plan[name] for name in sizes} == {name: plan_numbers(PLAIN)[name] for name in sizes}
     s = found.setting
     assert (s.prompts_per_rollout, s.prompts_per_step, s.beta, s.kl_placement) == (16, 8, 0.04, "loss")
     assert (s.learning_rate, s.temperature, s.epsilon, s.epsilon_high, s.delta) == (1e-6, 1.0, 0.2, 0.2, 3.0)
@@ -68,7 +68,7 @@ def test_a_plan_is_kept_except_for_the_reported_losses(framework: str, processes
     sized = [loss for loss in written.losses if "prompts" in loss or "groups" in loss or "optimizer steps" in loss]
     sized = [loss for loss in sized if "no prompt length limit" not in loss]
     if not sized:
-        assert {name: found.plan[name] for name in SIZED} == {name: build_plan(s)[name] for name in SIZED}
+        assert {name: found.plan[name] for name in SIZED} == {name: plan_numbers(s)[name] for name in SIZED}
         assert broken <= {"GB308"}  # generation in equal parts is EasyR1's own demand
     for name in ("num_generations", "num_iterations", "learning_rate", "temperature", "beta"):
         assert getattr(found.setting, name) == getattr(s, name)

@@ -7,7 +7,7 @@ import pytest
 
 from grporecipe.errors import UserError
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.linting.linter import build_plan, lint_recipe
+from grporecipe.linting.linter import lint_recipe, plan_numbers
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grporecipe.model.values import resolve
@@ -180,7 +180,7 @@ def test_values_known_only_to_a_running_shell_are_not_judged(tmp_path: Path) -> 
     reading = read_recipe(recipe)
     assert reading.setting.processes is None
     assert "processes" in reading.unknown
-    assert build_plan(reading.setting, reading.unknown)["completions_per_step"] is None
+    assert plan_numbers(reading.setting, reading.unknown)["completions_per_step"] is None
 
 
 def test_words_of_a_command_line_are_overrides_or_nothing() -> None:

@@ -144,7 +144,7 @@ def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixe
     diagnostics = _without_idle_advice(diagnostics, setting)
     diagnostics = [replace(problem, message=recipe.without_secrets(problem.message)) for problem in diagnostics]
     diagnostics.sort(key=lambda diagnostic: (diagnostic.line or 0, diagnostic.code))
-    return LintResult(recipe, setting, tuple(diagnostics), build_plan(setting, reading.unknown))
+    return LintResult(recipe, setting, tuple(diagnostics), plan_numbers(setting, reading.unknown))
 
 
 def _without_idle_advice(diagnostics: list[Diagnostic], setting: Setting) -> list[Diagnostic]:
@@ -211,7 +211,7 @@ def _of_setting(
         change = native(dict(fix.change))
         # Two changes of a setting may change the same key of the recipe.
         if change and all(change != known.change for known in fixes):
-            fixes.append(Fix(change, bool(getattr(fix, "safe", False))))
+            fixes.append(Fix(change, fix.safe))
     fields = problem.broken.fields
     blamed = [name for name in fields if name in setting.given or getattr(setting, name) is not None]
     keys = tuple(dict.fromkeys(setting.key(name) for name in blamed))
@@ -341,7 +341,7 @@ def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe:
     return replace(recipe, config=config, processes=change.get("processes", recipe.processes), duplicates=twice)
 
 
-def build_plan(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the plan's numbers; None if something is unknown or the batch is invalid."""
     plan: dict[str, Any] = dict.fromkeys(PLAN)
     sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)

@@ -39,6 +39,12 @@ def load_table(package: str) -> dict[str, Any]:
     return dict(json.loads(files(package).joinpath("keys.json").read_text(encoding="utf-8")))
 
 
+@cache
+def releases_of(package: str, names: str = "releases") -> tuple[Version, ...]:
+    """Return the releases that a framework's table knows, ascending; ``names`` is the entry that lists them."""
+    return tuple(parse_release(name) for name in load_table(package)[names])
+
+
 def keys_at_release(history: Mapping[str, Sequence[Sequence[Any]]], version: Version) -> KeyTable:
     """Return the keys of the newest release that is not newer than a version.
 

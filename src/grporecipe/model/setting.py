@@ -18,7 +18,7 @@ TRL: Version = NEWEST["trl"]  # also the version that our trainer runs
 
 @dataclass(frozen=True)
 class FrameworkTraits:
-    """The properties of a framework for plan and rules. `grporecipe.frameworks.Framework` holds the rest.
+    """The properties of a framework for plan and rules. `grporecipe.model.framework.Framework` holds the rest.
 
     ``name`` is its name in recipes and command lines, ``display_name`` that of its trainer. ``unit`` is the unit in which a
     rollout and a step are sized in; with prompts, lengths and frequencies count rollouts. ``syntax`` is that of a recipe's

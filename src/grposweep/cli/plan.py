@@ -13,7 +13,7 @@ from rich.table import Table
 from grporecipe.errors import UserError
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.linting.linter import SIZES, build_plan
+from grporecipe.linting.linter import SIZES, plan_numbers
 from grporecipe.linting.output import place_of
 from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
@@ -29,7 +29,6 @@ from grporecipe.rules.check import UNSTATED, Problem, check
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import say
 from grposweep.cost import find_work
-from grposweep.rates import HOUR, Rates
 from grposweep.report.plan import (
     SYMBOLS,
     asynchronous_table,
@@ -43,6 +42,7 @@ from grposweep.report.plan import (
     savings_line,
 )
 from grposweep.report.tables import RIGHT, build_console, build_table
+from grposweep.token_rates import HOUR, Rates
 
 
 def show_plan(
@@ -61,7 +61,7 @@ def show_plan(
     named = [(name, _timed(setting, cost)) for (name, setting), cost in zip(named, hours, strict=True)]
     if as_json:
         for (name, setting), cost in zip(named, hours, strict=True):
-            shown = build_plan(setting)
+            shown = plan_numbers(setting)
             shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
             shown |= {"memory_gib": None if setting.asynchronous else memory_gib(setting), "gpu_hours": cost}
             if setting.asynchronous:

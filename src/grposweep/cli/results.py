@@ -237,7 +237,7 @@ def export(
         )
     view = open_sweep(sweep, outputs)
     if figures is not None:
-        from grposweep.report.figures import write_figures
+        from grposweep.report.paper_figures import write_figures
 
         if columns or history or output:
             raise UserError("--figures writes no table. Leave out --columns, --history and --output.")

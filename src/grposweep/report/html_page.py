@@ -30,7 +30,7 @@ from grposweep.storage.records import as_mapping
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
-SCRIPTS = ("words.js", "figures.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
+SCRIPTS = ("words.js", "curves.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
 FORMATS = (basis_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
 DIFF_LINES = 400  # of uncommitted changes on the page
 

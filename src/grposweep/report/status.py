@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from grporecipe.terminal import count, short
-from grposweep.rates import HOUR, Rates, Work, fit_rates, read_work
 from grposweep.report.advice import tie_sentences
 from grposweep.report.completions import warning, winner_warning
 from grposweep.report.leaderboard import format_effect
@@ -23,6 +22,7 @@ from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import as_mapping
+from grposweep.token_rates import HOUR, Rates, Work, fit_rates, read_work
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved

@@ -215,7 +215,7 @@ class TrialView:
 
     @property
     def failure_class(self) -> str:
-        """The failure class (`storage.records.FailureClass`); empty unless the trial failed."""
+        """The failure class (`storage.results.Failure`); empty unless the trial failed."""
         return self.failure.name or "unclassified" if self.state is State.FAILED else ""
 
     @property

@@ -127,7 +127,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
         r".*(?:GPU is lost|Unable to determine the device handle for GPU)",  # nvidia-smi's
     ),
     Failure.HANG: (
-        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",  # faulthandler's, see train/watchdog.py
+        r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$",  # faulthandler's, see train/process.py
         r"\[E\d+ .* ProcessGroupNCCL.*watchdog got stuck",
         r"RuntimeError: DataLoader timed out after",
         _ERROR + r"Ranks? [\d, ]+ failed to pass monitoredBarrier",

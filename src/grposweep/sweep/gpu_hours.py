@@ -15,13 +15,13 @@ from grporecipe.model.planning import build_plan
 from grporecipe.model.setting import Setting
 from grporecipe.terminal import count
 from grposweep.cost import find_work
-from grposweep.rates import HOUR, Work, fit_rates
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import run_cost
 from grposweep.sweep.attempts import RunningAttempt
+from grposweep.token_rates import HOUR, Work, fit_rates
 
 Effective = tuple[object, ...]
 

@@ -12,11 +12,11 @@ Sources: ms-swift 4.6.0 megatron/arguments/megatron_args.py, examples/megatron/g
 
 import json
 from collections.abc import Mapping
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release
+from grporecipe.model.releases import KeyTable, key_span, load_table, parse_release, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Value, convert
 from grporecipe.registries import NEWEST
@@ -31,12 +31,7 @@ PLACE_IS_CHECKED: Version = (3, 11, 1)  # vllm_mode has no default since this re
 
 
 table = partial(load_table, __package__)
-
-
-@cache
-def releases() -> tuple[Version, ...]:
-    """Return every release with GRPO that the table knows, ascending."""
-    return tuple(parse_release(name) for name in table()["releases"])
+releases = partial(releases_of, __package__)
 
 
 @lru_cache(maxsize=128)

@@ -13,16 +13,11 @@ from typing import Any, NamedTuple
 
 from grporecipe.errors import UserError
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, change_at, key_span, keys_at_release, load_table, parse_release
+from grporecipe.model.releases import KeyTable, change_at, key_span, keys_at_release, load_table, releases_of
 from grporecipe.model.setting import Version
 
 table = partial(load_table, __package__)
-
-
-@cache
-def releases() -> tuple[Version, ...]:
-    """Return every TRL release that the table knows, ascending."""
-    return tuple(parse_release(name) for name in table()["transformers"])
+releases = partial(releases_of, __package__, "transformers")
 
 
 def parse_version(text: str) -> Version:

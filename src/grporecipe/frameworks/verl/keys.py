@@ -11,11 +11,11 @@ trainer/config/algorithm.py (rollout_is_threshold); hydra 1.3 _internal/config_l
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, keys_at_release, load_table, parse_release
+from grporecipe.model.releases import KeyTable, keys_at_release, load_table, parse_release, releases_of
 from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import flatten, resolve
 from grporecipe.registries import NEWEST
@@ -32,10 +32,7 @@ REWARD_SWITCH = "algorithm.use_kl_in_reward"  # without it (until 0.3) KL is in 
 AGENTS = f"{ROLLOUT}.n_agent"  # of Search-R1 and its forks: completions of a prompt for each of rollout.n
 
 
-@cache
-def releases() -> tuple[Version, ...]:
-    """Return the releases with known keys, ascending. Of several post releases, only the last is included."""
-    return tuple(parse_release(name) for name in load_table(__package__)["releases"])
+releases = partial(releases_of, __package__)
 
 
 def spans() -> dict[str, list[str]]:

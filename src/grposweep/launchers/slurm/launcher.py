@@ -31,7 +31,7 @@ from grposweep.launchers.base import (
 from grposweep.launchers.slurm import commands
 from grposweep.launchers.slurm.commands import HOPELESS, LOG_PATTERNS, VANISHED, JobInfo, end_of
 from grposweep.launchers.slurm.script import (
-    DEFAULTS,
+    SBATCH_VARIABLES,
     attempt_name,
     build_job_name,
     submit_command,
@@ -121,7 +121,7 @@ class Slurm(Launcher):
         cluster, trainer = experiment.cluster, experiment.trainer
         _check_server(cluster, experiment.generation)
         _check_shape(cluster, experiment.generation)
-        for name in (*DEFAULTS, "service_partition", "service_account", "service_qos"):
+        for name in (*SBATCH_VARIABLES, "service_partition", "service_account", "service_qos"):
             value = getattr(cluster, name)
             if value is not None and not re.fullmatch(r"[^\s\0]+", value):
                 raise UserError(

@@ -23,8 +23,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at least
 REQUEUE_SECONDS = 60  # at most, left to requeue the job if the boundary is out of reach
 LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`
-# The user's defaults for what cluster.* leaves open; any other SBATCH_ variable would override the script.
-DEFAULTS = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
+# Options of sbatch that are passed on: the user's defaults for what cluster.* leaves open. Any other SBATCH_ variable would
+# override the script. A new one is a word here, a key of schema/running.py, and a line in commands.py for what refuses it.
+SBATCH_VARIABLES = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
 
 
 def attempt_name(job: Job, sweep: Path) -> str:
@@ -156,7 +157,7 @@ def service_options(cluster: Cluster, name: str, mem_gb: int | None = None) -> l
 
 def shared_options(cluster: Cluster) -> list[str]:
     """Return the options of every job: where, how long, and to be warned and requeued."""
-    asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in DEFAULTS}}
+    asked = {"time": cluster.walltime_min, **{name: getattr(cluster, name) for name in SBATCH_VARIABLES}}
     return [
         NO_OUTPUT,  # the script itself opens its log
         "--requeue",
@@ -241,7 +242,7 @@ def submit_command(script: Path) -> list[str]:
 
 def submit_environment(cluster: Cluster) -> dict[str, str]:
     """Return the environment for sbatch and the job, without variables of a surrounding job and without sbatch's options."""
-    defaults = {variable for name, variable in DEFAULTS.items() if getattr(cluster, name) is None}
+    defaults = {variable for name, variable in SBATCH_VARIABLES.items() if getattr(cluster, name) is None}
     kept = {"SLURM_CONF"} | defaults
     dropped = ("SLURM_", "SBATCH_", "SRUN_", "GRPOSWEEP_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
     return {name: value for name, value in inherited().items() if name in kept or not name.startswith(dropped)}

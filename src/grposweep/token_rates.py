@@ -31,7 +31,7 @@ class Rates:
 
 
 def read_work(work: Any) -> Work | None:
-    """Return the work stored in planning.json, or None."""
+    """Return the work stored in a trial's plan.json, or None."""
     if not isinstance(work, Mapping):
         return None
     generated, trained = as_number(work.get("generated")), as_number(work.get("trained"))
