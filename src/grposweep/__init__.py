@@ -10,7 +10,7 @@ from grporecipe import __version__ as __version__
 
 if TYPE_CHECKING:
     from grposweep.api import InvalidRecipe, SweepFailed, fit, lint, plan, sweep, validate
-    from grposweep.report.export import load_sweep
+    from grposweep.report.frames import load_sweep
 
 __all__ = ["InvalidRecipe", "SweepFailed", "fit", "lint", "load_sweep", "plan", "sweep", "validate"]
 
@@ -18,9 +18,8 @@ __all__ = ["InvalidRecipe", "SweepFailed", "fit", "lint", "load_sweep", "plan", 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = (
-        "report.export" if name == "load_sweep" else "api"
-    )  # importing it loads all rules, which only a caller who judges needs
+    # importing the api loads all rules, which only a caller who judges needs
+    home = "report.frames" if name == "load_sweep" else "api"
     return getattr(import_module(f"grposweep.{home}"), name)
 
 

@@ -30,7 +30,7 @@ from grporecipe.reading.load import Options, build_recipe, load_recipes
 from grposweep.process import die_with, run_command
 
 if TYPE_CHECKING:
-    from grposweep.report.export import LoadedSweep
+    from grposweep.report.frames import LoadedSweep
 
 __all__ = [
     "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "fit", "lint", "plan", "sweep",
@@ -275,7 +275,7 @@ def sweep(
         raise UserError(message.removeprefix("error: "))
     if code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
-    from grposweep.report.export import load_sweep  # Hydra, which lint does not need
+    from grposweep.report.frames import load_sweep  # Hydra, which lint does not need
 
     loaded = load_sweep(last) if last is not None else None
     if code or loaded is None:

@@ -227,7 +227,8 @@ def export(
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
     from grporecipe.files import write_text
-    from grposweep.report.export import render_history, render_rows, writable
+    from grposweep.report.export import writable
+    from grposweep.report.rows import render_history, render_rows
     from grposweep.report.view import open_sweep
 
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
