@@ -196,7 +196,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.config.programs import check_switches
     from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
-    from grposweep.search.grid import validate_points
+    from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space

@@ -148,7 +148,7 @@ def _composer(loader: ConfigLoader, name: str | None) -> Compose:
 
 
 def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
-    from grposweep.sweep.run import run_sweep  # optuna and rich: 0.3 s that --help and --cfg should not pay
+    from grposweep.sweep.validate import validate_sweep
 
     space = list_points(space, points.base.search)
     searched = {parameter.name for parameter in space.parameters}
@@ -160,7 +160,10 @@ def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[st
         program = next((word for word in words if word.endswith((".py", ".sh"))), trainer.script or trainer.kind)
         hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
     study = Path(str(choices.get("sweeps") or "")).name
-    return run_sweep(space, points, overrides, hint or "sweep", study=study)
+    judged = validate_sweep(space, points, overrides)
+    from grposweep.sweep.run import run_sweep  # optuna, numpy and rich: 0.5 s that a refusal should not pay
+
+    return run_sweep(judged, overrides, hint or "sweep", study=study)
 
 
 def _own_conf(tokens: list[str]) -> list[str]:

@@ -39,6 +39,7 @@ from grposweep.sweep.rerun import (
     recorded_by,
 )
 from grposweep.sweep.run import run_sweep
+from grposweep.sweep.validate import validate_sweep
 
 LENGTHS = ("max_steps", "budget_completions", "epochs")  # keys of the schedule, of which one is set
 CONSTANT = ("constant", "constant_with_warmup")  # learning rates that do not depend on the length
@@ -84,7 +85,7 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], yes: bool = Fal
             state.keep(checkpoint.path, logs, folder)
             keep_inputs(trial, base, folder)
 
-        return run_sweep(Space(), points, words, "continue", origin, keep)
+        return run_sweep(validate_sweep(Space(), points, words), words, "continue", origin, keep)
 
 
 def _check_keys(overrides: Sequence[str]) -> None:
