@@ -18,15 +18,15 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 298  # a merge lowers it
+MOST_FILES = 299  # a merge lowers it
 # Lines of each package, root modules under their package's name: a feature that comes in says what goes out.
 MOST_LINES = {
-    "grporecipe": 1398, "grporecipe/diagnose": 1774, "grporecipe/fields": 1047, "grporecipe/frameworks": 6161,
+    "grporecipe": 1412, "grporecipe/diagnose": 1774, "grporecipe/fields": 1047, "grporecipe/frameworks": 6161,
     "grporecipe/linting": 1990, "grporecipe/memory": 1259, "grporecipe/model": 1863, "grporecipe/project": 947,
-    "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1258, "grposweep/cli": 1746,
-    "grposweep/config": 3293, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
-    "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2884, "grposweep/storage": 2548,
-    "grposweep/sweep": 5483, "grposweep/train": 8092,
+    "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1260, "grposweep/cli": 1760,
+    "grposweep/config": 3281, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
+    "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2883, "grposweep/storage": 2544,
+    "grposweep/sweep": 5476, "grposweep/train": 8088,
 }  # fmt: skip
 # The modules of each room that other rooms import; all others are the room's own.
 INTERFACES = {

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from grporecipe.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError, refuse_mistakes
 from grporecipe.model.planning import boundary_steps, total_steps
 from grporecipe.terminal import say
 from grposweep.config.compose import load_experiment, open_session, override_name
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import apply_values, recorded_points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space

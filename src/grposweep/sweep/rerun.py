@@ -65,13 +65,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
             state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
-    ended = run_sweep(
-        validate_sweep(Space(), points, [*overrides_of(trial), *overrides]),
-        [*overrides_of(trial), *overrides],
-        "rerun",
-        origin,
-        keep,
-    )
+    words = [*overrides_of(trial), *overrides]
+    ended = run_sweep(validate_sweep(Space(), points, words), words, "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         unlike = overrides if _identity(trial, before) != _identity(trial, experiment) else []

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.frameworks.trl.keys import installed
 from grporecipe.model.setting import TRL
 from grporecipe.model.values import flatten
@@ -20,7 +20,6 @@ from grposweep.config.identity import prepared_key
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.points import Points
 from grposweep.config.programs import check_switches
-from grposweep.config.validate import refuse_mistakes
 from grposweep.external.command import stops_early
 from grposweep.launchers import launcher_class
 from grposweep.registries import TASKS, follows_effort, is_external, is_opaque, runs_trl
