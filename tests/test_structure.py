@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 1412, "grporecipe/diagnose": 1774, "grporecipe/fields": 1047, "grporecipe/frameworks": 6161,
     "grporecipe/linting": 1990, "grporecipe/memory": 1259, "grporecipe/model": 1863, "grporecipe/project": 947,
     "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1260, "grposweep/cli": 1760,
-    "grposweep/config": 3281, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
+    "grposweep/config": 3302, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
     "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2883, "grposweep/storage": 2544,
     "grposweep/sweep": 5476, "grposweep/train": 8088,
 }  # fmt: skip

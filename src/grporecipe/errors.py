@@ -110,7 +110,7 @@ def without_traceback() -> Iterator[None]:
     Also while modules are imported.
     """
     # Imports make hundreds of thousands of objects that stay: collecting after each 700 is 7 % of a command's start.
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     try:
         os.getcwd()  # noqa: PTH109 - see above
     except OSError as error:
