@@ -67,17 +67,19 @@ class Staged(Launcher):
 
 def control(arguments: list[str]) -> None:
     """Be the command, with staged attempts; the last line of the output says what it cost."""
-    from grposweep.cli.run import _composer
+    from grposweep.cli.composed import composer
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.sweep import run
+    from grposweep.sweep.validate import validate_sweep
 
     run.build_launcher = lambda *_: Staged()  # type: ignore[assignment,return-value]
     run.POLL_SECONDS = 0.0
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
-        run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+        points = Points(composer(session.loader, "config"), fixed)
+        run.run_sweep(validate_sweep(space, points, fixed), fixed, "s")
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "mb": used.ru_maxrss / 1024}))
 

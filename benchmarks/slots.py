@@ -88,12 +88,13 @@ class Simulated(Launcher):
 
 def sweep(sampler: str, here: Path) -> Simulated:
     """The whole command with this place behind it; the place, afterwards."""
-    from grposweep.cli.run import _composer
+    from grposweep.cli.composed import composer
     from grposweep.config.compose import open_session
     from grposweep.config.points import Points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.sweep import run
     from grposweep.sweep import run as work
+    from grposweep.sweep.validate import validate_sweep
 
     clock = Clock()
     place = Simulated(clock)
@@ -102,7 +103,8 @@ def sweep(sampler: str, here: Path) -> Simulated:
     arguments = [*SHARED, *SPACE, f"outputs={here}", "name=s", f"search.sampler={sampler}", f"search.trials={TRIALS}"]
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(arguments)), {}, session.loader)
-        run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+        points = Points(composer(session.loader, "config"), fixed)
+        run.run_sweep(validate_sweep(space, points, fixed), fixed, "s")
     return place
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from command_server import share_warm_server
-from grposweep.cli.run import _composer
+from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
 from grposweep.config.points import Points
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.sweep import run, start
+from grposweep.sweep.validate import validate_sweep
 
 Sweep = Callable[..., Path]
 
@@ -27,7 +28,8 @@ def sweeps_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
             monkeypatch.setattr(start, "build_policy", lambda *_: stopping)
         with open_session() as session:
             space, fixed = parse_space(list(split_tokens(list(arguments))), {}, session.loader)
-            run.run_sweep(space, Points(_composer(session.loader, "config"), fixed), fixed, "s")
+            points = Points(composer(session.loader, "config"), fixed)
+            run.run_sweep(validate_sweep(space, points, fixed), fixed, "s")
         name = next(word for word in arguments if word.startswith("name="))
         return folder / "outputs" / name.removeprefix("name=")
 

@@ -8,7 +8,7 @@ from typing import cast
 from faults.sweeps import EASY, Remembered
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line, write_json
-from grposweep.cli.run import _composer
+from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
 from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
@@ -47,7 +47,7 @@ def composed(*arguments: str) -> tuple[Space, Remembered]:
     with open_session() as session:
         words = [*EASY, "schedule.max_steps=8", "batch=auto", *arguments]
         space, fixed = parse_space(list(split_tokens(words)), {}, session.loader)
-        return space, Remembered(_composer(session.loader, "config"), fixed)
+        return space, Remembered(composer(session.loader, "config"), fixed)
 
 
 def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolicy, *arguments: str) -> Controller:

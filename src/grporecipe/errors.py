@@ -6,7 +6,7 @@ Bad input has one message: what is set, why it cannot work, and what to set inst
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -39,6 +39,20 @@ class UserError(Exception):
     """What result.json calls the failure of an attempt."""
     problems: Sequence[str] = ()
     """The messages, if it has several."""
+
+
+MOST_SHOWN = 8  # mistakes in one message
+
+
+def refuse_mistakes(problems: Iterable[str]) -> None:
+    """Raise UserError with all of these messages, each once; do nothing without any. Of very many it shows the first ones."""
+    wrong = list(dict.fromkeys(problems))
+    if wrong:
+        more = [f"and {len(wrong) - MOST_SHOWN} more"] if len(wrong) > MOST_SHOWN + 1 else []
+        shown = [f"{len(wrong)} keys cannot work:", *(wrong[:MOST_SHOWN] if more else wrong), *more]
+        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join(shown))
+        error.problems = wrong
+        raise error
 
 
 class UnknownMetricError(UserError):
@@ -96,7 +110,7 @@ def without_traceback() -> Iterator[None]:
     Also while modules are imported.
     """
     # Imports make hundreds of thousands of objects that stay: collecting after each 700 is 7 % of a command's start.
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     try:
         os.getcwd()  # noqa: PTH109 - see above
     except OSError as error:

@@ -29,6 +29,8 @@ SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that hold
 OWN_PACKAGES = ("grporecipe", "grposweep")
 PROJECT = SOURCE.parent  # of a checkout, with conf/, sweeps/ and src/
 CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).parent / "conf"  # a wheel carries a copy
+CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (("--config-dir", "-cd"), ("--config-name", "-cn"), ("--config-path", "-cp"))
+CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)  # of Hydra, each followed by its value
 logger = logging.getLogger(__name__)
 # What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -9,6 +9,7 @@ from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -76,6 +77,16 @@ def test_one_composition_equals_what_hydra_composes(overrides: str, mode: str, l
     assert isinstance(loader, OnceLoader)
     words = overrides.split()
     assert ask_for(loader, words, mode) == ask_for(ConfigLoaderImpl(loader.get_search_path()), words, mode)
+
+
+@pytest.mark.parametrize("results", [ObjectType.CONFIG, ObjectType.GROUP])
+@pytest.mark.parametrize("folders", ["", "pkg://logging"])
+def test_the_groups_of_the_help_equal_hydras(folders: str, results: ObjectType, loader: ConfigLoader) -> None:
+    """With further folders on the command line too."""
+    own = ConfigLoaderImpl(loader.get_search_path())
+    more = ("config", [f"hydra.searchpath=[{folders}]"]) if folders else ()
+    for group in ("", "size"):
+        assert loader.get_group_options(group, results, *more) == own.get_group_options(group, results, *more)
 
 
 def test_a_command_is_composed_once(conf: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import optuna
 
-from grposweep.cli.run import _composer
+from grposweep.cli.composed import composer
 from grposweep.config.compose import load_experiment, open_session
 from grposweep.config.points import Compose, Points
 from grposweep.launchers.local import Local
@@ -34,6 +34,7 @@ from grposweep.storage import lease
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep import run, start
 from grposweep.sweep.doctor import run_checks
+from grposweep.sweep.validate import validate_sweep
 from grposweep.train import attempt
 from support import is_running
 
@@ -97,7 +98,7 @@ class Stage:
         calls = Calls(self.sweep, fatal)
         self._stand_in(calls)
         calls.install()
-        code = run.run_sweep(self.space, self.points, self.fixed, "s")
+        code = run.run_sweep(validate_sweep(self.space, self.points, self.fixed), self.fixed, "s")
         assert calls.audited == calls.numbered, "something writes past the numbering"
         (self.here / "calls").write_text(json.dumps(calls.made))
         return code
@@ -189,7 +190,7 @@ def staged(scenario: Scenario, here: Path) -> Iterator[Stage]:
     """The scenario with everything imported."""
     with open_session() as session:
         space, fixed = parse_space(list(split_tokens(scenario.arguments)), {}, session.loader)
-        stage = Stage(scenario, here, space, fixed, Remembered(_composer(session.loader, "config"), fixed))
+        stage = Stage(scenario, here, space, fixed, Remembered(composer(session.loader, "config"), fixed))
         stage.clear()
         yield stage
 

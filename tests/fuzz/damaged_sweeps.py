@@ -21,7 +21,7 @@ from grporecipe.errors import ExitCode, LeaseLostError
 from grporecipe.files import append_line, write_json
 from grposweep.cli import results, sweeps
 from grposweep.cli.app import answer
-from grposweep.cli.run import _composer
+from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.search.parse import parse_space, split_tokens
@@ -29,6 +29,7 @@ from grposweep.search.space import Space
 from grposweep.storage import lease
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.sweep import run
+from grposweep.sweep.validate import validate_sweep
 from grposweep.train.records import MetricsFile
 
 RATE = "lr=tag(log,interval(1e-5,1e-2))"
@@ -103,7 +104,7 @@ class Base:
 
     def resume(self) -> int:
         """Give its command again, where the present folder has an ``outputs``."""
-        return run.run_sweep(self.space, self.points, self.fixed, "s")
+        return run.run_sweep(validate_sweep(self.space, self.points, self.fixed), self.fixed, "s")
 
 
 def run_kind(kind: str, here: Path, name: str = "s", arguments: tuple[str, ...] = ()) -> Base:
@@ -117,7 +118,7 @@ def run_kind(kind: str, here: Path, name: str = "s", arguments: tuple[str, ...] 
             *(arguments or KINDS[kind]),
         ]
         space, fixed = parse_space(list(split_tokens(words)), {}, session.loader)
-        base = Base(kind, here / "outputs" / name, space, Remembered(_composer(session.loader, "config"), fixed), fixed)
+        base = Base(kind, here / "outputs" / name, space, Remembered(composer(session.loader, "config"), fixed), fixed)
         os.chdir(here)
         assert base.resume() == 0
     return base

@@ -7,7 +7,7 @@ import pytest
 from grporecipe.errors import UserError
 from grposweep.config.points import Compose, Points
 from grposweep.search.analysis import Effect, compare_effects
-from grposweep.search.grid import validate_one_factor
+from grposweep.search.evaluate import validate_one_factor
 from grposweep.search.parse import parse_space
 from grposweep.search.replication import Candidate
 from grposweep.search.sampling import Sampling

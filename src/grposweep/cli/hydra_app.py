@@ -10,7 +10,7 @@ import hydra
 from omegaconf import DictConfig
 
 from grporecipe.errors import UserError
-from grposweep.cli.run import command, run_single
+from grposweep.cli.run import command
 from grposweep.process import CONF
 
 STARTER = "my_study"
@@ -37,6 +37,8 @@ hydra:
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def main(config: DictConfig) -> None:
     """Run one experiment; with -m Hydra calls the sweeper instead."""
+    from grposweep.cli.composed import run_single
+
     sys.exit(run_single(config))
 
 

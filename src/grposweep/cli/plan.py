@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.linting.linter import SIZES, plan_numbers
@@ -194,9 +194,8 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
     from grposweep.config.compose import open_session, override_name
     from grposweep.config.points import Points  # Hydra and numpy: 0.3 s that lint and plan FILE should not pay
     from grposweep.config.programs import check_switches
-    from grposweep.config.validate import refuse_mistakes
     from grposweep.report.space_summary import print_invalid
-    from grposweep.search.grid import validate_points
+    from grposweep.search.evaluate import validate_points
     from grposweep.search.listed import list_points
     from grposweep.search.parse import parse_space, split_tokens
     from grposweep.search.validity import Validator, check_space

@@ -4,29 +4,18 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grporecipe.errors import ExitCode, LeaseLostError, UserError
 from grporecipe.terminal import keep_screens, printable, say
 from grposweep.config.compose import check_groups, is_conf, message, override_name, override_text, register_schema
-from grposweep.config.points import EXPORTED, Compose, Points, register_sections
-from grposweep.process import CONF
-from grposweep.registries import is_external
-from grposweep.search.listed import list_points
-from grposweep.search.parse import ONE_FACTOR, bracket_points, parse_space, split_tokens
-from grposweep.search.space import Space
-from grposweep.storage.provenance import CONFIG_DIR, CONFIG_NAME, CONFIG_PATH
+from grposweep.process import CONF, CONFIG_DIR, CONFIG_NAME, CONFIG_PATH
+from grposweep.search.parse import bracket_points, parse_space, split_tokens
 
 MULTIRUN = ("-m", "--multirun")
 COMPLETION = frozenset({"-sc", "--shell-completion"})  # of a shell, whose words are parts of overrides
@@ -110,59 +99,6 @@ def _as_text(word: str) -> str:
     return f"{name}={override_text(value)}" if is_plain else word
 
 
-def run_single(config: DictConfig) -> int:
-    """Run a sweep of one point. It prints its own error messages, because Hydra would add a line before them."""
-    hydra = HydraConfig.get()
-    overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))  # as typed: an override may hold ${...}
-    compose = _composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
-    try:
-        points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
-        return _run(Space(), points, overrides, dict(hydra.runtime.choices))
-    except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return ExitCode.BAD_INPUT
-
-
-def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
-    """Run a sweep: the parameters of command line and sweep file, over their shared composition."""
-    compose = _composer(loader, config.hydra.job.config_name)
-    space, fixed = parse_space(arguments, params, loader)
-    points = Points(compose, fixed)
-    if points.base.search.sampler == ONE_FACTOR:  # a comparison of one alternative with the base configuration
-        space, fixed = parse_space(arguments, params, loader, keeps_single=True)
-        points = Points(compose, fixed)
-    return _run(space, points, fixed, dict(config.hydra.runtime.choices))
-
-
-def _composer(loader: ConfigLoader, name: str | None) -> Compose:
-    """Return a function that composes the primary configuration of this name with other overrides."""
-
-    def compose(overrides: list[str]) -> DictConfig:
-        check_groups(overrides)
-        try:
-            return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(message(error)) from error
-
-    return compose
-
-
-def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
-    from grposweep.sweep.run import run_sweep  # optuna and rich: 0.3 s that --help and --cfg should not pay
-
-    space = list_points(space, points.base.search)
-    searched = {parameter.name for parameter in space.parameters}
-    # a trial's exported configuration is the option of both
-    hint = "-".join(dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched))
-    trainer = points.base.trainer
-    if is_external(trainer.kind):  # model and task are the program's
-        words = (trainer.command or "").split()
-        program = next((word for word in words if word.endswith((".py", ".sh"))), trainer.script or trainer.kind)
-        hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
-    study = Path(str(choices.get("sweeps") or "")).name
-    return run_sweep(space, points, overrides, hint or "sweep", study=study)
-
-
 def _own_conf(tokens: list[str]) -> list[str]:
     """Return the tokens with ``--config-dir DIR`` as Hydra's primary folder if DIR is a complete copy of conf/.
 
@@ -184,6 +120,8 @@ def _with_options(arguments: list[str]) -> list[str]:
     """Return the arguments with ``--config-name exported/best`` for best.yaml if its sections became options."""
     names = [at for at, word in enumerate(arguments) if at and arguments[at - 1] in CONFIG_NAME]
     for at in names:
+        from grposweep.config.points import EXPORTED, register_sections
+
         stem = arguments[at].removeprefix(f"{EXPORTED}/")
         files = [folder / f"{stem}.yaml" for folder in _folders(arguments)]
         if any(file.is_file() and register_sections(file) for file in files):

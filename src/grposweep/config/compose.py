@@ -22,7 +22,7 @@ import hydra._internal.hydra
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import (
     ConfigCompositionException,
@@ -189,7 +189,8 @@ def register_schema() -> None:
     # Hydra copies its sources, and the store with them, for each composition, and 119 times for --help; the store copies what
     # it gives out.
     setattr(ConfigStore, "__deepcopy__", lambda self, _memo: self)  # noqa: B010  # mypy refuses an assignment
-    store.store(name="experiment_schema", node=_schema(), provider="grposweep")
+    name = "experiment_schema.yaml"
+    store.repo[name] = ConfigNode(name, _schema(), None, None, "grposweep")  # store.store() copies it first
     store.store(
         group="hydra/sweeper",
         name="grposweep",

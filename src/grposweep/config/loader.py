@@ -8,6 +8,7 @@ import pickle
 from typing import cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -46,3 +47,15 @@ class OnceLoader(ConfigLoaderImpl):
         job = config.hydra.job
         job.override_dirname = get_overrides_dirname(others, **job.config.override_dirname)
         return config
+
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        """Return what Hydra's own loader returns. It copies its sources for each group, which ``--help`` asks for 119 times."""
+        if config_name or overrides:
+            return super().get_group_options(group_name, results_filter, config_name, overrides)
+        return self.repository.get_group_options(group_name, results_filter)

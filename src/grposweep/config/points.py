@@ -92,13 +92,14 @@ class Points:
         """``overrides`` are shared by all points."""
         self._compose = compose
         self._overrides = overrides
-        self._base = self._composed([])
+        self._sections: dict[tuple[str, str], Any] = {}
+        self._base = self._compose_options({})
         if recipe := recipe_options(self._base):
             self._overrides = [*overrides, *recipe]
-            self._base = self._composed([])
+            self._sections.clear()
+            self._base = self._compose_options({})
         # by one parameter's value, because it is judged repeatedly
         self._single: dict[tuple[str, str], Experiment] = {}
-        self._sections: dict[tuple[str, str], Any] = {}
         self._typed_sections: dict[tuple[str, str], Any] = {}
 
     def fixed(self, overrides: list[str]) -> "Points":
@@ -129,7 +130,7 @@ class Points:
     def _built(self, values: Mapping[str, Any]) -> Experiment:
         groups = {name: str(value) for name, value in values.items() if name in GROUPS}
         if "debug" in groups:  # the only group whose options set keys of others
-            composed = self._composed([f"{name}={option}" for name, option in groups.items()])
+            composed, _ = self._composed(groups)
             return to_experiment(_set(composed, values))
         try:
             config = cast(DictConfig, pickle.loads(self._typed))  # OmegaConf's own copy takes 6 times as long
@@ -172,16 +173,22 @@ class Points:
 
     def _section(self, group: str, option: str) -> Any:
         """Return the section of a group option with the shared overrides applied, interpolations unresolved."""
-        key = (group, option)
-        if key not in self._sections:
-            self._sections[key] = self._composed([f"{group}={option}"])[group]
-        return self._sections[key]
+        if (group, option) not in self._sections:
+            self._compose_options({group: option})
+        return self._sections[group, option]
 
-    def _composed(self, overrides: list[str]) -> DictConfig:
-        config = self._compose([*self._overrides, *overrides]).copy()
-        OmegaConf.set_struct(config, False)
-        config.pop("hydra", None)
+    def _compose_options(self, options: Mapping[str, str]) -> DictConfig:
+        """Compose options, and keep the sections of all groups: none depends on the option of another group."""
+        config, chosen = self._composed(options)
+        self._sections |= {(name, option): config[name] for name, option in chosen.items() if name in config}
         return config
+
+    def _composed(self, options: Mapping[str, str]) -> tuple[DictConfig, Mapping[str, str]]:
+        """Return the configuration with these options, and the options of all groups."""
+        config = self._compose([*self._overrides, *(f"{name}={option}" for name, option in options.items())]).copy()
+        OmegaConf.set_struct(config, False)
+        hydra = config.pop("hydra", None)
+        return config, {**(hydra.runtime.choices if hydra else {}), **options}
 
 
 def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:

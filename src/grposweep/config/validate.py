@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
 from grposweep.config.precision import check_generation, check_precision, check_quantization
@@ -51,7 +51,6 @@ REGISTERED: dict[str, Callable[[], Iterable[str]]] = {
     "search.stopping": lambda: (AUTO, *POLICIES),
     "tracker.kind": lambda: TRACKERS,
 }
-MOST_SHOWN = 8  # mistakes in one message
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LAUNCHERS_OWN = ("GRPOSWEEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
 
@@ -99,17 +98,6 @@ def collect_messages(check: Callable[..., Iterable[str] | None], *arguments: Any
         yield from check(*arguments) or ()
     except UserError as error:
         yield str(error)
-
-
-def refuse_mistakes(problems: Iterable[str]) -> None:
-    """Raise UserError with all of these messages, each once; do nothing without any. Of very many it shows the first ones."""
-    wrong = list(dict.fromkeys(problems))
-    if wrong:
-        more = [f"and {len(wrong) - MOST_SHOWN} more"] if len(wrong) > MOST_SHOWN + 1 else []
-        shown = [f"{len(wrong)} keys cannot work:", *(wrong[:MOST_SHOWN] if more else wrong), *more]
-        error = UserError(wrong[0] if len(wrong) == 1 else "\n- ".join(shown))
-        error.problems = wrong
-        raise error
 
 
 def check_value(key: str, value: Any) -> Iterator[str]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import other_delimiter, read_text
 from grporecipe.model.values import flatten
 from grporecipe.terminal import short
-from grposweep.config.validate import collect_messages, refuse_mistakes
+from grposweep.config.validate import collect_messages
 from grposweep.schema import AUTO, Search
 from grposweep.search.parse import EXAMPLE, POINTS, label_of, parse_cell
 from grposweep.search.space import Choice, Parameter, Point, Space, freeze

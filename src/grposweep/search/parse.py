@@ -18,9 +18,8 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grposweep.config.compose import NO_TEXT, known_keys, malformed, takes_text
-from grposweep.config.validate import refuse_mistakes
 from grposweep.search.space import Choice, Interval, Label, Parameter, Space, build_space
 
 ONE_FACTOR = "one_factor"  # the sampler that compares one parameter at a time with the base configuration

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # 0.2 s that --help and --cfg should not pay
 
 DRAWS = 64  # free candidates that are drawn before valid combinations are listed
 ADAPTIVE = "tpe"  # what auto means for a space without a list of points
+DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
 Common = Mapping[str, "BaseDistribution"]  # the parameters that every trial has
 

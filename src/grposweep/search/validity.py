@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.model.planning import RESIZED
 from grporecipe.model.setting import FrameworkTraits, Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
@@ -23,7 +23,7 @@ from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
-from grposweep.config.validate import collect_messages, find_mistakes, refuse_mistakes
+from grposweep.config.validate import collect_messages, find_mistakes
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 

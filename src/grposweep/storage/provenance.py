@@ -21,7 +21,7 @@ from typing import Any
 
 from grporecipe.files import append_line, file_digest
 from grposweep import __version__
-from grposweep.process import OWN_PACKAGES, PROJECT, SOURCE
+from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.redaction import redact
 from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
@@ -48,10 +48,6 @@ def first_difference(before: Iterable[Mapping[str, Any]], after: Iterable[Mappin
 PACKAGES = (
     "torch", "transformers", "trl", "accelerate", "datasets", "peft", "optuna", "hydra-core", "omegaconf", "wandb",
 )  # fmt: skip
-
-
-CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (("--config-dir", "-cd"), ("--config-name", "-cn"), ("--config-path", "-cp"))
-CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)  # of Hydra, each followed by its value
 
 
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:

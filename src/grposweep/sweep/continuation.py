@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from grporecipe.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError, refuse_mistakes
 from grporecipe.model.planning import boundary_steps, total_steps
 from grporecipe.terminal import say
 from grposweep.config.compose import load_experiment, open_session, override_name
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import apply_values, recorded_points
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import refuse_mistakes
 from grposweep.schema import Experiment
 from grposweep.search.parse import parse_values
 from grposweep.search.space import Space
@@ -39,6 +38,7 @@ from grposweep.sweep.rerun import (
     recorded_by,
 )
 from grposweep.sweep.run import run_sweep
+from grposweep.sweep.validate import validate_sweep
 
 LENGTHS = ("max_steps", "budget_completions", "epochs")  # keys of the schedule, of which one is set
 CONSTANT = ("constant", "constant_with_warmup")  # learning rates that do not depend on the length
@@ -84,7 +84,7 @@ def continue_trial(trial: TrialFolder, overrides: Sequence[str], yes: bool = Fal
             state.keep(checkpoint.path, logs, folder)
             keep_inputs(trial, base, folder)
 
-        return run_sweep(Space(), points, words, "continue", origin, keep)
+        return run_sweep(validate_sweep(Space(), points, words), words, "continue", origin, keep)
 
 
 def _check_keys(overrides: Sequence[str]) -> None:

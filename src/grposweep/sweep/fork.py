@@ -39,6 +39,7 @@ from grposweep.sweep.rerun import (
     recorded_by,
 )
 from grposweep.sweep.run import run_sweep
+from grposweep.sweep.validate import validate_sweep
 
 SEEDS = 3  # of each child: the fewest whose interval says something
 # Options of the sweep, which change no training.
@@ -118,7 +119,7 @@ def fork_trial(trial: TrialFolder, step: int, overrides: Sequence[str]) -> int:
             state.keep(checkpoint.path, logs, folder)
             keep_inputs(trial, base, folder)
 
-        ended = run_sweep(space, points, words, "fork", origin, keep)
+        ended = run_sweep(validate_sweep(space, points, words), words, "fork", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         records = [(child, child.record) for child in SweepFolder(Path(base.outputs) / name).trials()]
         controls = (c for c, record in records if record and not (record.point or record.attributes.get("role")))

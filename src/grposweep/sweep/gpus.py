@@ -12,7 +12,7 @@ from grporecipe.errors import UserError
 from grporecipe.memory.estimate import GIB, estimate
 from grposweep.config.to_setting import read_gpu
 from grposweep.schema import AUTO, Cluster, Experiment
-from grposweep.sweep.start import ValidatedSpace
+from grposweep.sweep.validate import ValidatedSpace
 
 ESTIMATED_POINTS = 100  # valid points whose memory is estimated
 

@@ -38,6 +38,7 @@ from grposweep.storage.provenance import (
 )
 from grposweep.storage.records import TrialRecord
 from grposweep.sweep.run import run_sweep
+from grposweep.sweep.validate import validate_sweep
 
 ACCEPT, RECORDED = "accept", "recorded"  # of search.changed_files
 CHOICE_OF_VALUE = ("search.at", "search.last", "search.metric")  # they change no training
@@ -64,7 +65,8 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
             state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
-    ended = run_sweep(Space(), points, [*overrides_of(trial), *overrides], "rerun", origin, keep)
+    words = [*overrides_of(trial), *overrides]
+    ended = run_sweep(validate_sweep(Space(), points, words), words, "rerun", origin, keep)
     if ended == ExitCode.FINISHED and trial.result.value is not None:
         before = load_experiment(trial.path / paths.CONFIG)
         unlike = overrides if _identity(trial, before) != _identity(trial, experiment) else []

@@ -25,13 +25,8 @@ from rich.text import Text
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.model.planning import total_completions
 from grposweep.config.asked import find_inputs
-from grposweep.config.compose import override_name
 from grposweep.config.identity import sweep_identity
-from grposweep.config.metric_names import check_metrics
-from grposweep.config.points import Points
-from grposweep.config.programs import check_switches
 from grposweep.config.search_budget import Budget
-from grposweep.config.validate import refuse_mistakes
 from grposweep.cost import known_part
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
@@ -43,9 +38,7 @@ from grposweep.report.view import SweepReader
 from grposweep.schema import Search
 from grposweep.search.early_stopping.rank import describe_budget
 from grposweep.search.mirror import JournalMirror, Mirror, RdbMirror
-from grposweep.search.parse import check_numbers
-from grposweep.search.space import Direction, Point, Space
-from grposweep.search.validity import check_space
+from grposweep.search.space import Direction, Point
 from grposweep.storage import paths
 from grposweep.storage.folders import remember
 from grposweep.storage.lease import Lease
@@ -67,13 +60,11 @@ from grposweep.sweep.resume import (
 )
 from grposweep.sweep.shared_server import SharedServer
 from grposweep.sweep.start import (
-    ValidatedSpace,
     build_controller,
-    choose_evaluations_of,
     prepare_sweep,
-    validate_space,
 )
-from grposweep.sweep.task_check import newer_trl, task_problems
+from grposweep.sweep.task_check import newer_trl
+from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
 from grposweep.sweep.warm_start import check_sources
 
 logger = logging.getLogger(__name__)
@@ -182,29 +173,27 @@ def _interrupt(controller: Controller, times: int) -> str:
 
 
 def run_sweep(
-    space: Space,
-    points: Points,
+    judged: ValidatedSpace,
     overrides: list[str],
     hint: str,
     origin: Mapping[str, Any] | None = None,
     keep: Callable[[Path], object] | None = None,
     study: str = "",
 ) -> int:
-    """Run, resume or extend the sweep of a space; returns the exit code.
+    """Run, resume or extend a validated sweep; returns the exit code.
 
     ``overrides`` are shared by all points; ``hint`` opens the default name, or the sweep's file (``study``) does; ``origin``
     goes into the provenance. ``keep`` puts what the trials start from into the sweep's folder.
     Raises UserError before anything starts.
     """
-    console, base = build_console(), points.base
-    judged = _judge(console, space, points, overrides)
+    console, base, space, points = build_console(), judged.base, judged.space, judged.validator.points
     with counting_interrupts() as interrupts:
         chosen = screen_space(judged, console, interrupts)
     if chosen is None:
         return ExitCode.INTERRUPTED
     if chosen:  # the pass rates are a part of every trial's identity
         overrides = [*overrides, *chosen]
-        judged = validate_space(console, space, points.fixed(chosen))
+        judged = validate_space(space, points.fixed(chosen))
         base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
     identity, provenance = sweep_identity(space.identity(), base), {**collect_provenance(inputs), **(origin or {})}
@@ -215,7 +204,7 @@ def run_sweep(
         provenance["warm_start"] = check_sources(base, space)
     if chosen := choose_evaluations_of(path, judged, overrides):
         overrides = [*overrides, *chosen]
-        judged = validate_space(console, space, points.fixed(overrides))
+        judged = validate_space(space, points.fixed(overrides))
         base = judged.base
     if not path.exists():  # a resume waits for a scheduler that does not answer
         launcher_class(base.cluster.kind).check_available()
@@ -250,7 +239,7 @@ def run_sweep(
         if not launcher.is_dry and not prepare_sweep(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
-            judged = judged.learn(with_screens(prepared, judged), console)
+            judged = judged.learn(with_screens(prepared, judged))
         server = SharedServer.of(
             folder.path, judged.distinct("model", "generation", "trainer", "task"), prepared, launcher
         )
@@ -261,20 +250,6 @@ def run_sweep(
         if not launcher.is_dry:
             note_command(folder.path, provenance)
         return _run_controller(console, controller, judged, interrupts, stack)
-
-
-def _judge(console: Console, space: Space, points: Points, overrides: list[str]) -> ValidatedSpace:
-    """Check what does not need the sweep's folder, and validate the points. Raises UserError."""
-    base = points.base
-    check_numbers(overrides)
-    check_space(space, points, [*map(override_name, overrides)], trains=True)
-    judged = validate_space(console, space, points)
-    refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
-    # a sweep with results has its files and metric
-    if base.name is None or not (Path(base.outputs) / base.name).exists():
-        refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))
-        check_metrics(judged.distinct("task", "trainer", "schedule"), compares=bool(space.parameters))
-    return judged
 
 
 SCREENED = ("model", "task", "generation")  # sections that a screen depends on

@@ -1,12 +1,11 @@
-"""Start a sweep: validate its space, prepare models and data, and build its controller."""
+"""Start a validated sweep: prepare models and data, and build its controller."""
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import cache, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 from optuna.trial import TrialState
@@ -17,182 +16,37 @@ from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import VERSION, read_json, write_json, write_text
 from grporecipe.model.rates import rates_for
 from grporecipe.rules.check import errors
-from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import redraws
-from grposweep.config.compose import escape, load_experiment, override_name, render_experiment
-from grposweep.config.identity import experiment_id, prepared_key
-from grposweep.config.points import Points
+from grposweep.config.compose import escape, load_experiment, render_experiment
+from grposweep.config.identity import experiment_id
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_setting
 from grposweep.external.command import stops_early
 from grposweep.launchers.base import Interrupted, Launcher
-from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
+from grposweep.registries import is_opaque
 from grposweep.report.space_summary import print_invalid
-from grposweep.schema import GROUPS, Experiment, Schedule
+from grposweep.schema import GROUPS, Experiment
 from grposweep.search.early_stopping import build_policy, choose_effort
-from grposweep.search.early_stopping.rank import choose_evaluations
-from grposweep.search.grid import validate_one_factor, validate_points
 from grposweep.search.replication import build_replication
-from grposweep.search.sampler import check_prior, choose_sampler, continuous, lists_points, prior_points
+from grposweep.search.sampler import lists_points, prior_points
 from grposweep.search.sampling import Sampling, read_sampling
-from grposweep.search.space import Direction, Point, Space, freeze
+from grposweep.search.space import Direction, freeze
 from grposweep.search.study import RECORDED_INVALID, SweepStudy
-from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
+from grposweep.search.validity import ValidationResult, Validator
 from grposweep.storage import paths
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
-from grposweep.storage.records import as_mapping
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
-from grposweep.sweep.trial_queue import DEFAULT_TRIALS, TrialQueue, read_enqueued
+from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep.validate import ValidatedSpace
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ValidatedSpace:
-    """A validated space, known before the sweep's folder exists and refined by preparation."""
-
-    validator: Validator
-    sampler: str  # resolved: grid, one_factor, tpe or random
-    validity: SpaceValidity
-    enqueued: Sequence[Point]  # to be tried first
-
-    @property
-    def base(self) -> Experiment:
-        """Return the experiment with every parameter at its configured value."""
-        return self.validator.points.base
-
-    @property
-    def space(self) -> Space:
-        """Return the search space."""
-        return self.validator.space
-
-    def learn(self, prepared: dict[str, Any], console: Console) -> "ValidatedSpace":
-        """Return the space judged again with the numbers that preparation counted."""
-        self.validator.learn(prepared)
-        return replace(self, validity=_evaluate(console, self.validator, self.sampler))
-
-    def preparable(self) -> dict[str, Experiment]:
-        """Return one experiment per model and task among the valid points that really train."""
-        experiments = self.distinct("model", "task", "trainer")
-        return {prepared_key(item): item for item in experiments if runs_trl(item.trainer.kind)}
-
-    def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        return self.validity.distinct(*sections)
-
-
-def validate_space(console: Console, space: Space, points: Points) -> ValidatedSpace:
-    """Validate the points of a space that `check_space` has seen, before its folder exists.
-
-    Raises UserError for an impossible enqueued point, for a sampler that does not fit the space, and for a space without a
-    valid point.
-    """
-    sampler = _sampler(points.base, space)
-    validator = Validator(space, points)
-    validity = _evaluate(console, validator, sampler)
-    return ValidatedSpace(validator, sampler, validity, read_enqueued(points.base.search.enqueue, space, validator))
-
-
-def _sampler(base: Experiment, space: Space) -> str:
-    """Return the sampler's name, with ``auto`` resolved.
-
-    Raises UserError if it does not fit the space, or if ``force`` does not fit it.
-    """
-    if base.search.seeds and any(parameter.name == "seed" for parameter in space.parameters):
-        raise UserError(
-            "seed is a parameter and search.seeds is set: both would set the seed. "
-            "Take seed out of the space, or set search.seeds=0."
-        )
-    sampler = choose_sampler(base.search.sampler, space)
-    check_prior(base.search.prior, sampler, space)
-    if base.force and not lists_points(sampler):
-        raise UserError(
-            f"force=true with search={sampler}: only a list of points can be run once more. "
-            "Set a larger search.trials, or another name=..."
-        )
-    if sampler == "one_factor" and not space.parameters:
-        raise UserError(
-            "search=one_factor without parameters compares nothing. Give each parameter its alternatives: lr=1e-4,1e-3, or for a "
-            "single one lr=choice(1e-3)."
-        )
-    if sampler == "one_factor" and not base.search.seeds:
-        raise UserError(
-            "search.seeds=0 with search=one_factor: intervals of effects need several seeds. Set search.seeds=5."
-        )
-    if sampler == "one_factor" and base.search.effort is not None and base.search.effort < 1:
-        raise UserError(
-            f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
-            "Leave search.effort out, or set search=tpe."
-        )
-    if base.search.budget is not None and (
-        lists_points(sampler) or (is_opaque(base.trainer.kind) and not stops_early(base))
-    ):
-        raise UserError(
-            f"search.budget={base.search.budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
-            "no number of trials follows from it. Set search=tpe, or search.budget_gpu_hours as a limit."
-        )
-    if lists_points(sampler) and not space.is_finite:
-        parameters = ", ".join(continuous(space))
-        raise UserError(
-            f"search={sampler}: {parameters} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
-        )
-    return sampler
-
-
-def _evaluate(console: Console, validator: Validator, sampler: str) -> SpaceValidity:
-    """Judge the whole space.
-
-    Raises UserError if no point is valid: a single run's problems in words, a sweep's as a table.
-    """
-    validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
-    only_baseline = sampler == "one_factor" and validity.valid == 1 < validity.total
-    if validity.valid and not only_baseline:
-        return validity
-    if not validator.space.parameters:
-        verdict = validator.validate({})
-        raise UserError("\n".join(f"{p.code} {render_problem(verdict.setting, p)}" for p in errors(verdict.problems)))
-    print_invalid(console, validity)
-    if only_baseline:
-        raise UserError(
-            "None of the changes is valid, so there is nothing to compare with the base configuration. Change a parameter as the "
-            "table above says."
-        )
-    raise UserError(
-        f"None of the {validity.total} points of this space is valid, so there is nothing to search. "
-        f"Change a parameter or the base configuration as the table above says."
-    )
-
-
-def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterable[str]) -> list[str]:
-    """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the usual number will do.
-
-    A sweep that exists keeps the number that it began with.
-    """
-    base, usual = judged.base, Schedule().evaluations
-    is_set = any(override_name(override) == "schedule.evaluations" for override in overrides)
-    if is_set or base.schedule.evaluations != usual or is_external(base.trainer.kind):
-        return []
-    if path.exists():
-        recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
-        chosen = recorded.get("evaluations", usual)
-    elif base.search.budget is not None:
-        chosen = EVALUATIONS_OF_BUDGET
-    elif base.search.effort is not None and base.search.effort < 1 and follows_effort(base.search.stopping):
-        trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)
-        chosen = choose_evaluations(base.search.effort, trials, usual)
-    else:
-        return []
-    return [f"schedule.evaluations={chosen}"] if isinstance(chosen, int) and chosen != usual else []
-
-
-EVALUATIONS_OF_BUDGET = 10  # the first rung is then after a tenth of the training, not after a quarter
 KEPT_INVALID = 10_000
 
 

@@ -1,87 +1,27 @@
 """Choose the next trial: enqueued points, the next point of a grid, or what the sampler proposes; then replicates.
 
-No point is started twice. Points of ``search.enqueue`` are checked before anything starts. Replicates of the leaders run on
-fresh seeds.
+No point is started twice. Replicates of the leaders run on fresh seeds.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from grporecipe.errors import UserError
-from grporecipe.model.values import flatten
-from grporecipe.rules.check import errors
-from grporecipe.rules.fixes import render_problem
 from grposweep.config.identity import experiment_id
 from grposweep.schema import Search
 from grposweep.search.replication import CONFIRM, is_replicate
-from grposweep.search.sampler import ValidPoints, lists_points
-from grposweep.search.space import Choice, Label, Parameter, Point, Space, freeze
+from grposweep.search.sampler import DEFAULT_TRIALS, ValidPoints, lists_points
+from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
-
-
-def read_enqueued(wanted: Sequence[Mapping[str, Any]], space: Space, validator: Validator) -> list[Point]:
-    """Return the points of ``search.enqueue``. The sampler fills in parameters that are left out.
-
-    Raises UserError for a parameter that is not searched, a value outside its parameter, and a whole point that is invalid.
-    """
-    parameters = {parameter.name: parameter for parameter in space.parameters}
-    points: list[Point] = []
-    for entry in wanted:
-        point: Point = {}
-        for name, value in flatten(entry).items():
-            if name not in parameters:
-                known = ", ".join(parameters) or "none"
-                raise UserError(
-                    f"search.enqueue: {name} is not searched here. The parameters of this sweep are {known}."
-                )
-            point[name] = _label(parameters[name], value)
-        _check(point, space, validator)
-        points.append(point)
-    return points
-
-
-def _label(parameter: Parameter, value: Any) -> Label:
-    """Return the parameter's label for a value that the user wrote."""
-    domain = parameter.domain
-    if isinstance(domain, Choice):
-        for label in domain.labels:
-            if label == value or str(label) == str(value):
-                return label
-        choices = ", ".join(map(str, domain.labels))
-        raise UserError(f"search.enqueue: {parameter.name}={value} is not among its choices. Set one of {choices}.")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not domain.low <= number <= domain.high:
-        raise UserError(
-            f"search.enqueue: {parameter.name}={value} is outside its interval. "
-            f"Set a number from {domain.low:g} to {domain.high:g}, or widen the interval."
-        )
-    return int(number) if domain.integer else number
-
-
-def _check(point: Point, space: Space, validator: Validator) -> None:
-    """Raise UserError for a complete point that is invalid."""
-    if any(parameter.is_active(point) and parameter.name not in point for parameter in space.parameters):
-        return
-    verdict = validator.validate(point)
-    broken = errors(verdict.problems)
-    if broken:
-        text = render_problem(verdict.setting, broken[0], validator.ignore)
-        raise UserError(f"search.enqueue: {', '.join(f'{n}={v}' for n, v in point.items())} is invalid. {text}")
-
 
 ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
 BLIND = 5  # TPE draws one of so many points without knowing what came out of the last ones; more would cost regret
 LONG_SECONDS = 60.0  # shorter ones may come last
 ALIKE = 1.1  # times as long is as long: measured times vary
-DEFAULT_TRIALS = 20  # of an adaptive search; a grid runs all its valid points
 
 
 class QueuedTrial(NamedTuple):

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from filelock import FileLock
 
-from grporecipe.errors import ExitCode, UserError
+from grporecipe.errors import ExitCode, UserError, refuse_mistakes
 from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import load_experiment
-from grposweep.config.validate import refuse_mistakes
 from grposweep.launchers import launcher_class
 from grposweep.redaction import redact
 from grposweep.registries import runs_trl

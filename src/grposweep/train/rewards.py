@@ -27,9 +27,8 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import read_json, write_text
-from grposweep.config.validate import refuse_mistakes
 from grposweep.process import SpawnedProcesses
 from grposweep.schema import Experiment, Task
 from grposweep.storage.inputs import hidden_files, original_path, task_code, user_folders

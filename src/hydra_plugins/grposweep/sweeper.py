@@ -32,7 +32,7 @@ class GrposweepSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the sweep; its exit code is the command's."""
-        from grposweep.cli.run import run_multirun
+        from grposweep.cli.composed import run_multirun
 
         assert self._context is not None  # Hydra calls setup first
         sys.exit(run_multirun(self._context.config_loader, self._config, arguments, self._params))

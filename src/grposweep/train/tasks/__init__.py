@@ -13,9 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grporecipe.errors import UserError
+from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
-from grposweep.config.validate import refuse_mistakes
 from grposweep.registries import TASKS
 from grposweep.schema import Task
 from grposweep.storage.screens import kept_prompts

@@ -8,8 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from grporecipe.errors import UserError
-from grposweep.config.validate import refuse_mistakes
+from grporecipe.errors import UserError, refuse_mistakes
 from grposweep.schema import Task
 from grposweep.train.hub import WENT_OFFLINE
 from grposweep.train.tasks import as_prompts, conflicting_answers, hold_out, prompt_key, shuffled, take_column

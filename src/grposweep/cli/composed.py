@@ -1,0 +1,78 @@
+"""Run what Hydra composed: a sweep of one point, or of many. ``--help`` and a misspelt key do not need this module."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from grporecipe.errors import ExitCode, UserError
+from grporecipe.terminal import printable
+from grposweep.config.compose import check_groups, message
+from grposweep.config.points import Compose, Points
+from grposweep.registries import is_external
+from grposweep.search.listed import list_points
+from grposweep.search.parse import ONE_FACTOR, parse_space
+from grposweep.search.space import Space
+from grposweep.sweep.validate import validate_sweep
+
+
+def run_single(config: DictConfig) -> int:
+    """Run a sweep of one point. It prints its own error messages, because Hydra would add a line before them."""
+    hydra = HydraConfig.get()
+    overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))  # as typed: an override may hold ${...}
+    compose = composer(GlobalHydra.instance().config_loader(), hydra.job.config_name)
+    try:
+        points = Points(lambda wanted: config if wanted == overrides else compose(wanted), overrides)
+        return _run(Space(), points, overrides, dict(hydra.runtime.choices))
+    except UserError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return ExitCode.BAD_INPUT
+
+
+def run_multirun(loader: ConfigLoader, config: DictConfig, arguments: list[str], params: Mapping[str, Any]) -> int:
+    """Run a sweep: the parameters of command line and sweep file, over their shared composition."""
+    compose = composer(loader, config.hydra.job.config_name)
+    space, fixed = parse_space(arguments, params, loader)
+    points = Points(compose, fixed)
+    if points.base.search.sampler == ONE_FACTOR:  # a comparison of one alternative with the base configuration
+        space, fixed = parse_space(arguments, params, loader, keeps_single=True)
+        points = Points(compose, fixed)
+    return _run(space, points, fixed, dict(config.hydra.runtime.choices))
+
+
+def composer(loader: ConfigLoader, name: str | None) -> Compose:
+    """Return a function that composes the primary configuration of this name with other overrides."""
+
+    def compose(overrides: list[str]) -> DictConfig:
+        check_groups(overrides)
+        try:
+            return loader.load_configuration(config_name=name, overrides=overrides, run_mode=RunMode.RUN)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(message(error)) from error
+
+    return compose
+
+
+def _run(space: Space, points: Points, overrides: list[str], choices: Mapping[str, Any]) -> int:
+    space = list_points(space, points.base.search)
+    searched = {parameter.name for parameter in space.parameters}
+    # a trial's exported configuration is the option of both
+    hint = "-".join(dict.fromkeys(str(choices[group]) for group in ("model", "task") if group not in searched))
+    trainer = points.base.trainer
+    if is_external(trainer.kind):  # model and task are the program's
+        words = (trainer.command or "").split()
+        program = next((word for word in words if word.endswith((".py", ".sh"))), trainer.script or trainer.kind)
+        hint = "-".join(Path(name).stem for name in (program, trainer.recipe) if name)
+    study = Path(str(choices.get("sweeps") or "")).name
+    judged = validate_sweep(space, points, overrides)
+    from grposweep.sweep.run import run_sweep  # optuna, numpy and rich: 0.5 s that a refusal should not pay
+
+    return run_sweep(judged, overrides, hint or "sweep", study=study)
