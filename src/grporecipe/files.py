@@ -309,7 +309,7 @@ def count_or_none(value: Any) -> int | None:
 
 def finite_or_none(value: Any) -> float | None:
     """Return a finite JSON number; None for any other value."""
-    number = as_number(value)
+    number = value if type(value) is float else as_number(value)
     return number if number is not None and math.isfinite(number) else None
 
 

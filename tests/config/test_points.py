@@ -98,6 +98,22 @@ def test_an_option_of_the_base_is_not_composed_again(compose: Compose) -> None:
     assert asked == [[]]
 
 
+def test_options_of_several_groups_share_a_composition(compose: Compose) -> None:
+    """Two options of each of two groups are two compositions; an option that sets a key of another group is alone."""
+    asked: list[list[str]] = []
+
+    def composed(words: list[str]) -> DictConfig:
+        asked.append(words)
+        return compose([*words, *(["batch.num_generations=2"] if words == ["kl=high", "loss=grpo"] else [])])
+
+    points = Points(composed, [])
+    points.compose_options({"batch": ["auto", "large"], "lr": [1.0], "kl": ["low", "sync_ref"]})
+    points.experiment({"batch": "large", "kl": "low"})
+    assert asked == [[], ["batch=auto", "kl=low"], ["batch=large", "kl=sync_ref"]]
+    points.raw_values({"kl": ["high"], "loss": ["grpo"]})
+    assert asked[3:] == [["kl=high", "loss=grpo"], ["kl=high"], ["loss=grpo"]]
+
+
 @pytest.mark.parametrize(
     "point", [{"batch.num_generatons": 4}, {"nothing": 1}, {"batch.num_generations": 2.5}, {"lr": "fast"}]
 )

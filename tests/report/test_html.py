@@ -10,8 +10,7 @@ import yaml
 
 from grporecipe.errors import UserError
 from grposweep.report.export import write_winner
-from grposweep.report.html_page import render_report, script_json, thin, write_report
-from grposweep.report.trial_view import CurvePoint
+from grposweep.report.html_page import render_report, script_json, write_report
 from grposweep.report.view import SweepView, read_sweep
 from made import Made, make_comparison, make_sweep
 
@@ -120,10 +119,10 @@ def test_a_point_of_one_trial_has_the_interval_of_its_prompts(view: SweepView) -
     assert (place.source, place.half) == ("prompts", pytest.approx(1.959964 * 0.012))
 
 
-def test_a_thinned_curve_keeps_its_ends() -> None:
+def test_a_thinned_curve_keeps_its_ends(view: SweepView) -> None:
     """And as many points as it may have."""
-    kept = thin([CurvePoint(step, 8 * step, 0.5, None, 0.0) for step in range(1000)], 50)
-    assert (len(kept), kept[0].step, kept[-1].step) == (50, 0, 999)
+    curve, kept = view.trial(0).curve("reward"), view.trial(0).curve("reward", 50)
+    assert (len(kept), kept[0], kept[-1]) == (50, curve[0], curve[-1])
 
 
 def test_a_damaged_sweep_is_refused_in_one_message(tmp_path: Path) -> None:

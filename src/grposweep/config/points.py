@@ -8,8 +8,10 @@ recorded experiment is changed in the same way: a group's option replaces the gr
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -152,24 +154,34 @@ class Points:
         """Return ``_section`` under the schema's types."""
         key = (group, option)
         if key not in self._typed_sections:
-            config = self._base.copy()
-            config[group] = self._section(group, option)
-            self._typed_sections[key] = typed(config)[group]
+            self._typed_sections[key] = typed({group: _plain(self._section(group, option))})[group]
         return self._typed_sections[key]
 
     def raw_values(self, values: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Return every key with its values in the base and under each given group option, interpolations unresolved."""
-        sections = [
-            (name, self._section(name, str(option)))
-            for name, options in values.items()
-            if name in GROUPS and name != "debug"
-            for option in options
-        ]
+        self.compose_options(values)
+        sections = [(name, self._section(name, option)) for pairs in _options(values) for name, option in pairs]
         raw: dict[str, list[Any]] = {}
         for prefix, config in [("", self._base), *sections]:
-            for key, value in _leaves(OmegaConf.to_container(config, resolve=False), prefix):
+            for key, value in _leaves(_plain(config), prefix):
                 raw.setdefault(key, []).append(value)
         return raw
+
+    def compose_options(self, values: Mapping[str, Sequence[Any]]) -> None:
+        """Compose the first option of every group together, then the second of each, and so on.
+
+        An option that cannot be composed, or that sets keys of other groups, is left for ``_section``.
+        """
+        base = _plain(self._base)
+        with suppress(UserError):
+            for row in zip_longest(*_options(values)):
+                chosen = {pair[0]: pair[1] for pair in row if pair is not None and pair not in self._sections}
+                if not chosen:
+                    continue
+                composed, _ = self._composed(chosen)
+                if _plain(composed) | chosen != base | chosen:
+                    return
+                self._sections |= {(name, option): composed[name] for name, option in chosen.items()}
 
     def _section(self, group: str, option: str) -> Any:
         """Return the section of a group option with the shared overrides applied, interpolations unresolved."""
@@ -191,6 +203,11 @@ class Points:
         return config, {**(hydra.runtime.choices if hydra else {}), **options}
 
 
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration's content, interpolations unresolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(config))
+
+
 def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     """Return the configuration with a point's keys set, except group options. The schema's types convert or refuse each."""
     try:
@@ -201,6 +218,12 @@ def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
     except OmegaConfBaseException as error:
         raise UserError(explain_error(error)) from error
     return config
+
+
+def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]:
+    """Return the options of each group in these values, without ``debug``, whose options set keys of other groups."""
+    groups = {name: options for name, options in values.items() if name in GROUPS and name != "debug"}
+    return [[(name, str(option)) for option in options] for name, options in groups.items()]
 
 
 def _leaves(content: Any, prefix: str) -> Iterator[tuple[str, Any]]:

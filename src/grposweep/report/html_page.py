@@ -289,7 +289,7 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
 def _trial(
     trial: TrialView, parameters: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int
 ) -> dict[str, Any]:
-    curves = {name: _curve(points, most) for name in metrics if (points := trial.curve(name))}
+    curves = {name: _curve(points) for name in metrics if (points := trial.curve(name, most))}
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
     return {
@@ -313,22 +313,14 @@ def _trial(
     }
 
 
-def _curve(points: Sequence[CurvePoint], most: int) -> tuple[list[int], list[float], list[float] | None]:
+def _curve(points: Sequence[CurvePoint]) -> tuple[list[int], list[float], list[float] | None]:
     """Return steps, values and standard errors (None unless every point has one)."""
-    kept = thin(points, most)
-    errors = [_round(point.error) for point in kept if point.error is not None]
+    errors = [_round(point.error) for point in points if point.error is not None]
     return (
-        [point.step for point in kept],
-        [_round(point.value) for point in kept],
-        errors if len(errors) == len(kept) else None,
+        [point.step for point in points],
+        [_round(point.value) for point in points],
+        errors if len(errors) == len(points) else None,
     )
-
-
-def thin(points: Sequence[CurvePoint], most: int) -> Sequence[CurvePoint]:
-    """Return at most ``most`` points, evenly spread, with the first and the last."""
-    if len(points) <= most:
-        return points
-    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
 def _label(label: Any, is_number: bool) -> Any:

@@ -248,9 +248,15 @@ class TrialView:
         """All lines of metrics.jsonl."""
         return list(read_lines(self.path / paths.METRICS, step=int))
 
-    def curve(self, metric: str) -> list[CurvePoint]:
-        """Return a metric over the trial's steps, without values that are not finite."""
-        return [point for line in self.lines if (point := _curve_point(line, metric)) is not None]
+    def curve(self, metric: str, most: int | None = None) -> list[CurvePoint]:
+        """Return a metric over the trial's steps, without values that are not finite.
+
+        Of more than ``most`` points these are evenly spread, with the first and the last.
+        """
+        lines = [line for line in self.lines if finite_or_none(line.get(metric)) is not None and line["step"] >= 0]
+        if most and len(lines) > most:
+            lines = [lines[round(place * (len(lines) - 1) / (most - 1))] for place in range(most)]
+        return [_curve_point(line, metric) for line in lines]
 
     def last_value(self, metric: str) -> float | None:
         """Return the latest value of a metric; reads only the end of metrics.jsonl."""
@@ -372,9 +378,8 @@ def axis_of(points: Sequence[CurvePoint]) -> str:
     return "steps" if all(point.completions == point.step for point in points) else "completions"
 
 
-def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint | None:
-    value = finite_or_none(line.get(metric))
-    if value is None or line["step"] < 0:
-        return None
+def _curve_point(line: Mapping[str, Any], metric: str) -> CurvePoint:
     error, when = finite_or_none(line.get(f"{metric}_se")), finite_or_none(line.get("time")) or 0.0
-    return CurvePoint(line["step"], count_or_none(line.get("completions")) or line["step"], value, error, when)
+    return CurvePoint(
+        line["step"], count_or_none(line.get("completions")) or line["step"], float(line[metric]), error, when
+    )

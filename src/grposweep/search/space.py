@@ -77,6 +77,11 @@ class Space:
         """Return whether every parameter has a list of values."""
         return all(isinstance(parameter.domain, Choice) for parameter in self.parameters)
 
+    @cached_property
+    def choices(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values of every parameter that has a list of them, by name."""
+        return {p.name: p.domain.values for p in self.parameters if isinstance(p.domain, Choice)}
+
     def finite_points(self) -> Iterator[Point]:
         """Yield every assignment of the finite parameters in the order of Hydra's own grid (the last one changes fastest)."""
         yield from self.points or self.combinations(
@@ -110,8 +115,7 @@ class Space:
 
     def finite_part(self, point: Point) -> Point:
         """Return the point without its continuous parameters."""
-        finite = {parameter.name for parameter in self.parameters if isinstance(parameter.domain, Choice)}
-        return {name: label for name, label in point.items() if name in finite}
+        return {name: label for name, label in point.items() if name in self.choices}
 
     def values(self, point: Point) -> dict[str, Any]:
         """Return the configuration values behind a point's labels."""

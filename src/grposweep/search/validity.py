@@ -57,12 +57,7 @@ class RuleInputs:
         self.notes: list[str] = []  # sentences on what is not known of the user's command
         if asks(points.base.trainer):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
-        values = {
-            parameter.name: parameter.domain.values
-            for parameter in space.parameters
-            if isinstance(parameter.domain, Choice)
-        }
-        raw = points.raw_values(values)
+        raw = points.raw_values(space.choices)
         self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
         # keys whose value is always exactly the value of one other key
         alike = {key: raws[0] for key, raws in raw.items() if len(set(map(str, raws))) == 1}
@@ -234,8 +229,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     ``names`` are the keys and groups of the command, ``trains`` whether trials start from this machine.
     """
     # A file of prompts has no default, so the base is whole only with one of those that are searched.
-    files = [p.domain for p in space.parameters if p.name == "task.path" and isinstance(p.domain, Choice)]
-    path = {"task.path": files[0].values[0]} if files else {}
+    path = {name: values[0] for name, values in space.choices.items() if name == "task.path"}
     base = points.experiment(path) if path else points.base
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
     if asks(base.trainer) and not problems:
@@ -245,6 +239,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
             ask_ahead(base.trainer, trainers, base.cluster, between)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
+    points.compose_options(space.choices)
     problems += [f"rules.ignore: there is no rule {code}. 'grposweep rules' lists them." for code in unknown]
     for parameter in space.parameters:
         if parameter.name.partition(".")[0] in SHARED:
