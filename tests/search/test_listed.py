@@ -52,11 +52,11 @@ def test_a_file_without_points_is_refused(tmp_path: Path, content: str | None, w
 
 def test_of_many_mistakes_the_first_are_shown_with_their_number(here: Path) -> None:
     """A file whose column has a wrong kind of value."""
-    (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(30)))
+    (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(12)))
     said = grposweep(here, "sweep", "trainer=fake", "search.points=p.csv").err
-    assert said.startswith("error: 30 keys cannot work:\n- batch=b0")
+    assert said.startswith("error: 12 keys cannot work:\n- batch=b0")
     assert len(said.splitlines()) == 10
-    assert said.endswith("- and 22 more\n")
+    assert said.endswith("- and 4 more\n")
 
 
 def test_listed_points_are_judged_run_and_extended_by_the_same_command(run: Run, here: Path) -> None:
