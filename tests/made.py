@@ -14,6 +14,7 @@ import yaml
 from grposweep.config.compose import open_session, render_experiment
 from grposweep.config.points import Points
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # five times as fast, where PyYAML was built with it
 STEP_SECONDS, EPOCH = 3.0, 1_790_000_000.0
 FAILURE = {
     "kind": "OutOfMemoryError",
@@ -30,6 +31,12 @@ def baseline() -> str:
     """The base configuration, with the fake trainer."""
     with open_session() as session:
         return render_experiment(Points(session.compose, ["trainer=fake"]).base)
+
+
+@cache
+def baseline_values() -> Any:
+    """The same, read."""
+    return yaml.safe_load(baseline())
 
 
 @dataclass
@@ -105,10 +112,10 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
     }
     content = {
         "v": 1, "name": path.name, "identity": "0" * 64, "space": space, "search": search,
-        "overrides": ["trainer=fake"], "baseline": yaml.safe_load(baseline()),
+        "overrides": ["trainer=fake"], "baseline": baseline_values(),
         "provenance": provenance, **made.settings,
     }  # fmt: skip
-    (path / "sweep.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (path / "sweep.yaml").write_text(yaml.dump(content, Dumper=DUMPER, sort_keys=False))
     problem = {
         "code": "GB101",
         "message": "batch.num_generations=12: whole groups",

@@ -21,12 +21,7 @@ from grposweep.config.compose import (
     unknown_option,
 )
 from grposweep.config.to_setting import read_setting
-from grposweep.config.validate import (
-    REGISTERED,
-    check_experiment,
-    check_installed,
-    choices,
-)
+from grposweep.config.validate import REGISTERED, check_experiment, check_installed, choices
 from grposweep.schema import Experiment, Trainer, keys_with, sizes
 
 Compose = Callable[[list[str]], DictConfig]

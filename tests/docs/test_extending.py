@@ -35,10 +35,7 @@ from support import PROJECT, lines, trials, wait_for
 
 PAGE = (PROJECT / "docs" / "guides" / "extending.md").read_text()
 EXAMPLE = re.compile(r"^`([\w/.]+)`(?:, in `(\w+)`)?:\n\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-REGISTRIES = {
-    "src/grporecipe/registries.py": recipe_registries,
-    "src/grposweep/registries.py": sweep_registries,
-}
+REGISTRIES = {"src/grporecipe/registries.py": recipe_registries, "src/grposweep/registries.py": sweep_registries}
 
 
 @pytest.fixture(autouse=True)

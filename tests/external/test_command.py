@@ -214,7 +214,7 @@ def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) ->
     plan = read(trials(ended.sweep)[0] / "plan.json")
     assert {name for name, value in plan.items() if value is not None} == {"v"}
     assert {line["completions"] for line in lines(trials(ended.sweep)[0] / "metrics.jsonl")} == {None}
-    for words in (("show", "s", "0"), ("compare", "s/0", "s/1"), ("report", "s"), ("best", "s", "--as", "command")):
+    for words in (("compare", "s/0", "s/1"), ("report", "s"), ("best", "s", "--as", "command")):
         assert grposweep(here, *words).code == 0, words
     assert "12 steps" in grposweep(here, "show", "s", "0").out
     refused = grposweep(here, "best", "s", "--as", "trl")

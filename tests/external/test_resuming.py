@@ -21,11 +21,7 @@ def node(folder: Path, number: int, nodes: int = 1, attempt: int = 1) -> Attempt
     """Our process on one node of a job with two ranks."""
     cluster = SimpleNamespace(processes=2)
     return SimpleNamespace(  # type: ignore[return-value]  # all that is looked at
-        folder=folder,
-        number=attempt,
-        is_main=number == 0,
-        ranks=nodes,
-        experiment=SimpleNamespace(cluster=cluster),
+        folder=folder, number=attempt, is_main=number == 0, ranks=nodes, experiment=SimpleNamespace(cluster=cluster)
     )
 
 

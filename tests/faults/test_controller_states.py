@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, State
 from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.sweep.doctor import check_attempts
+from support import examples
 from toy_launcher import Died, Place, open_controller
 
 SLOTS, TARGET, BUDGET_HOURS = 2, 4, 9.0
@@ -178,4 +179,4 @@ class TestSomeInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
 class TestManyInterleavings(Sweep.TestCase):  # type: ignore[name-defined,misc]
     """Others each time."""
 
-    settings = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=QUIET)
+    settings = settings(max_examples=examples(90), stateful_step_count=50, deadline=None, suppress_health_check=QUIET)

@@ -192,7 +192,7 @@ def test_no_key_is_lost_without_a_message(drawn: tuple[Recipe, list[str]], targe
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(2000), deadline=None, derandomize=True)
+@settings(max_examples=examples(1000), deadline=None, derandomize=True)
 @given(drawn=recipes(), target=st.sampled_from(NAMES))
 def test_no_key_of_many_recipes_is_lost(drawn: tuple[Recipe, list[str]], target: str) -> None:
     """Every framework into every other one; thousands of recipes in the thorough tier."""

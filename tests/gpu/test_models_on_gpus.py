@@ -11,10 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from grposweep.train.tiny import EOS, PAD, VOCABULARY, build_tokenizer
 from support import Ended, lines, trials
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
 Run = Callable[..., Ended]
 DIFFERENCE = "sampling/sampling_logp_difference/mean"
 STEPS = 12

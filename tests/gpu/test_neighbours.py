@@ -13,10 +13,7 @@ from grposweep.launchers.gpu_memory import read_memory
 from grposweep.sweep.neighbours import find_shortage
 from support import Ended, environment, lines, read, trials, wait_for
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
 LEFT = 200 * 2**20  # bytes: too few for a CUDA context
 HOLD = """
 import sys, torch

@@ -17,10 +17,7 @@ from grposweep.config.compose import to_experiment
 from grposweep.launchers.local import Local
 from support import Ended, lines, trials
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible to torch")]
 SHORT = [
     "model.dtype=bfloat16", "schedule.budget_completions=null", "schedule.max_steps=2", "schedule.evaluations=1",
     "task.eval_prompts=8", "batch=small", "name=gpu",

@@ -24,11 +24,7 @@ ASYNC = ("trainer.kind=async_trl", "loss.loss_type=bnpo")
 # The mean ratio of probabilities between trainer and server is 1, and their KL 0, up to float32's rounding: 5e-7 and 2e-8
 # were measured in sync, 1e-1 to 5e-1 for weights of a few steps before.
 ROUNDING = 1e-5
-KINDS = {
-    "all weights": (),
-    "two micro-steps": ("batch.gradient_accumulation_steps=2",),
-    "LoRA": ADAPTERS,
-}
+KINDS = {"all weights": (), "two micro-steps": ("batch.gradient_accumulation_steps=2",), "LoRA": ADAPTERS}
 
 
 def steps_of(folder: Path) -> list[dict[str, float]]:
@@ -38,10 +34,7 @@ def steps_of(folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_staleness_every_step_trains_on_what_its_own_weights_sampled(
-    make_trial: MakeTrial,
-    ranks: Ranks,
-    server: str,
-    kind: str,
+    make_trial: MakeTrial, ranks: Ranks, server: str, kind: str
 ) -> None:
     """In all twelve steps, while the weights change."""
     folder = make_trial(
@@ -105,9 +98,7 @@ def test_a_trial_samples_from_its_own_server(make_trial: MakeTrial, ranks: Ranks
 
 
 def test_a_killed_training_resumes_in_sync_and_leaves_no_process(
-    make_trial: MakeTrial,
-    ranks: Ranks,
-    server: str,
+    make_trial: MakeTrial, ranks: Ranks, server: str
 ) -> None:
     """SIGKILL after the first checkpoint; the process that samples ends as well. The next attempt trains the other steps."""
     folder = make_trial(

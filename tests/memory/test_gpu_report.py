@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import PROJECT
 
 sys.path.insert(0, str(PROJECT / "benchmarks" / "gpu"))
@@ -42,6 +44,7 @@ def test_a_card_is_told_its_failed_tests_and_its_fastest_way_to_share(tmp_path: 
     assert "### Memory" not in text
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_command_says_what_does_not_need_one() -> None:
     """In one message."""
     command = [sys.executable, str(HERE / "run.py"), "model"]

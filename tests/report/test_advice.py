@@ -19,10 +19,7 @@ from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
 
-SPACE = [
-    {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True},
-    {"dial": "batch", "choices": ["small", "medium"]},
-]
+SPACE = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}, {"dial": "batch", "choices": ["small", "medium"]}]
 COMMAND = "python src/run.py sweeps=lr_batch name=s search.trials=4"
 
 

@@ -30,10 +30,7 @@ CLEAR: tuple[Trial, ...] = (
 
 def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
     """A sweep of these trials; the last ``paused`` ones have half of a curve and no result."""
-    space = [
-        {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True},
-        {"dial": "batch", "choices": ["small", "medium"]},
-    ]
+    space = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}, {"dial": "batch", "choices": ["small", "medium"]}]
     provenance = {"command": "python src/run.py -m lr=a batch=small,medium name=s", "packages": {}}
     sweep = make_sweep(path / "s", Made(trials=len(trials), settings={"space": space, "provenance": provenance}))
     for number, folder in enumerate(sorted((sweep / "trials").iterdir())):

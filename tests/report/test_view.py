@@ -18,6 +18,7 @@ from grposweep.storage.folders import TrialFolder
 from grposweep.storage.results import TrialResult, TrialStatus
 from in_process import Sweep
 from made import Made, make_sweep
+from support import trials
 
 FAKE = ("trainer=fake", "schedule.budget_completions=64", "search.effort=1")
 
@@ -191,16 +192,19 @@ def test_a_trial_with_a_row_is_not_read_again(sweep_here: Sweep, monkeypatch: py
     assert read_sweep(folder).trials == found
 
 
-@pytest.mark.parametrize("name", ["result.json", "attempts.jsonl", "runs.jsonl", "trial.json", "heartbeat"])
-def test_a_row_of_other_files_does_not_count(sweep_here: Sweep, name: str) -> None:
+def test_a_row_of_other_files_does_not_count(sweep_here: Sweep) -> None:
     """A file that was replaced by another of the same size and date, too."""
-    folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
+    folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3,3e-3,4e-3,5e-3")
     rows = (folder / "summary.jsonl").read_text()
     (folder / "summary.jsonl").write_text(rows.replace('"state": "finished"', '"state": "failed"'))
-    assert read_sweep(folder).count(State.FAILED) == 2
-    shutil.copy2(file := next((folder / "trials").iterdir()) / name, file.with_name("copy"))
-    file.with_name("copy").replace(file)
-    assert read_sweep(folder).count(State.FAILED) == 1
+    counts = [read_sweep(folder).count(State.FAILED)]
+    for trial, name in zip(
+        trials(folder), ("result.json", "attempts.jsonl", "runs.jsonl", "trial.json", "heartbeat"), strict=True
+    ):
+        shutil.copy2(trial / name, trial / "copy")
+        (trial / "copy").replace(trial / name)
+        counts.append(read_sweep(folder).count(State.FAILED))
+    assert counts == [5, 4, 3, 2, 1, 0]
 
 
 def test_a_controller_that_ends_completes_the_summary(sweep_here: Sweep) -> None:

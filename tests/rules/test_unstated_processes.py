@@ -68,10 +68,7 @@ def test_the_verdict_is_that_of_all_numbers_together(
     [
         ({"num_generations": 32}, "multiples of 4 work; others break GB101"),
         ({"num_generations": 7}, "multiples of 7 work; others break GB101"),
-        (
-            {"generation_batch_size": 56, "num_generations": 7},
-            "1, 7 work; others break GB106",
-        ),
+        ({"generation_batch_size": 56, "num_generations": 7}, "1, 7 work; others break GB106"),
         ({"train_prompts": 12}, "1 to 12 work; others break GS104"),
         ({"num_generations": 16, "train_prompts": 12}, "multiples of 2 up to 24 work; others break GB101 and GS104"),
         ({}, None),

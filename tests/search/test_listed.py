@@ -52,11 +52,11 @@ def test_a_file_without_points_is_refused(tmp_path: Path, content: str | None, w
 
 def test_of_many_mistakes_the_first_are_shown_with_their_number(here: Path) -> None:
     """A file whose column has a wrong kind of value."""
-    (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(30)))
+    (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(12)))
     said = grposweep(here, "sweep", "trainer=fake", "search.points=p.csv").err
-    assert said.startswith("error: 30 keys cannot work:\n- batch=b0")
+    assert said.startswith("error: 12 keys cannot work:\n- batch=b0")
     assert len(said.splitlines()) == 10
-    assert said.endswith("- and 22 more\n")
+    assert said.endswith("- and 4 more\n")
 
 
 def test_listed_points_are_judged_run_and_extended_by_the_same_command(run: Run, here: Path) -> None:
@@ -76,12 +76,10 @@ def test_listed_points_are_judged_run_and_extended_by_the_same_command(run: Run,
     found = [read(trial / "trial.json")["point"] for trial in trials(first.sweep)]
     assert found == [{"lr": 1e-3, "batch": "small"}, {"lr": 1e-4, "batch": "medium"}, {"lr": 2e-4}]
     assert yaml.safe_load((first.sweep / "sweep.yaml").read_text())["space"][0]["choices"] == [1e-3, 1e-4, 2e-4]
-
-
-def test_a_list_without_recorded_points_is_another_sweep(run: Run) -> None:
-    """Otherwise trials would be ranked that the command does not name."""
-    assert run("trainer=fake", "schedule=steps", "schedule.max_steps=2", TWO).code == 0
-    other = run("trainer=fake", "schedule=steps", "schedule.max_steps=2", TWO.replace("1e-4", "1e-5"))
+    points.write_text(
+        "lr,batch\n1e-3,small\n1e-5,medium\n2e-4,\n"
+    )  # a list that lacks a recorded point is another sweep
+    other = run(*words)
     assert other.code == 2
     assert "1 trial whose points are not in the list, such as lr=0.0001 batch=medium" in other.err
 

@@ -41,11 +41,7 @@ def outputs() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("closed", "look"),
-    [
-        ("theirs", lambda outputs: find_sweep("theirs", outputs)),
-        (".", newest_sweep),
-        (".", read_sweeps),
-    ],
+    [("theirs", lambda outputs: find_sweep("theirs", outputs)), (".", newest_sweep), (".", read_sweeps)],
 )
 def test_a_folder_that_may_not_be_read_is_named(outputs: Path, closed: str, look: Callable[[Path], object]) -> None:
     """It is not said to hold no sweep."""

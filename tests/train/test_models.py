@@ -15,14 +15,7 @@ from command_server import start_forked
 from grposweep.schema import Lora, Model
 from grposweep.train import models, tiny
 from grposweep.train.hub import OFFLINE
-from grposweep.train.tiny import (
-    VOCABULARY,
-    build_text_tokenizer,
-    build_tokenizer,
-    encode_sums,
-    tiny_folder,
-    untrained,
-)
+from grposweep.train.tiny import VOCABULARY, build_text_tokenizer, build_tokenizer, encode_sums, tiny_folder, untrained
 
 from .conftest import MakeTrial, metrics_of, result_of
 from .hub_server import REPOSITORY, Hub, files_of, serve

@@ -78,8 +78,7 @@ def test_without_sharding_nothing_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "is_once"),
-    [([], True), (["kl.beta=0.1"], False), (["kl.beta=0.1", "model.lora.enabled=true"], True)],
+    ("overrides", "is_once"), [([], True), (["kl.beta=0.1"], False), (["kl.beta=0.1", "model.lora.enabled=true"], True)]
 )
 def test_fsdp_loads_weights_once_unless_a_reference_needs_them(overrides: list[str], is_once: bool) -> None:
     """TRL shards a reference model without sending it from the first rank: the others' part would be arbitrary."""

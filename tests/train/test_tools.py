@@ -133,10 +133,7 @@ def test_preparation_counts_what_reset_adds_and_the_schemas_that_a_template_show
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        (["task.chat=false"], "prompts are plain text"),
-        (["model.path=embedded-text"], "shows no calls of tools"),
-    ],
+    [(["task.chat=false"], "prompts are plain text"), (["model.path=embedded-text"], "shows no calls of tools")],
 )
 def test_a_model_that_cannot_call_is_refused_before_the_first_trial(changes: list[str], message: str) -> None:
     """TRL would say so after loading it, or break on the text of a plain prompt."""

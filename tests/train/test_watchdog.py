@@ -2,6 +2,7 @@
 
 import faulthandler
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from grposweep.train import process as watchdog
+from grposweep.train.run import run_attempt
+
+from .conftest import MakeTrial
 
 
 @pytest.mark.parametrize("minutes", [0.02, 30.0])
@@ -48,3 +52,14 @@ def test_a_rank_trains_where_no_thread_can_be_started(monkeypatch: pytest.Monkey
     with watchdog.StackWriter(tmp_path, 0, 1, 0, 10.0):
         pass
     watchdog.release()
+
+
+def test_a_rank_is_watched_from_the_end_of_its_imports(make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy disk torch may take longer to import than a short ``cluster.stall_min``."""
+    imported: list[bool] = []
+    monkeypatch.delitem(sys.modules, "grposweep.train.fake", raising=False)
+    monkeypatch.setattr(
+        faulthandler, "dump_traceback_later", lambda *_, **__: imported.append("grposweep.train.fake" in sys.modules)
+    )
+    assert run_attempt(make_fake()) == 0
+    assert imported[0]

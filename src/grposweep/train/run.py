@@ -62,7 +62,7 @@ def _train(attempt: Attempt) -> int:
     is_screen = (attempt.folder / paths.SCREEN).is_file()
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
-    train = SCREEN if is_screen else OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
+    trainer = SCREEN if is_screen else OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
@@ -72,6 +72,8 @@ def _train(attempt: Attempt) -> int:
     if attempt.is_main:
         start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts(), watchdog.has_gpu())
     try:
+        # Before the watchdog's time begins: an import may take minutes. The controller ends an attempt whose import hangs.
+        train = trainer.load()
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
         with attempt.stacks if not is_external(attempt.experiment.trainer.kind) else nullcontext():
