@@ -144,6 +144,11 @@ def is_opaque(kind: str) -> bool:
     return kind in EXTERNAL and EXTERNAL[kind].opaque
 
 
+def asks(kind: str) -> bool:
+    """Return whether a ``trainer.kind`` is a command of the user's, whose trainer tells its values when it is asked."""
+    return kind in EXTERNAL and EXTERNAL[kind].asks
+
+
 def runs_trl(kind: str) -> bool:
     """Return whether TRL trains the configured model in the ranks of this ``trainer.kind``."""
     return not is_external(kind) and OWN_TRAINERS[kind].runs_trl

@@ -10,7 +10,8 @@ import pytest
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import append_line, read_json, write_json
 from grposweep.config.compose import render_experiment
-from grposweep.config.validate import check_experiment, check_place
+from grposweep.config.programs import check_place
+from grposweep.config.validate import check_experiment
 from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS

@@ -24,7 +24,7 @@ from grposweep.external import NodeContext
 from grposweep.external.ask import Asked, ask
 from grposweep.external.command import named_files
 from grposweep.external.script import command_line, missing_files, nodes_of_launch, placeholders
-from grposweep.registries import EXTERNAL, is_opaque
+from grposweep.registries import EXTERNAL, asks, is_opaque
 from grposweep.schema import Cluster, Experiment, Trainer
 from grposweep.storage import inputs
 from grposweep.storage.inputs import Inputs
@@ -45,12 +45,6 @@ class _Answer(NamedTuple):
 
 _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
 _BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}  # options of which only the ends of an interval are asked
-
-
-def asks(trainer: Trainer) -> bool:
-    """Return whether a trainer is a command of the user's, whose trainer tells its values when it is asked."""
-    external = EXTERNAL.get(trainer.kind)
-    return external is not None and external.asks
 
 
 def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Asked:
@@ -156,7 +150,7 @@ def find_inputs(experiments: Iterable[Experiment]) -> Inputs:
 
 
 def _files(trainer: Trainer) -> list[Path]:
-    if not asks(trainer):
+    if not asks(trainer.kind):
         return named_files(trainer) if is_opaque(trainer.kind) else []
     asked, folder = ask_base(trainer), Path(trainer.workdir or ".").absolute()
     named = [*named_files(trainer), *(folder / name for name in (trainer.script, trainer.recipe) if name)]

@@ -17,10 +17,10 @@ from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import ROWS, TRL, Setting, Version
 from grporecipe.reading.load import Options, load_recipe, parse_recipe
-from grposweep.config.asked import ask_base, asked_recipe, asks, own_options
+from grposweep.config.asked import ask_base, asked_recipe, own_options
 from grposweep.external.ask import Asked
 from grposweep.redaction import refuse_secrets
-from grposweep.registries import EXTERNAL, is_opaque
+from grposweep.registries import EXTERNAL, asks, is_opaque
 from grposweep.schema import Experiment, Trainer
 
 ASKED = "from importlib.metadata import version; print(version('{package}'))"
@@ -102,7 +102,7 @@ class Base:
         Raises UserError if it cannot be read.
         """
         trainer, framework = self.trainer, self.framework.name
-        if asks(trainer):
+        if asks(trainer.kind):
             return asked_recipe(trainer, self.asked, self.processes)
         if is_opaque(trainer.kind):
             return Recipe(framework, TRL, {})
@@ -137,6 +137,6 @@ class Base:
         }
         if is_opaque(self.trainer.kind):
             changes |= {"processes": None, "unknown": frozenset(ROWS) - {"max_steps"}}
-        elif asks(self.trainer):
+        elif asks(self.trainer.kind):
             changes["unknown"] = parsed.unknown | (set() if self.recipe.version_source.known else {"version"})
         return setting.replace(changes)

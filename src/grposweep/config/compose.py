@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -225,6 +225,21 @@ def to_experiment(config: DictConfig | dict[str, Any]) -> Experiment:
     Raises UserError for unknown keys (``+`` and ``++`` bypass Hydra's own check), wrong types and missing values.
     """
     return resolved(typed(config))
+
+
+def experiment_at(config: DictConfig, values: Mapping[str, Any]) -> Experiment:
+    """Set keys of a composed configuration, which may be typed already, and return its experiment.
+
+    Raises UserError as ``to_experiment`` does.
+    """
+    _refuse_missing(dict(values))
+    OmegaConf.set_struct(config, True)
+    try:
+        for name, value in values.items():
+            OmegaConf.update(config, name, value)
+    except OmegaConfBaseException as error:
+        raise UserError(explain_error(error)) from error
+    return resolved(config if OmegaConf.get_type(config) is Experiment else typed(config))
 
 
 def typed(config: DictConfig | dict[str, Any]) -> DictConfig:

@@ -17,13 +17,12 @@ from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from grporecipe.errors import UserError
 from grporecipe.files import bounded_yaml, parse_yaml, read_text
 from grposweep.config.base_recipe import Base
-from grposweep.config.compose import PRIMARY, Session, escape, explain_error, resolved, to_experiment, typed
+from grposweep.config.compose import PRIMARY, Session, escape, experiment_at, to_experiment, typed
 from grposweep.config.fields import NUMBERS
 from grposweep.config.to_setting import own_values
 from grposweep.config.validate import check_choice
@@ -101,7 +100,7 @@ class Points:
             self._sections.clear()
             self._base = self._compose_options({})
         # by one parameter's value, because it is judged repeatedly
-        self._single: dict[tuple[str, str], Experiment] = {}
+        self._single: dict[tuple[tuple[str, str], ...], Experiment] = {}
         self._typed_sections: dict[tuple[str, str], Any] = {}
 
     def fixed(self, overrides: list[str]) -> "Points":
@@ -118,32 +117,31 @@ class Points:
 
         Raises UserError for an unknown key or option, or a value of the wrong type.
         """
-        if len(values) != 1:
-            return self._built(values)
-        ((name, value),) = values.items()
-        key = (name, repr(value))
-        if key not in self._single:
-            built = self._built(values)
-            if len(self._single) >= MOST_KEPT:
-                return built
-            self._single[key] = built
-        return self._single[key]
+        key = tuple((name, repr(value)) for name, value in values.items())
+        experiment = self._single.get(key) or self._built(values)
+        if len(values) == 1 and len(self._single) < MOST_KEPT:
+            self._single[key] = experiment
+        return experiment
 
     def _built(self, values: Mapping[str, Any]) -> Experiment:
         groups = {name: str(value) for name, value in values.items() if name in GROUPS}
+        keys = {name: value for name, value in values.items() if name not in groups}
+        return experiment_at(self._with_options(groups), keys)
+
+    def _with_options(self, groups: Mapping[str, str]) -> DictConfig:
+        """Return the base with these groups' options, under the schema's types unless a value is left open."""
         if "debug" in groups:  # the only group whose options set keys of others
             composed, _ = self._composed(groups)
-            return to_experiment(_set(composed, values))
+            return composed
         try:
             config = cast(DictConfig, pickle.loads(self._typed))  # OmegaConf's own copy takes 6 times as long
             for name, option in groups.items():
                 config[name] = self._typed_section(name, option)
-            return resolved(_set(config, values))
-        except UserError:  # a point may set an open value; any other error is raised here
+        except UserError:  # a point may set an open value; any other error is raised when it is typed
             config = self._base.copy()
             for name, option in groups.items():
                 config[name] = self._section(name, option)
-            return to_experiment(_set(config, values))
+        return config
 
     @cached_property
     def _typed(self) -> bytes:
@@ -206,18 +204,6 @@ class Points:
 def _plain(config: DictConfig) -> dict[str, Any]:
     """Return a configuration's content, interpolations unresolved."""
     return cast(dict[str, Any], OmegaConf.to_container(config))
-
-
-def _set(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
-    """Return the configuration with a point's keys set, except group options. The schema's types convert or refuse each."""
-    try:
-        OmegaConf.set_struct(config, True)
-        for name, value in values.items():
-            if name not in GROUPS:
-                OmegaConf.update(config, name, value)
-    except OmegaConfBaseException as error:
-        raise UserError(explain_error(error)) from error
-    return config
 
 
 def _options(values: Mapping[str, Sequence[Any]]) -> list[list[tuple[str, str]]]:

@@ -7,13 +7,12 @@ from typing import Any
 
 from grporecipe.model.setting import ROWS, Setting
 from grporecipe.registries import load_entry
-from grposweep.config.asked import asks
 from grposweep.config.base_recipe import Base
 from grposweep.config.fields import KEYS, OF_RECIPES
 from grposweep.external import command as external_command
 from grposweep.external.script import missing_files
-from grposweep.registries import EXTERNAL, LAUNCHERS, is_external, is_opaque
-from grposweep.schema import Cluster, Experiment, Trainer, keys_with, trl_arguments, value_at
+from grposweep.registries import EXTERNAL, LAUNCHERS, asks, is_external, is_opaque
+from grposweep.schema import Cluster, Experiment, ThisMachine, Trainer, default_of, keys_with, trl_arguments, value_at
 
 SHARDING = ("trainer.sharding", "trainer.offload", "trainer.deepspeed_config", "trainer.fsdp_config")
 READ = ("task.train_prompts", *(f"trainer.{name}" for name in (
@@ -32,6 +31,12 @@ def _theirs(key: str) -> str:
     return trl_arguments().get(whole) or str(keys_with("native").get(whole, whole.rpartition(".")[2])).split()[0]
 
 
+def check_names(experiment: Experiment, names: Collection[str]) -> Iterator[str]:
+    """Name keys and groups of a command that neither the trainer nor the launcher reads."""
+    yield from check_reach(experiment.trainer, names)
+    yield from check_place(experiment.cluster, names)
+
+
 def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
     """Name keys that an external trainer does not read, each with the nearest key that it reads."""
     if is_opaque(trainer.kind):
@@ -44,7 +49,7 @@ def check_reach(trainer: Trainer, names: Iterable[str]) -> Iterator[str]:
             advice = "Set trainer.launch_arguments=[--config_file,FILE], an accelerate configuration."
         elif name == "task.max_completion_length":
             advice = "Set generation.max_completion_length."
-        elif not asks(trainer):
+        elif not asks(trainer.kind):
             advice = "Set it in trainer.recipe, or among trainer.arguments."
         else:
             advice = f"Set the option of your command that has it, such as trainer.args.{_theirs(name)}."
@@ -179,6 +184,24 @@ def check_command(experiment: Experiment) -> Iterator[str]:
         )
 
 
+def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
+    """Say if a command sets keys that the launcher does not read, and chooses no cluster.
+
+    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
+    ``cluster=local``, and exported.
+    """
+    launcher = load_entry(LAUNCHERS[cluster.kind])
+    unread = launcher.unread_keys() if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
+    set_here = [key for key in unread if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)]
+    if set_here and launcher.section is not ThisMachine:
+        yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
+    elif set_here:
+        yield (
+            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on this machine. "
+            "Set cluster=slurm, or cluster=local to train here."
+        )
+
+
 SHAPE = frozenset({f"cluster.{name}" for name in ("processes", "nodes", "gpus_per_node", "tasks_per_node")})
 
 
@@ -186,7 +209,7 @@ def check_processes(experiment: Experiment, names: Collection[str]) -> Iterator[
     """Say if a recipe is for several processes, and trials would have one that the command does not ask for."""
     recipe, processes = experiment.trainer.recipe, experiment.cluster.processes
     is_chosen = processes > 1 or not names or not SHAPE.isdisjoint(names)
-    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer):
+    if experiment.trainer.kind not in EXTERNAL or recipe is None or is_chosen or asks(experiment.trainer.kind):
         return
     from grporecipe.reading.load import stated_processes  # only a program's recipe needs it
 

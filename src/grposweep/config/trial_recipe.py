@@ -19,14 +19,13 @@ from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
 from grporecipe.reading.load import Options, load_recipe, parse_recipe
-from grposweep.config.asked import asks
 from grposweep.config.base_recipe import Base
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import own_values, read_setting
 from grposweep.config.trl_args import homes
 from grposweep.external import RECIPE, ExternalProgram, NodeContext, Trial, node_cpus
 from grposweep.external.command import options_of
-from grposweep.registries import EXTERNAL, is_opaque
+from grposweep.registries import EXTERNAL, asks, is_opaque
 from grposweep.schema import Experiment, Trainer
 from grposweep.storage import paths
 
@@ -102,7 +101,7 @@ def write_program(
         before = experiment if start is None else replace(experiment, trainer=replace(trainer, args=start.args))
         recipe, changed = point_recipe(base.recipe, unchanged(before), setting, external.output, trial.output)
         noted["keys"] = {**changed, **trainer.args}
-    if asks(trainer):
+    if asks(trainer.kind):
         stated = {name: value for name, value in _native(setting, base.recipe).items() if _is_set(name, named)}
         entered = {name: value for name, value in trainer.args.items() if name not in base.options}
         takes = base.framework.takes(base.recipe.version)

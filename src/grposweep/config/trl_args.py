@@ -13,13 +13,12 @@ from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL
 from grporecipe.model.values import convert
 from grporecipe.rules.helpers import show
-from grposweep.config.asked import asks
 from grposweep.config.base_recipe import Base
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS
 from grposweep.config.precision import read_precision
 from grposweep.config.programs import reaches
-from grposweep.registries import is_asynchronous, is_external, is_opaque
+from grposweep.registries import asks, is_asynchronous, is_external, is_opaque
 from grposweep.schema import Experiment, Trainer, default_of, keys_with, trl_arguments, value_at
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
@@ -138,7 +137,7 @@ def _check_own_key(base: Base, name: str, value: Any) -> str:
 
     The options of the command itself are judged by the command when it is asked.
     """
-    if not asks(base.trainer):
+    if not asks(base.trainer.kind):
         return f"trainer={base.trainer.kind} has other keys. Set it in trainer.recipe."
     home = homes().get(name, "outputs" if name == "output_dir" else "")
     if home.startswith((*NUMBERS, "lr", "seed", "outputs")) and reaches(home):

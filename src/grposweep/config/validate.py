@@ -11,7 +11,7 @@ from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import parse_json, read_bytes
 from grporecipe.registries import load_entry
 from grposweep.config.precision import check_generation, check_precision, check_quantization
-from grposweep.config.programs import check_processes, check_program, check_reach
+from grposweep.config.programs import check_names, check_processes, check_program
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
 from grposweep.config.trl_args import check_args, check_async
@@ -31,9 +31,7 @@ from grposweep.registries import (
 )
 from grposweep.schema import (
     AUTO,
-    Cluster,
     Experiment,
-    ThisMachine,
     Trainer,
     default_of,
     keys_of,
@@ -80,9 +78,8 @@ def find_mistakes(experiment: Experiment, names: Collection[str] = (), trains: b
     checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
     problems = [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
     if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
-        problems += check_reach(experiment.trainer, names)
+        problems += check_names(experiment, names)
         problems += collect_messages(check_processes, experiment, names)
-        problems += check_place(experiment.cluster, names)
         problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
     return problems
 
@@ -174,24 +171,6 @@ def check_launcher(experiment: Experiment) -> Iterator[str]:
     launcher = load_entry(LAUNCHERS[experiment.cluster.kind])
     yield from collect_messages(launcher.check_gpu_share, experiment)
     yield from collect_messages(launcher.validate, experiment)
-
-
-def check_place(cluster: Cluster, names: Collection[str]) -> Iterator[str]:
-    """Say if a command sets keys that the launcher does not read, and chooses no cluster.
-
-    ``names`` are the keys and groups of the command. Keys in a file are no mistake: a study for Slurm may be run with
-    ``cluster=local``, and exported.
-    """
-    launcher = load_entry(LAUNCHERS[cluster.kind])
-    unread = launcher.unread_keys() if {"cluster", "cluster.kind"}.isdisjoint(names) else ()
-    set_here = [key for key in unread if key in names and value_at(Experiment(cluster=cluster), key) != default_of(key)]
-    if set_here and launcher.section is not ThisMachine:
-        yield f"cluster={cluster.kind} does not read {' and '.join(set_here)}. Leave it out."
-    elif set_here:
-        yield (
-            f"only cluster=slurm reads {' and '.join(set_here)}, and these trials would train on this machine. "
-            "Set cluster=slurm, or cluster=local to train here."
-        )
 
 
 def check_entropy(experiment: Experiment) -> Iterator[str]:

@@ -17,13 +17,14 @@ from grporecipe.model.planning import RESIZED
 from grporecipe.model.setting import FrameworkTraits, Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
-from grposweep.config.asked import OPTIONS, ask_ahead, asks, find_unseen
+from grposweep.config.asked import OPTIONS, ask_ahead, find_unseen
 from grposweep.config.base_recipe import Base
 from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import collect_messages, find_mistakes
+from grposweep.registries import asks
 from grposweep.schema import GROUPS, Experiment
 from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
 
@@ -55,7 +56,7 @@ class RuleInputs:
         self._space, self._points, self._prepared = space, points, prepared
         self._base = base_setting(points.base)
         self.notes: list[str] = []  # sentences on what is not known of the user's command
-        if asks(points.base.trainer):
+        if asks(points.base.trainer.kind):
             self._base = self._base.replace({"unknown": self._base.unknown | self._find_varying()})
         raw = points.raw_values(space.choices)
         self._references = {key: set().union(*map(_referred, raws)) for key, raws in raw.items()}
@@ -232,7 +233,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     path = {name: values[0] for name, values in space.choices.items() if name == "task.path"}
     base = points.experiment(path) if path else points.base
     problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
-    if asks(base.trainer) and not problems:
+    if asks(base.trainer.kind) and not problems:
         with suppress(UserError):  # of a value, which is named below
             trainers = [item.trainer for _, at in options_of_command(space, points) for item in at.values()]
             between = [item.name for item in space.parameters if isinstance(item.domain, Interval)]
@@ -250,7 +251,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
         elif isinstance(parameter.domain, Choice):
             wrong = filter(None, (list(_at(points, parameter.name, value)) for value in parameter.domain.values))
             # Each value of an option asks the command again, which may take 20 s.
-            most = 1 if parameter.name.startswith(OPTIONS) and asks(base.trainer) else None
+            most = 1 if parameter.name.startswith(OPTIONS) and asks(base.trainer.kind) else None
             problems += chain.from_iterable(islice(wrong, most))
         else:
             problems += _in_interval(points, parameter.name, parameter.domain)

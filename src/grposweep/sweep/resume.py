@@ -5,7 +5,6 @@ folders are the sweep, and its study is built from them at each start.
 """
 
 import errno
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import VERSION, delete_folder, is_draft, parse_json, read_json, read_lines, write_json, write_text
+from grporecipe.files import VERSION, delete_folder, is_draft, read_json, read_lines, write_json, write_text
 from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
 from grposweep.launchers.base import EndState
@@ -137,7 +136,7 @@ def _recognise(
     provenance: dict[str, Any],
 ) -> str:
     if settings.get("identity") != identity:
-        known = parse_json(json.dumps(space.describe()))
+        known = space.describe()
         what = "the same space over another base configuration" if settings.get("space") == known else "another space"
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds a sweep of {what}{_unlike(settings, known, base)}, and its results "
@@ -219,29 +218,38 @@ def _is_question(key: str, old: object, new: object) -> bool:
 
 
 def describe_sweep(
-    folder: SweepFolder, identity: str, space: Space, base: Experiment, overrides: list[str], provenance: dict[str, Any]
+    folder: SweepFolder,
+    is_new: bool,
+    identity: str,
+    space: Space,
+    base: Experiment,
+    overrides: list[str],
+    provenance: dict[str, Any],
 ) -> None:
-    """Write sweep.yaml: space, search, base overrides and provenance. For the lease's holder only."""
-    content = {
-        "v": VERSION,
-        "name": base.name,
-        "identity": identity,
-        "space": parse_json(json.dumps(space.describe())),
-        "search": {name: getattr(base.search, name) for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")},
-        "overrides": [redact(override) for override in overrides],
-        "baseline": escape(asdict(base)),
-        "provenance": provenance,
-    }
+    """Write sweep.yaml: space, search, base overrides and provenance; of a sweep that exists the points of a longer list.
+
+    For the lease's holder only.
+    """
+    known = space.describe()
+    if is_new:
+        content = {
+            "v": VERSION,
+            "name": base.name,
+            "identity": identity,
+            "space": known,
+            "search": {
+                name: getattr(base.search, name) for name in ("sampler", "seed", *OBJECTIVE, "seeds", "leaders")
+            },
+            "overrides": [redact(override) for override in overrides],
+            "baseline": escape(asdict(base)),
+            "provenance": provenance,
+        }
+    else:
+        content = folder.settings() or {}
+        if not space.points or content.get("space") == known:
+            return
+        content["space"] = known
     write_text(folder.path / paths.SWEEP, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-
-
-def describe_points(folder: SweepFolder, space: Space) -> None:
-    """Write the points that a longer list adds to sweep.yaml. For the lease's holder only."""
-    content, known = folder.settings() or {}, parse_json(json.dumps(space.describe()))
-    if space.points and content.get("space") != known:
-        write_text(
-            folder.path / paths.SWEEP, yaml.safe_dump({**content, "space": known}, sort_keys=False, allow_unicode=True)
-        )
 
 
 GONE = "the folder of this trial is gone"

@@ -52,7 +52,6 @@ from grposweep.sweep.log import controller_log
 from grposweep.sweep.resume import (
     agree_on_inputs,
     default_name,
-    describe_points,
     describe_sweep,
     leaving_nothing,
     open_folder,
@@ -192,29 +191,27 @@ def run_sweep(
     if chosen is None:
         return ExitCode.INTERRUPTED
     if chosen:  # the pass rates are a part of every trial's identity
-        overrides = [*overrides, *chosen]
-        judged = validate_space(space, points.fixed(chosen))
+        points = points.fixed(chosen)
+    identity = sweep_identity(space.identity(), points.base)
+    path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
+    evaluations = choose_evaluations_of(path, judged, overrides)
+    if further := [*chosen, *evaluations]:
+        overrides = [*overrides, *further]
+        judged = validate_space(space, points.fixed(evaluations))
         base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
-    identity, provenance = sweep_identity(space.identity(), base), {**collect_provenance(inputs), **(origin or {})}
+    provenance = {**collect_provenance(inputs), **(origin or {})}
     if base.task.screen is not None:
         provenance["screen"] = base.task.screen
-    path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
-    if chosen := choose_evaluations_of(path, judged, overrides):
-        overrides = [*overrides, *chosen]
-        judged = validate_space(space, points.fixed(overrides))
-        base = judged.base
     if not path.exists():  # a resume waits for a scheduler that does not answer
         launcher_class(base.cluster.kind).check_available()
     with leaving_nothing(path), ExitStack() as stack:
         interrupts = stack.enter_context(counting_interrupts())
         folder, note = open_folder(path, identity, space, base, provenance)
         lease = stack.enter_context(Lease(folder.lease))
-        if note is None:
-            describe_sweep(folder, identity, space, base, overrides, provenance)
-        describe_points(folder, space)
+        describe_sweep(folder, note is None, identity, space, base, overrides, provenance)
         if keep is not None:
             keep(folder.path)
         inputs = agree_on_inputs(folder, base.search.changed_files, inputs)
