@@ -65,6 +65,19 @@ def test_the_best_of_several_values_is_no_effect_where_all_are_equal() -> None:
     assert fmean(c.is_significant for c in found) <= 0.05
 
 
+def test_the_best_of_several_values_has_a_wider_interval_than_the_better_of_two() -> None:
+    """The same trials, with four values or with two: the best of four was chosen among more."""
+    margins = []
+    for labels in ("abcd", "abbb"):
+        measured = [
+            Measured({"kl": label}, 0.5 + 0.3 * (n == 0) + 0.02 * k) for n, label in enumerate(labels) for k in range(4)
+        ]
+        kinds = {"kl": Parameter("kl", Choice(tuple(sorted(set(labels))), tuple(sorted(set(labels)))))}
+        (contrast,) = find_contrasts(kinds, measured, maximize=True)
+        margins.append(contrast.difference.margin)
+    assert margins[0] > 1.3 * margins[1]
+
+
 NOISE: dict[str, Callable[[random.Random], float]] = {
     "normal": lambda stream: stream.gauss(0.5, 0.05),
     "right or wrong": lambda stream: sum(stream.random() < 0.5 for _ in range(64)) / 64,
