@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ HEAVY = {
     "transformers", "trl", "wandb",
 }  # fmt: skip
 HYDRA = {"rich", "hydra", "omegaconf"}
+RUN = "run.py"
 COMMANDS = {
     ("--help",): set(),
     ("rules",): set(),
@@ -33,6 +35,11 @@ COMMANDS = {
     ("space", "lr=1e-4,1e-3"): {*HYDRA, "numpy"},
     ("doctor", "measured"): {*HYDRA, "numpy", "optuna"},
     ("report", "measured"): {*HYDRA, "jinja2", "plotly"},
+    (RUN, "--help"): {"hydra", "omegaconf"},
+    (RUN, "lrr=1e-3"): {"hydra", "omegaconf"},
+    (RUN, "lr=0"): {"hydra", "omegaconf"},
+    (RUN, "batch.num_generations=5"): {"hydra", "omegaconf"},
+    (RUN, "-m", "lr=1e-4,1e-3", "batch.num_generations=5"): {*HYDRA, "numpy"},
 }
 
 
@@ -41,13 +48,17 @@ def imported_by(*words: str) -> None:
     from grposweep.cli import main
 
     with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null), contextlib.suppress(SystemExit):
-        sys.argv = ["grposweep", *words]
-        main()
+        if words[0] == RUN:
+            sys.argv = [RUN, *words[1:]]
+            runpy.run_path(str(PROJECT / "src" / RUN), run_name="__main__")
+        else:
+            sys.argv = ["grposweep", *words]
+            main()
     print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_imports_only_what_it_uses(here: Path, command: tuple[str, ...]) -> None:
     """The sweep has one trial; what is not in the table is Python's own, typer's or YAML's."""
     shutil.copytree(PROJECT / "tests" / "fixtures" / "measured", here / "outputs" / "measured")
