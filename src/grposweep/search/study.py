@@ -31,14 +31,16 @@ class SamplerView:
     def __init__(self, direction: Direction, prior: Sequence[FrozenTrial] = ()) -> None:
         """Begin with ``prior``, finished trials of earlier sweeps."""
         self._direction, self._prior = direction, prior
-        self._open: dict[int, int] = {}  # trials that may still change: number in the sweep's study -> in this copy
+        # Trials that may still change: number in the sweep's study -> in this copy.
+        self._open: dict[int, int] = {}
+        self._shown: dict[int, tuple[FrozenTrial, float | None]] = {}  # of these, as they were copied
         self._seen = 0  # trials looked at
         self._study = self._begun()
 
     def updated(self, trials: Sequence[FrozenTrial], predicted: Mapping[int, float] | None = None) -> optuna.Study:
         """Return the copy as of now; rebuilt once failed draws make up most of it, because every request walks past them."""
         if len(self._study.get_trials(deepcopy=False)) > 2 * (len(trials) + len(self._prior)) + FAILED_DRAWS:
-            self._open, self._seen = {}, 0
+            self._open, self._shown, self._seen = {}, {}, 0
             self._study = self._begun()
         for trial in trials[self._seen :]:
             if trial.state != TrialState.FAIL and not (is_replicate(trial) or trial.user_attrs.get("invalid")):
@@ -47,9 +49,14 @@ class SamplerView:
         self._seen = len(trials)
         copies = self._study.get_trials(deepcopy=False)
         for number, copied in list(self._open.items()):
-            _update_copy(copies[copied], trials[number], (predicted or {}).get(number))
-            if trials[number].state in (TrialState.COMPLETE, TrialState.FAIL):
-                del self._open[number]
+            trial, foreseen = trials[number], (predicted or {}).get(number)
+            known, value = self._shown.get(number, (None, None))
+            if known is trial and value == foreseen:
+                continue
+            _update_copy(copies[copied], trial, foreseen)
+            self._shown[number] = trial, foreseen
+            if trial.state in (TrialState.COMPLETE, TrialState.FAIL):
+                del self._open[number], self._shown[number]
         return self._study
 
     def _begun(self) -> optuna.Study:
@@ -88,7 +95,8 @@ class SweepStudy:
         self.sampling_of: Callable[[int, str], Sampling] = lambda _number, _experiment: UNKNOWN
         self._direction, self._prior = direction, list[FrozenTrial]()
         self._view = SamplerView(direction)
-        self._started, self._searched = list[int](), list[int]()  # numbers: what a trial is never changes
+        # Numbers and points: what a trial is never changes.
+        self._started, self._searched, self._taken = list[int](), list[int](), set[Any]()
 
     def learn(self, observations: Sequence[tuple[Point, float]]) -> None:
         """Tell samplers what earlier sweeps found at points of this space; the study itself stays as it is."""
@@ -157,6 +165,7 @@ class SweepStudy:
         trial = self._trial(point, attributes, state=TrialState.RUNNING)
         trial.number = trial._trial_id = number = len(self.trials)
         self.trials.append(trial)
+        self._taken.add(freeze(point))
         if not trial.user_attrs.get("invalid"):
             self._started.append(number)
             self._searched += [] if is_replicate(trial) else [number]
@@ -197,7 +206,7 @@ class SweepStudy:
         """
         random = Random(f"{seed}:{len(self.trials) + ahead}")  # the same at every request for this trial
         history = self._view.updated(self.trials, predicted)
-        taken = {freeze(trial.params) for trial in self.trials} if self.space.is_finite else ()
+        taken = self._taken if self.space.is_finite else ()
         drawn = candidates(history, self.space, sampler, random, fixed or {}, valid.finite)
         return next((point for point in drawn if freeze(point) not in taken and valid.is_valid(point)), None)
 

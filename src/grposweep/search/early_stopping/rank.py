@@ -13,9 +13,11 @@ trial is ended: with more effort it continues.
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from statistics import fmean
 
 from grposweep.search.early_stopping import CONTINUE, Action, Allowance, Curve, Decision, NoStopping, State
@@ -123,9 +125,9 @@ def rung_evaluations(curve: Curve, shares: Sequence[float]) -> list[int]:
 
     A trial that paused before the first one, under another budget or effort, counts as one that has reached it.
     """
-    reached = (bisect_left(curve.completions, (rung - SAME) * curve.total) for rung in shares)
-    indexes = [index for index in reached if index < len(curve.completions)]
-    return indexes or [len(curve.completions) - 1] * (curve.state is State.PAUSED and bool(curve.completions))
+    done, total, evaluations = curve.completions, curve.total, len(curve.completions)
+    indexes = [index for rung in shares if (index := bisect_left(done, (rung - SAME) * total)) < evaluations]
+    return indexes or [evaluations - 1] * (curve.state is State.PAUSED and evaluations > 0)
 
 
 def first_evaluation(shares: Sequence[float], evaluations: int) -> float:
@@ -171,21 +173,28 @@ class Table:
         steepness: float = STEEPNESS,
         ties: bool = True,
     ) -> None:
-        self._curves, self._effort, self._shares = curves, effort, shares
-        self._steepness, self._ties = steepness, ties
+        self._curves, self._shares, self._ties = curves, shares, ties
         self._rungs = {curve.number: rung_evaluations(curve, shares) for curve in curves}
-        columns = (
-            [c.held_out[at[i]] for c in curves if i < len(at := self._rungs[c.number])] for i in range(len(shares))
-        )
+        columns: list[list[float]] = [[] for _ in shares]
+        for curve in curves:
+            # a trial has an index for each rung that it has reached
+            for column, index in zip(columns, self._rungs[curve.number], strict=False):
+                column.append(curve.held_out[index])
         self._columns = [sorted(column) for column in columns]  # values by rung
-        self._settled = [self._is_settled(level) for level in range(1, len(shares) + 1)]
+        self._places = [max(1.0, math.exp(-steepness * share / effort) * len(curves)) for share in shares]
+        self.paused = [curve for curve in curves if curve.state is State.PAUSED and self._level(curve)]
+        self._good = [curve for curve in self.paused if self.may_continue(curve)]
+        away = Counter(self._level(curve) for curve in curves if curve.state is State.RUNNING)
+        waiting = Counter(map(self._level, self._good))
+        # By rung: whether enough trials have reached it or dropped out; each that is on its way asks for one more.
+        below = accumulate(2 * away[level] + waiting[level] for level in range(len(shares)))
+        self._settled = [len(curves) - coming >= FEWEST for coming in below]
         full = effort * sum(curve.total for curve in curves) if budget is None else budget
         self._left = full - sum(self._end(c) if c.state is State.RUNNING else c.done for c in curves)  # completions
-        self.paused = [curve for curve in curves if curve.state is State.PAUSED and self._level(curve)]
 
     def next(self, more: bool) -> int | None:
         """Return the number of the paused trial to resume, or None. ``more``: whether a new trial could start instead."""
-        good = [c for c in self.paused if self.may_continue(c) and (not more or self._settled[self._level(c) - 1])]
+        good = [c for c in self._good if not more or self._settled[self._level(c) - 1]]
         for curve in sorted(good, key=lambda c: (self._level(c), self.rank(c), c.number)):
             if self._fits(curve):
                 return curve.number
@@ -219,27 +228,19 @@ class Table:
 
     def may_continue(self, curve: Curve) -> bool:
         """Return whether a trial's rank is within the share of all started trials that continue from its rung."""
-        share = math.exp(-self._steepness * self._shares[self._level(curve) - 1] / self._effort)
-        return self.rank(curve, self._ties) < max(1.0, share * len(self._curves))
+        return self.rank(curve, self._ties) < self._places[self._level(curve) - 1]
 
     @cached_property
     def _leader(self) -> Curve | None:
         """The unfinished trial that has come furthest, and of those the best; None once a trial has finished."""
-        known = [c for c in self._curves if self._level(c) and c.state in (State.PAUSED, State.RUNNING)]
         if any(c.state is State.FINISHED for c in self._curves):
             return None
+        known = [c for c in self._curves if self._level(c) and c.state in (State.PAUSED, State.RUNNING)]
         return min(known, key=lambda c: (-self._level(c), self.rank(c), -c.held_out[-1], c.number), default=None)
 
     def _level(self, curve: Curve) -> int:
         """Return the number of rungs that a trial has reached; one at least if it is paused."""
         return len(self._rungs[curve.number])
-
-    def _is_settled(self, level: int) -> bool:
-        """Return whether enough trials have reached a rung or dropped out; each that is on its way asks for one more."""
-        below = [curve for curve in self._curves if self._level(curve) < level]
-        away = sum(curve.state is State.RUNNING for curve in below)
-        waiting = sum(curve.state is State.PAUSED and self.may_continue(curve) for curve in below if self._level(curve))
-        return len(self._curves) - 2 * away - waiting >= FEWEST
 
     @cached_property
     def _interval(self) -> float:
