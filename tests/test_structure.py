@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 1398, "grporecipe/diagnose": 1774, "grporecipe/fields": 1047, "grporecipe/frameworks": 6161,
     "grporecipe/linting": 1990, "grporecipe/memory": 1259, "grporecipe/model": 1863, "grporecipe/project": 947,
     "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1263, "grposweep/cli": 1743,
-    "grposweep/config": 3287, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
+    "grposweep/config": 3294, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
     "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2867, "grposweep/storage": 2548,
     "grposweep/sweep": 5465, "grposweep/train": 8092,
 }  # fmt: skip
