@@ -62,26 +62,33 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 
-def find_mistakes(experiment: Experiment, names: Collection[str] = (), trains: bool = False) -> list[str]:
-    """Return a message for every mistake of a configuration: what is set, why it cannot work, what to set instead.
-
-    Args:
-        experiment: the configuration.
-        names: the keys and groups that the command sets, which something has to read.
-        trains: whether trials start from this machine, so that it needs what they import.
-
-    """
+def find_mistakes(experiment: Experiment) -> list[str]:
+    """Return a message for every mistake of a configuration: what is set, why it cannot work, what to set instead."""
     if secrets := list(collect_messages(refuse_secrets, asdict(experiment))):
         return secrets  # another message would print the secret
-    wrong = {key: message for key, _ in keys_of() for message in check_value(key, value_at(experiment, key))}
+    wrong = _wrong_values(experiment)
     # A check of several keys has no answer if one of them has no meaning.
     checks = [check for check, reads in CHECKS.items() if not any(key.startswith(reads) for key in wrong)]
-    problems = [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
-    if not any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in wrong):
-        problems += check_names(experiment, names)
-        problems += collect_messages(check_processes, experiment, names)
-        problems += [*check_installed(experiment), *check_tracker(experiment)] if trains else []
-    return problems
+    return [*wrong.values(), *(message for check in checks for message in collect_messages(check, experiment))]
+
+
+def _wrong_values(experiment: Experiment) -> dict[str, str]:
+    """Return a message for each key whose value is wrong by itself."""
+    return {key: message for key, _ in keys_of() for message in check_value(key, value_at(experiment, key))}
+
+
+def find_base_mistakes(base: Experiment, names: Collection[str], trains: bool) -> list[str]:
+    """Return the mistakes of a sweep's base, with the keys in ``names`` that nothing reads.
+
+    ``trains``: its trials start from this machine, so what they import has to be installed.
+    """
+    problems = find_mistakes(base)
+    is_unknown = any(key.startswith(("cluster", "trainer.kind", "tracker.kind")) for key in _wrong_values(base))
+    if is_unknown or any(collect_messages(refuse_secrets, asdict(base))):
+        return problems
+    problems += check_names(base, names)
+    problems += collect_messages(check_processes, base, names)
+    return [*problems, *check_installed(base), *check_tracker(base)] if trains else problems
 
 
 def check_experiment(experiment: Experiment) -> None:

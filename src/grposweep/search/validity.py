@@ -5,11 +5,11 @@ A point's setting comes from tables: a field depends on a few parameters only, s
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Protocol
 
 from grporecipe.errors import UserError, refuse_mistakes
@@ -23,10 +23,10 @@ from grposweep.config.fields import SOURCES
 from grposweep.config.identity import prepared_key
 from grposweep.config.points import Points
 from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
-from grposweep.config.validate import collect_messages, find_mistakes
+from grposweep.config.validate import find_base_mistakes, find_mistakes
 from grposweep.registries import asks
 from grposweep.schema import GROUPS, Experiment
-from grposweep.search.space import Choice, Interval, Label, Point, Space, freeze
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
 
 REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
 REALISED_FROM = (
@@ -92,14 +92,15 @@ class RuleInputs:
         fields = set[str]()
         if "version" in self._base.unknown:
             self.notes.append(UNKNOWN_TRL)
-        for name, experiments in options_of_command(self._space, self._points):
-            for experiment in experiments.values():
-                other = base_setting(experiment)
+        for option in (item for item in self._space.parameters if item.name.startswith(OPTIONS)):
+            answers = {}
+            for value in checked_values(option):
+                experiment = self._points.experiment({option.name: value})
+                other, answers[str(value)] = base_setting(experiment), Base.of(experiment).asked
                 fields |= {
                     name for name in _VALUES if getattr(other, name) != getattr(self._base, name)
                 } | other.unknown
-            answers = {label: Base.of(one).asked for label, one in experiments.items()}
-            self.notes += filter(None, [find_unseen(name, answers)])
+            self.notes += filter(None, [find_unseen(option.name, answers)])
         return fields
 
     @property
@@ -167,16 +168,6 @@ class RuleInputs:
         return next((name for name in (keys[0], self._whole.get(keys[0])) if name in self._continuous), None)
 
 
-def options_of_command(space: Space, points: Points) -> Iterator[tuple[str, dict[str, Experiment]]]:
-    """Yield the searched options of the user's command, each with the experiments at its values or at its ends, by label."""
-    for parameter in space.parameters:
-        domain = parameter.domain
-        if parameter.name.startswith(OPTIONS):
-            labels = domain.values if isinstance(domain, Choice) else (domain.at(0.0), domain.at(1.0))
-            values = (space.values({parameter.name: label}) for label in labels)
-            yield parameter.name, dict(zip(map(str, labels), map(points.experiment, values), strict=True))
-
-
 def _referred(value: Any) -> set[str]:
     """Return the keys that a raw value refers to; ``*`` stands for a reference that is no plain absolute key."""
     if not isinstance(value, str) or "${" not in value:
@@ -232,12 +223,13 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
     # A file of prompts has no default, so the base is whole only with one of those that are searched.
     path = {name: values[0] for name, values in space.choices.items() if name == "task.path"}
     base = points.experiment(path) if path else points.base
-    problems = find_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
-    if asks(base.trainer.kind) and not problems:
+    problems = find_base_mistakes(base, {*names, *(item.name for item in space.parameters)}, trains)
+    options = [item for item in space.parameters if item.name.startswith(OPTIONS)] if asks(base.trainer.kind) else []
+    if options and not problems:
         with suppress(UserError):  # of a value, which is named below
-            trainers = [item.trainer for _, at in options_of_command(space, points) for item in at.values()]
-            between = [item.name for item in space.parameters if isinstance(item.domain, Interval)]
-            ask_ahead(base.trainer, trainers, base.cluster, between)
+            at = [points.experiment({item.name: value}) for item in options for value in checked_values(item)]
+            between = [item.name for item in options if isinstance(item.domain, Interval)]
+            ask_ahead(base.trainer, [item.trainer for item in at], base.cluster, between)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     points.compose_options(space.choices)
@@ -248,30 +240,38 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
                 f"{parameter.name}: all trials of a sweep share it, so it cannot be searched. "
                 "Give one value; for each further value run a sweep with a name of its own."
             )
-        elif isinstance(parameter.domain, Choice):
-            wrong = filter(None, (list(_at(points, parameter.name, value)) for value in parameter.domain.values))
-            # Each value of an option asks the command again, which may take 20 s.
-            most = 1 if parameter.name.startswith(OPTIONS) and asks(base.trainer.kind) else None
-            problems += chain.from_iterable(islice(wrong, most))
         else:
-            problems += _in_interval(points, parameter.name, parameter.domain)
+            problems += _mistakes_at(points, parameter, parameter in options)
     refuse_mistakes(problems)
 
 
-def _at(points: Points, name: str, value: Any) -> Iterator[str]:
-    """Yield what is wrong at one value of a parameter."""
-    yield from collect_messages(lambda: find_mistakes(points.experiment({name: value})))
+def checked_values(parameter: Parameter) -> Sequence[Any]:
+    """Return a list's values, or an interval's ends and one inside: a whole number's key takes no fractions.
+
+    Options have no type.
+    """
+    domain = parameter.domain
+    if isinstance(domain, Choice):
+        return domain.values
+    inside = () if parameter.name.startswith(OPTIONS) else (1 / math.pi,)
+    return [domain.at(share) for share in (0.0, 1.0, *inside)]
 
 
-def _in_interval(points: Points, name: str, domain: Interval) -> Iterator[str]:
-    """Yield what is wrong at an interval's ends, and inside: a whole number's key takes no fractions. Options have no type."""
-    for share in (0.0, 1.0, *([] if name.startswith(OPTIONS) else [1 / math.pi])):
-        problems = list(_at(points, name, domain.at(share)))
-        if any("Integer" in problem for problem in problems):
+def _mistakes_at(points: Points, parameter: Parameter, is_asked: bool) -> Iterator[str]:
+    """Yield what is wrong at the values of a parameter; ``is_asked``: the user's command is asked about each."""
+    domain = parameter.domain
+    for value in checked_values(parameter):
+        try:
+            problems = find_mistakes(points.experiment({parameter.name: value}))
+        except UserError as error:
+            problems = [str(error)]
+        if isinstance(domain, Interval) and any("Integer" in problem for problem in problems):
             text = f"interval({domain.low:g},{domain.high:g})"
-            yield f"{name}={text} has fractions, and this key takes whole numbers. Set '{name}=int({text})'."
+            yield f"{parameter.name}={text} has fractions, and this key takes whole numbers. Set '{parameter.name}=int({text})'."
             return
         yield from problems
+        if problems and is_asked and isinstance(domain, Choice):
+            return  # an answer may take 20 s
 
 
 class SpaceValidity(Protocol):
