@@ -26,7 +26,7 @@ MOST_LINES = {
     "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1263, "grposweep/cli": 1743,
     "grposweep/config": 3294, "grposweep/external": 1131, "grposweep/launchers": 2222, "grposweep/report": 5166,
     "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2867, "grposweep/storage": 2548,
-    "grposweep/sweep": 5465, "grposweep/train": 8092,
+    "grposweep/sweep": 5477, "grposweep/train": 8092,
 }  # fmt: skip
 # The modules of each room that other rooms import; all others are the room's own.
 INTERFACES = {
