@@ -93,7 +93,7 @@ class QueuedTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What others know of trials that have not started, each asked anew for the next trial."""
+    """What others know of trials that have not started; the queue asks them for each next trial."""
 
     known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
     budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
