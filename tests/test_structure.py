@@ -26,7 +26,7 @@ MOST_LINES = {
     "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1264, "grposweep/cli": 1761,
     "grposweep/config": 3327, "grposweep/external": 1131, "grposweep/launchers": 2223, "grposweep/report": 5203,
     "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2893, "grposweep/storage": 2544,
-    "grposweep/sweep": 5503, "grposweep/train": 8090,
+    "grposweep/sweep": 5515, "grposweep/train": 8090,
 }  # fmt: skip
 # The modules of each room that other rooms import; all others are the room's own.
 INTERFACES = {

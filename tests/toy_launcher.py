@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+from grposweep.sweep.budget import GpuHourBudget
+
 from faults.sweeps import EASY, Remembered
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line, write_json
@@ -21,7 +23,7 @@ from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import open_study
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep.trial_queue import Outlook, TrialQueue
 from grposweep.train.records import MetricsFile
 
 CROWDED = (
@@ -56,10 +58,12 @@ def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolic
     search, validator = points.base.search, Validator(space, points)
     (folder.path / "trials").mkdir(exist_ok=True)
     study = open_study(folder, space, "maximize", search.metric)
-    queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
+    spending = GpuHourBudget.of(folder, study, search, validator)
+    points_of_grid, outlook = list(space.finite_points()), Outlook(seconds=spending.seconds)
+    queue = TrialQueue(study, validator, search, "grid", points_of_grid, outlook=outlook, at_once=place.slots)
     recorder = OutcomeRecorder(folder, study, validator, search)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)
-    return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor)
+    return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor, spending)
 
 
 class Place(Launcher):

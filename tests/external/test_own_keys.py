@@ -14,7 +14,7 @@ from grposweep.config.trial_recipe import write_program
 from grposweep.config.validate import check_experiment
 from grposweep.schema import Trainer
 from grposweep.search.parse import parse_space
-from grposweep.search.validity import check_space
+from grposweep.search.validity import Validator, check_space
 from support import read
 
 
@@ -47,6 +47,14 @@ def test_an_option_of_the_script_is_swept_over_an_interval(points: Callable[...,
     changed = read(here / "changed.json")
     assert (changed["options"], changed["keys"]) == ({"penalty": 0.5}, {"lora_like": 8})
     assert "--penalty 0.5" in (here / "program.sh").read_text()
+
+
+def test_an_option_of_the_script_is_swept_over_lists(points: Callable[..., Points]) -> None:
+    """Each list is one value, and its text is the label."""
+    space, _ = parse_space(["trainer.args.note=[1,2],[3]"], {})
+    made = points()
+    check_space(space, made)
+    assert Validator(space, made).is_valid({"trainer.args.note": "[3]"})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from grposweep.search.validity import Validator
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.results import end_run, start_run
 from grposweep.sweep.gpu_hours import CostModel, GpuHourBudget, GpuHourLimit
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep.trial_queue import Outlook, TrialQueue
 
 HOUR = 3600.0
 
@@ -134,8 +134,15 @@ def test_the_last_points_of_a_grid_start_longest_first(
     """In their own order if they take about as long, are short, or nothing is known."""
     validator = build_validator(compose, "seed=range(4)")
     study = SweepStudy(tmp_path, validator.space, "maximize")
-    queue = TrialQueue(study, validator, Search(), "grid", list(validator.space.finite_points()), at_once=2)
-    queue.seconds = seconds
+    queue = TrialQueue(
+        study,
+        validator,
+        Search(),
+        "grid",
+        list(validator.space.finite_points()),
+        outlook=Outlook(seconds=seconds),
+        at_once=2,
+    )
     assert start_all(queue, "seed") == order
 
 
@@ -143,9 +150,8 @@ def tpe_queue(compose: Compose, folder: Path, seconds: float) -> TrialQueue:
     """A TPE search of 20 trials, two at once, which take 1 to 10 times as long by their learning rate."""
     validator = build_validator(compose, "lr=interval(1e-3,1e-2)")
     study = SweepStudy(folder, validator.space, "maximize")
-    queue = TrialQueue(study, validator, Search(trials=20), "tpe", [], at_once=2)
-    queue.seconds = lambda point: float(str(point["lr"])) * 1000 * seconds
-    return queue
+    outlook = Outlook(seconds=lambda point: float(str(point["lr"])) * 1000 * seconds)
+    return TrialQueue(study, validator, Search(trials=20), "tpe", [], outlook=outlook, at_once=2)
 
 
 def start(queue: TrialQueue, trials: int) -> list[float]:

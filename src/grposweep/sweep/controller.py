@@ -20,7 +20,7 @@ from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.storage.results import TrialStatus
 from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.gpu_hours import CostModel, GpuHourBudget, GpuHourLimit
+from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
 from grposweep.sweep.shared_server import SharedServer
@@ -47,8 +47,8 @@ class Controller:
     overrides: list[str]  # shared by all trials
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
+    spending: GpuHourBudget
     server: SharedServer | None = None
-    running: dict[int, RunningAttempt] = field(default_factory=dict)
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
     _refused: tuple[int, int] | None = None  # trials started and running when the budget had no room for another
@@ -60,11 +60,9 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.study, self.validator, self.search = self.queue.study, self.queue.validator, self.queue.search
-        budget = GpuHourLimit(self.search.budget_gpu_hours, CostModel(self.validator))
-        self.spending = GpuHourBudget(self.folder, self.study, budget, self.running)
+        self.running = self.spending.running
         self.attempts = Attempts(self.launcher, self.provenance)
         self.outcomes.launcher = self.launcher
-        self.queue.at_once, self.queue.seconds = self.launcher.slots, self.spending.seconds
 
     def tick(self) -> bool:
         """Collect, then fill free slots. Return whether the sweep has nothing left to do."""

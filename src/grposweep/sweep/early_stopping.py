@@ -249,6 +249,10 @@ class EarlyStoppingMonitor:
         """Return all curves of the search, by trial number."""
         return [self._curve(trial) for trial in self.study.searched]
 
+    def budgeted(self) -> int | None:
+        """Return the number of trials that ``search.budget`` is for; None without one."""
+        return None if self.search.budget is None else self.stopping.trials(self.curves())
+
     def foreseen(self) -> dict[int, float]:
         """Return values of unfinished trials for the sampler, in the metric's direction.
 

@@ -5,9 +5,9 @@ also order the last trials of a sweep, the longest first.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Self
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -15,6 +15,7 @@ from grporecipe.model.planning import build_plan
 from grporecipe.model.setting import Setting
 from grporecipe.terminal import count
 from grposweep.cost import find_work
+from grposweep.schema import Search
 from grposweep.search.space import Point
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import Validator
@@ -146,10 +147,15 @@ class GpuHourBudget:
     folder: SweepFolder
     study: SweepStudy
     budget: GpuHourLimit
-    running: Mapping[int, RunningAttempt]  # the controller's own
+    running: dict[int, RunningAttempt] = field(default_factory=dict)  # the controller's own
     overspent: bool = False  # the budget is
     _costs: dict[int, tuple[float, float]] = field(default_factory=dict)  # of ended trials
     _caught_up: bool = False  # whether trials of earlier controllers have been learned from
+
+    @classmethod
+    def of(cls, folder: SweepFolder, study: SweepStudy, search: Search, validator: Validator) -> Self:
+        """Return what a sweep has spent, with nothing running."""
+        return cls(folder, study, GpuHourLimit(search.budget_gpu_hours, CostModel(validator)))
 
     def hours(self) -> float:
         """Return the GPU hours of all trials so far, including running ones."""

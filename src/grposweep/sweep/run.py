@@ -236,7 +236,7 @@ def run_sweep(
         if not launcher.is_dry and not prepare_sweep(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
-            judged = judged.learn(with_screens(prepared, judged))
+            judged = judged.learn(add_screens(prepared, judged))
         server = SharedServer.of(
             folder.path, judged.distinct("model", "generation", "trainer", "task"), prepared, launcher
         )
@@ -252,13 +252,13 @@ def run_sweep(
 SCREENED = ("model", "task", "generation")  # sections that a screen depends on
 
 
-def with_screens(prepared: dict[str, Any], judged: ValidatedSpace) -> dict[str, Any]:
+def add_screens(prepared: dict[str, Any], judged: ValidatedSpace) -> dict[str, Any]:
     """Return the counts of preparation with the results of screens of the points' models, tasks and sampling."""
     if not (Path(judged.base.outputs) / paths.SCREENS).is_dir():
         return prepared
-    from grposweep.screening.run import with_screens as add  # numpy and scipy: for those who have screened
+    from grposweep.screening.run import with_screens  # numpy and scipy: for those who have screened
 
-    return add(prepared, judged.distinct(*SCREENED))
+    return with_screens(prepared, judged.distinct(*SCREENED))
 
 
 def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCounter) -> list[str] | None:

@@ -38,11 +38,12 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
+from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
-from grposweep.sweep.trial_queue import TrialQueue
+from grposweep.sweep.trial_queue import Outlook, TrialQueue
 from grposweep.sweep.validate import ValidatedSpace
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 
@@ -136,23 +137,19 @@ def build_controller(
         first += prior_points(
             study.space, finite, lambda p: rates_for(validator.fields.setting(p)).usual, base.search.seed
         )
-    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force)
-    queue.known_oom = partial(known_oom, folder)
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died before it did this
+    spending = GpuHourBudget.of(folder, study, base.search, validator)
     effort = choose_effort(base.search.effort, judged.sampler)
     if is_opaque(base.trainer.kind) and not stops_early(base):
         effort = 1.0  # no trial is paused
-    monitor = EarlyStoppingMonitor(folder, study, base.search, build_policy(base.search.stopping, effort))
-    queue.foreseen = monitor.foreseen
-    controller = Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor)
-    if base.search.budget is not None:
-        budget = Budget.parse(base.search.budget)
-        monitor.stopping = build_policy(
-            base.search.stopping, effort, lambda curves: budget.completions(curves, controller.spending.hours)
-        )
-        queue.budgeted = lambda: monitor.stopping.trials(monitor.curves())
-    return controller
+    budget = base.search.budget
+    allowance = None if budget is None else partial(Budget.parse(budget).completions, hours=spending.hours)
+    stopping = build_policy(base.search.stopping, effort, allowance)
+    monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
+    outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen, spending.seconds)
+    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, outlook, launcher.slots)
+    return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending)
 
 
 def check_recorded(folder: SweepFolder, study: SweepStudy, validator: Validator) -> None:

@@ -31,6 +31,16 @@ class QueuedTrial(NamedTuple):
     attributes: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What others know of trials that have not started; the queue asks them for each next trial."""
+
+    known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
+    budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
+    foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
+    seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
+
+
 @dataclass
 class TrialQueue:
     """Knows what has been started of a space, and decides what comes next."""
@@ -42,14 +52,11 @@ class TrialQueue:
     valid_points: list[Point]  # valid combinations of the finite parameters
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
-    known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
-    budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
-    foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
+    outlook: Outlook = Outlook()
+    at_once: int = 1  # trials
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
-    at_once: int = 1  # trials
-    seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
     _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
@@ -64,7 +71,7 @@ class TrialQueue:
     def target(self) -> int:
         """Return the number of trials of the search, without replicates."""
         most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
-        if (budgeted := self.budgeted()) is not None:
+        if (budgeted := self.outlook.budgeted()) is not None:
             budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
         wanted = (
             budgeted
@@ -140,7 +147,7 @@ class TrialQueue:
             verdict = self.validator.validate(point)
             if not verdict.is_valid:
                 return False
-            if (trial := self.known_oom(verdict)) is not None:
+            if (trial := self.outlook.known_oom(verdict)) is not None:
                 self.left_out[freeze(point)] = trial
                 return False
             if experiment_id(verdict.experiment, verdict.setting) in self._done:
@@ -158,7 +165,7 @@ class TrialQueue:
 
         def draw(ahead: int = 0) -> Point | None:
             valid = ValidPoints(is_new, finite)
-            foreseen = {} if self.sampler == "random" else self.foreseen()
+            foreseen = {} if self.sampler == "random" else self.outlook.foreseen()
             return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
 
         return draw() if fixed or not self._draws_ahead else self._ahead(draw)
@@ -180,7 +187,7 @@ class TrialQueue:
         if self.sampler == "random" or self._drawn:
             return True
         latest = self.study.searched[-ENDING * self.at_once :]
-        expected = [self.seconds(dict(trial.params)) or 0.0 for trial in latest]
+        expected = [self.outlook.seconds(dict(trial.params)) or 0.0 for trial in latest]
         is_uneven = max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
         return self.sampler == "tpe" and self._left * BLIND <= self.target and is_uneven
 
@@ -202,7 +209,7 @@ class TrialQueue:
 
     def _longest_first(self, points: list[Point]) -> list[Point]:
         """By what they are going to take; as they are where that is alike, not known, or soon over."""
-        expected = [self.seconds(point) or 0.0 for point in points]
+        expected = [self.outlook.seconds(point) or 0.0 for point in points]
         if max(expected, default=0.0) < LONG_SECONDS:
             return points
         classes = [round(math.log(max(seconds, 1.0)) / math.log(ALIKE)) for seconds in expected]
