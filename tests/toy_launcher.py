@@ -5,8 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
-from grposweep.sweep.budget import GpuHourBudget
-
 from faults.sweeps import EASY, Remembered
 from grporecipe.errors import ExitCode
 from grporecipe.files import append_line, write_json
@@ -21,6 +19,7 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
+from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import open_study
 from grposweep.sweep.trial_queue import Outlook, TrialQueue
