@@ -1,4 +1,7 @@
-"""``search.budget``: what a search may cost, in whole trainings, GPU hours or completions."""
+"""``search.budget``: what a search may cost, in whole trainings, GPU hours or completions.
+
+How many trials start with it is decided by `affordable` in search/early_stopping/rank.py.
+"""
 
 import math
 import re

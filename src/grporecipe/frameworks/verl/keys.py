@@ -1,7 +1,8 @@
 """verl's keys by release and engine, their choices, and the overrides that Hydra refuses.
 
 benchmarks/tools/verl_keys.py writes ``keys.json`` from verl's own configurations. Rules check a release by its keys, so that
-verl's source in a repository (``Recipe.vendored``) is judged by its own keys.
+verl's source in a repository (``Recipe.vendored``) is judged by its own keys. A renamed key has ``before=`` in
+FIELDS of recipes.py; one that nothing reads any more is in `unread` below.
 
 Hydra composes in struct mode: a key that the configuration lacks cannot be set without ``+``, below an empty mapping (``{}``)
 or a null too. Sources: verl 0.2 to 0.9.1

@@ -24,7 +24,8 @@ LEAST_PATIENCE = 5  # seconds a warned job waits for a rollout boundary, at leas
 REQUEUE_SECONDS = 60  # at most, left to requeue the job if the boundary is out of reach
 LEAST_LEAD, UNKNOWN_LEAD, MOST_LEAD = 60, 120, 600  # seconds, of `warn_seconds`
 # Options of sbatch that are passed on: the user's defaults for what cluster.* leaves open. Any other SBATCH_ variable would
-# override the script. A new one is a word here, a key of schema/running.py, and a line in commands.py for what refuses it.
+# override the script. A new one is a word here, a key of Jobs in schema/running.py, a line of `service_cluster`, of _REFUSED in
+# commands.py and of conf/cluster/slurm.yaml, and a word of tests/security/test_shell.py. The template needs no change.
 SBATCH_VARIABLES = {name: f"SBATCH_{name.upper()}" for name in ("partition", "account", "qos", "constraint", "exclude")}
 
 

@@ -1,4 +1,4 @@
-// Learning curves, progress, slices.
+// Learning curves (values as logged, thinned by html_page.py, not smoothed), progress, slices.
 
 function drawCurves() {
   const metric = document.getElementById("metric").value, over = document.getElementById("over").value;
