@@ -42,13 +42,16 @@ def start_browser() -> Iterator["Browser"]:
 def open_page(
     browser: "Browser", report: Path, scheme: str = "light", width: int = 1200, figures: Sequence[str] = FIGURES
 ) -> Iterator["Page"]:
-    """The report with these figures drawn; afterwards it must have said nothing and asked for nothing but itself."""
+    """The report with these figures drawn; afterwards it must have said nothing, and asked only for itself and for plotly.js."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
     page, said = context.new_page(), []
     page.set_default_timeout(120_000)  # WebGL in software, on a busy machine
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: said.append(f"error: {error}"))
-    page.on("request", lambda request: said.append(request.url) if request.url != report.as_uri() else None)
+    shared = {path.as_uri() for folder in report.parents[:2] for path in folder.glob("plotly-*.min.js")}
+    page.on(
+        "request", lambda request: said.append(request.url) if request.url not in {report.as_uri(), *shared} else None
+    )
     page.goto(report.as_uri())
     for name in figures:
         page.wait_for_selector(f"#plot-{name} :is(.main-svg, p)", state="attached")

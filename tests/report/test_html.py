@@ -38,6 +38,21 @@ def test_the_command_writes_one_file_into_the_sweeps_folder(commands: Commands) 
     ]  # fmt: skip
 
 
+def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
+    """A page elsewhere has its own in its folder, and with --offline it is one file."""
+    for name in ("a", "b"):
+        make_sweep(Path("outputs") / name, Made(trials=2))
+        commands("report", name)
+        assert Path("outputs", name, "report.html").stat().st_size < 200_000
+    (shared,) = Path("outputs").glob("plotly-*.min.js")
+    assert f'src="../{shared.name}"' in Path("outputs/a/report.html").read_text()
+    commands("report", "a", "--output", "r.html")
+    assert f'src="{shared.name}"' in Path("r.html").read_text()
+    assert Path(shared.name).read_bytes() == shared.read_bytes()
+    commands("report", "a", "--offline", "--output", "alone.html")
+    assert shared.read_text() in Path("alone.html").read_text()
+
+
 def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> None:
     """Another user's sweep is read-only."""
     make_sweep(Path("outputs/s"), Made(trials=2))

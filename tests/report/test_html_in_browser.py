@@ -262,3 +262,18 @@ def test_every_change_of_one_factor_has_its_interval_and_verdict(
         assert page.locator("#effects .verdict").all_inner_texts() == ["worse", "worse", "tied"]
         assert set(column(page, "note")) == {"the baseline", "worse", "tied"}
         assert min(contrast(page, f".verdict.{verdict}") for verdict in ("worse", "tied")) >= 4.5
+
+
+def test_a_page_that_was_moved_without_plotly_says_so_and_still_sorts(
+    browser: "Browser", report: Path, tmp_path: Path
+) -> None:
+    """With it in the page (``--offline``) it is one file."""
+    moved = tmp_path / "moved.html"
+    moved.write_bytes(report.read_bytes())
+    page = browser.new_page()
+    page.goto(moved.as_uri())
+    assert "grposweep report --offline" in page.locator("#lacking").inner_text()
+    page.locator("#trials th button", has_text="lr").click()
+    rates = [float(text) for text in column(page, "lr")]
+    assert rates == sorted(rates)
+    page.close()

@@ -151,20 +151,24 @@ def _outputs_of(config_dir: Path | None) -> Path:
         return Path(to_experiment(session.compose([])).outputs)
 
 
-@command("grposweep report", "grposweep report lr_batch --output ~/lr_batch.html")
+@command("grposweep report", "grposweep report lr_batch --offline --output ~/lr_batch.html")
 def report(
     sweep: Named = None,
     output: Annotated[
         Path | None,
         Option("--output", "-o", help="A file or folder.", show_default="report.html in the sweep's folder"),
     ] = None,
+    offline: Annotated[
+        bool, Option("--offline", help="Put plotly.js (4.8 MB) into the page: one file to send.")
+    ] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write one HTML file about a sweep.
+    """Write an HTML page about a sweep.
 
     Leaderboard, curves, parameters, invalid points with reasons, failures, cost, commands.
 
     It opens from disk, needs no network, and may be written while the sweep runs.
+    The pages of all sweeps of a folder share one plotly.js there.
     """
     from grporecipe.terminal import count
     from grposweep.report.html_page import write_report
@@ -172,7 +176,7 @@ def report(
     from grposweep.report.view import open_sweep
 
     view = open_sweep(sweep, outputs)
-    path = write_report(view, output)
+    path = write_report(view, output, offline)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
     build_console(SCREEN_COLUMNS).print(f"{path} ({size})", soft_wrap=True)
 

@@ -1,10 +1,11 @@
-"""Make the HTML report of a sweep: template, style, scripts, plotly.js and the sweep's data in one file."""
+"""Make the HTML report of a sweep: template, style, scripts and data in one file, with plotly.js in it or next to it."""
 
 import json
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -48,23 +49,32 @@ MOST_CATEGORIES = 6  # distinct numbers of a parameter that are shown as categor
 LOG_SPAN = 20  # ratio of the largest to the smallest number from which an axis is logarithmic
 
 
-def write_report(view: SweepView, output: Path | None = None) -> Path:
+def write_report(view: SweepView, output: Path | None = None, offline: bool = False) -> Path:
     """Write the sweep's report into its folder, or to ``output``, and return its path.
 
-    Raises UserError if it cannot be written.
+    The reports of all sweeps in a folder share its plotly.js (4.8 MB), one to ``output`` has it in its own folder; ``offline``
+    puts it into the page. Raises UserError if something cannot be written.
     """
     path = view.path / NAME if output is None else output / NAME if output.is_dir() else output
-    text = render_report(view)
+    shared = (path.parent if output else path.parent.parent) / f"plotly-{version('plotly')}.min.js"
+    text = render_report(view, script="" if offline else f"{'' if output else '../'}{shared.name}")
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
+        if not offline and not (shared.is_file() and shared.stat().st_size == _plotly().stat().st_size):
+            write_text(shared, _plotly().read_text(encoding="utf-8"))
     return path
 
 
-def render_report(view: SweepView, stamp: str = "") -> str:
+def _plotly() -> Path:
+    return Path(str(files("plotly") / "package_data" / "plotly.min.js"))
+
+
+def render_report(view: SweepView, stamp: str = "", script: str = "") -> str:
     """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running.
 
-    With a ``stamp`` the page asks its server for the present one, and loads itself again if that is another.
+    With a ``stamp`` the page asks its server for the present one, and loads itself again if that is another. ``script`` is the
+    place of plotly.js as the page sees it; without one the page holds it.
     """
     environment = Environment(
         loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
@@ -78,7 +88,8 @@ def render_report(view: SweepView, stamp: str = "") -> str:
         nonce=secrets.token_urlsafe(16),
         is_live=bool(stamp),
         style=Markup(_part("style.css")),
-        plotly=Markup((files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")),
+        script=script,
+        plotly="" if script else Markup(_plotly().read_text(encoding="utf-8")),
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         data=Markup(script_json(content)),
     )
@@ -216,8 +227,10 @@ def page_data(view: SweepView) -> dict[str, Any]:
     most = max(min(MOST_POINTS, ALL_POINTS // (len(metrics) * max(len(view.trials), 1))), 8)
     parameters = [_parameter(view, name, text) for name, text in short_names(view.parameters).items()]
     counted = {trial.number for point in view.leaderboard for trial in point.counted}
+    steps: dict[tuple[int, ...], int] = {}  # trials log at the same steps, so each list is in the page once
     trials = [
-        _trial(trial, parameters, metrics, most) | {"rank": rank.get(trial.number), "counts": trial.number in counted}
+        _trial(trial, parameters, metrics, most, steps)
+        | {"rank": rank.get(trial.number), "counts": trial.number in counted}
         for trial in view.trials
     ]
     return {
@@ -229,6 +242,7 @@ def page_data(view: SweepView) -> dict[str, Any]:
         "parameters": parameters,
         "metrics": [name for name in metrics if any(name in trial["curves"] for trial in trials)],
         "trials": trials,
+        "steps": list(steps),
         "completions": _completions(view),
     }
 
@@ -287,9 +301,13 @@ def _in_order(labels: Sequence[Any], choices: Sequence[Any]) -> list[str]:
 
 
 def _trial(
-    trial: TrialView, parameters: Sequence[Mapping[str, Any]], metrics: Sequence[str], most: int
+    trial: TrialView,
+    parameters: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str],
+    most: int,
+    steps_at: dict[tuple[int, ...], int],
 ) -> dict[str, Any]:
-    curves = {name: _curve(points) for name in metrics if (points := trial.curve(name, most))}
+    curves = {name: _curve(points, steps_at) for name in metrics if (points := trial.curve(name, most))}
     last = max(trial.lines, key=lambda line: line["step"], default={})
     steps, completions = last.get("step", 0), _rounded(as_number(last.get("completions")), DIGITS)
     return {
@@ -313,11 +331,13 @@ def _trial(
     }
 
 
-def _curve(points: Sequence[CurvePoint]) -> tuple[list[int], list[float], list[float] | None]:
-    """Return steps, values and standard errors (None unless every point has one)."""
+def _curve(
+    points: Sequence[CurvePoint], steps_at: dict[tuple[int, ...], int]
+) -> tuple[int, list[float], list[float] | None]:
+    """Return the place of its steps among ``steps_at``, its values, and standard errors (None unless every point has one)."""
     errors = [_round(point.error) for point in points if point.error is not None]
     return (
-        [point.step for point in points],
+        steps_at.setdefault(tuple(point.step for point in points), len(steps_at)),
         [_round(point.value) for point in points],
         errors if len(errors) == len(points) else None,
     )

@@ -7,6 +7,13 @@ const SIGN = DATA.maximize ? 1 : -1;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+// Each list of steps is in the data once.
+for (const trial of DATA.trials) for (const curve of Object.values(trial.curves)) curve[0] = DATA.steps[curve[0]];
+
+// A page that was moved without its plotly.js still has its tables.
+const DRAWS = typeof Plotly !== "undefined";
+if (!DRAWS) document.getElementById("lacking").hidden = false;
+
 // Plotly reads tags and entities in its texts.
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
@@ -42,6 +49,7 @@ const CONFIG = { responsive: true, displaylogo: false, displayModeBar: matchMedi
 
 // Draw into an element; a click on a point of a trial tells it.
 function draw(id, traces, options) {
+  if (!DRAWS) return;
   const place = document.getElementById(id);
   Plotly.react(place, traces, layout(options), CONFIG);
   if (!place.dataset.clicks) {
@@ -55,7 +63,7 @@ function draw(id, traces, options) {
 
 function sayInstead(id, text) {
   const place = document.getElementById(id);
-  Plotly.purge(place);
+  if (DRAWS) Plotly.purge(place);
   place.style.height = "auto";
   place.replaceChildren(Object.assign(document.createElement("p"), { textContent: text }));
 }
