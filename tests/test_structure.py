@@ -24,7 +24,7 @@ MOST_LINES = {
     "grporecipe": 1340, "grporecipe/diagnose": 1774, "grporecipe/fields": 1047, "grporecipe/frameworks": 6246,
     "grporecipe/linting": 1995, "grporecipe/memory": 1259, "grporecipe/model": 1869, "grporecipe/project": 963,
     "grporecipe/reading": 4681, "grporecipe/rules": 4078, "grposweep": 1264, "grposweep/cli": 1765,
-    "grposweep/config": 3330, "grposweep/external": 1131, "grposweep/launchers": 2224, "grposweep/report": 5223,
+    "grposweep/config": 3330, "grposweep/external": 1131, "grposweep/launchers": 2224, "grposweep/report": 5225,
     "grposweep/schema": 822, "grposweep/screening": 820, "grposweep/search": 2893, "grposweep/storage": 2544,
     "grposweep/sweep": 5517, "grposweep/train": 8090,
 }  # fmt: skip

@@ -51,6 +51,10 @@ def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
     assert Path(shared.name).read_bytes() == shared.read_bytes()
     commands("report", "a", "--offline", "--output", "alone.html")
     assert shared.read_text() in Path("alone.html").read_text()
+    shared.unlink()
+    shared.mkdir()
+    refused = commands("report", "a")
+    assert (refused.code, shared.name in refused.err, "Add --offline" in refused.err) == (2, True, True)
 
 
 def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> None:

@@ -61,7 +61,8 @@ def write_report(view: SweepView, output: Path | None = None, offline: bool = Fa
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-        if not offline and not (shared.is_file() and shared.stat().st_size == _plotly().stat().st_size):
+    if not offline and not (shared.is_file() and shared.stat().st_size == _plotly().stat().st_size):
+        with writable(str(shared), "Add --offline, which puts it into the page."):
             write_text(shared, _plotly().read_text(encoding="utf-8"))
     return path
 

@@ -218,11 +218,12 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
 
 
 def _resumption(view: SweepView, trial: TrialView) -> str:
-    """Return where a stopped trial is, and how it resumes. Only an external program knows its own checkpoints."""
-    from grposweep.registries import is_external
+    """Return where a stopped trial is, and how it resumes. Only an external program knows its own checkpoints; a fork has one."""
+    from grposweep.registries import OWN_TRAINERS
 
-    kind = str(as_mapping(view.baseline.get("trainer")).get("kind"))
-    if is_external(kind) or any((trial.path / paths.CHECKPOINTS).glob("checkpoint-*")):
+    trainer = as_mapping(view.baseline.get("trainer"))
+    is_ours = trainer.get("kind") in OWN_TRAINERS and not trainer.get("fork")
+    if not is_ours or any((trial.path / paths.CHECKPOINTS).glob("checkpoint-*")):
         return f"at step {trial.step}; resumes with the sweep"
     return f"at step {trial.step}; starts over with the sweep, because it has no checkpoint"
 
