@@ -55,7 +55,6 @@ OWN_TERMS = (
     "plan",
     "point",
     "promotion",
-    "screen",
 )
 
 

@@ -111,8 +111,6 @@ COMMANDS = {
     "fork": ("fork", "0", f"{HOSTILE}=1", "--at", "1", "--sweep", "s"),
     "fork of no trial": ("fork", HOSTILE, "lr=1", "--at", "1", "--sweep", f"t{HOSTILE}"),
     "sync": ("sync", f"t{HOSTILE}"),
-    "screen": ("screen", f"task={HOSTILE}"),
-    "screen with a hostile key": ("screen", f"{HOSTILE}=1"),
     "diagnose": ("diagnose", "log.txt"),
     "diagnose lines": ("diagnose", "log.jsonl"),
     "lint": ("lint", f"recipe{HOSTILE}.yaml"),

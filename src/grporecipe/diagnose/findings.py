@@ -128,7 +128,7 @@ CHECKS = (
           "Keep the weights in float32 (bf16 autocast), or raise the learning rate."),
     Check("nothing_moved", P, ("reward",), checks.unmoved, "Nothing has moved since the start.",
           "Stop, and look at what the evidence names. Learning rate: check the warm-up and the number of steps. Variance: "
-          "'grposweep screen' shows which prompts carry a signal. Gradient: check which weights are trained (the B of LoRA "
+          "drop prompts that are always or never solved. Gradient: check which weights are trained (the B of LoRA "
           "starts at zero and must not stay there). Same weights: keep them in float32."),
     Check("below_start", P, ("start",), checks.below_start, "The evaluation is below its start.",
           "Training makes the model worse on held-out prompts. Lower the learning rate; compare the training reward with the "
@@ -149,8 +149,10 @@ CHECKS = (
           "All completions of a prompt are soon the same, and nothing new is tried. Lower the learning rate, or use clip-higher "
           "(epsilon_high) or a KL term.", "learning_rate epsilon_high beta"),
     Check("few_groups", W, ("zero_std",), checks.few_groups, "Few groups carry signal.",
-          "Most completions are generated for nothing. Drop prompts that are always or never solved ('grposweep screen' finds "
-          "them), or raise num_generations.", "num_generations"),
+          "Most completions are generated for nothing. Raise num_generations, or filter the prompts: in verl with "
+          "algorithm.filter_groups.enable=true, in EasyR1 with algorithm.online_filtering=true, in ms-swift with "
+          "dynamic_sample=true. TRL has no such filter: drop prompts that are always or never solved from the data set.",
+          "num_generations"),
     Check("kl_drift", W, ("kl",), checks.kl_drift, "The policy drifts far from its reference.",
           "Without a gain in reward this is noise: lower the learning rate or raise beta.", "learning_rate beta"),
     Check("kl_spikes", W, ("kl",), checks.spikes("kl", checks.KL_WARN), "KL has spikes.",

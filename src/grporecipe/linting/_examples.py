@@ -27,7 +27,7 @@ FLAGS = {"processes": "--processes", "framework": "--framework", "own_version": 
 # Keys of a sweep whose last part is not the name of the setting's field.
 FIELDS = {"generation.vllm_gpus": "server_gpus", "cluster.mem_gb": "host_memory_gib", "kl.enabled": "kl_enabled"}
 FACTS: Mapping[str, Callable[[Any], object]] = {
-    "auto": frozenset, "unsolved": frozenset, "signal_shares": tuple, "architecture": find_model,
+    "auto": frozenset, "unsolved": frozenset, "architecture": find_model,
     "runtime": lambda offloads: Runtime(offloads=frozenset(offloads), computes_offloaded=True),
 }  # fmt: skip
 EVERYTHING = RuleSelection()

@@ -284,9 +284,6 @@ class Setting:
     adam_epsilon: float | None = None
     seed: int | None = None
     # model and data
-    # Of groups, by their number of completions, from a screen; empty without one.
-    signal_shares: tuple[float, ...] = row((), compared=False)
-    truncated_share: float | None = row(compared=False)  # of completions, from a screen
     model_name_or_path: str | None = None
     dataset_name: str | None = None  # a hub id or a path
     # The same for held-out data, if named separately.

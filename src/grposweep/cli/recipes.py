@@ -198,62 +198,6 @@ def plan(
 
 
 @command(
-    "grposweep screen task=gsm8k model=qwen2_5_0_5b --samples 16",
-    "grposweep screen task=jsonl task.path=prompts.jsonl --prompts 256",
-)
-def screen(
-    overrides: Annotated[list[str] | None, Argument(help="Overrides key=value, as for a run.")] = None,
-    samples: Annotated[int, Option(min=2, help="Completions of each prompt.")] = 16,
-    prompts: Annotated[
-        int | None, Option(min=1, help="Number of prompts, sampled at random.", show_default="all training prompts")
-    ] = None,
-    json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
-) -> int:
-    """Find the prompts that carry a training signal.
-
-    Samples the untrained model. Reports how many groups carry a signal, which prompts to keep, and which group size to use.
-
-    Ctrl-C stops it; the same command continues it. A finished screen is kept under outputs/screens and not run again.
-
-    Exit code: 0, 2 unusable input, 130 interrupted.
-    """
-    from json import dumps
-
-    from grporecipe.errors import ExitCode
-    from grposweep.config.compose import open_session
-    from grposweep.config.points import Points
-    from grposweep.config.validate import check_experiment
-    from grposweep.report.tables import SCREEN_COLUMNS, build_console
-    from grposweep.screening.run import prompts_by_group, run_screen
-    from grposweep.screening.summary import recommend
-    from grposweep.screening.text import as_json, print_screen, write_kept
-    from grposweep.storage import paths
-    from grposweep.sweep.interrupts import counting_interrupts
-
-    console = build_console(SCREEN_COLUMNS)
-    if json:
-        console.quiet = True
-    with open_session() as session:
-        experiment = Points(session.compose, list(overrides or [])).base
-    check_experiment(experiment)
-    with counting_interrupts() as interrupts:
-        screen = run_screen(experiment, samples, prompts, console, interrupts)
-    if screen is None:
-        console.print("interrupted; run the same command to continue")
-        return ExitCode.INTERRUPTED
-    steps = prompts_by_group(experiment, {"train_prompts": screen.data.train_prompts})
-    group, limit = experiment.batch.num_generations, experiment.generation.max_completion_length
-    advice = recommend(screen, group, list(steps), steps.get(group, 1))
-    kept = write_kept(screen, advice)
-    if json:
-        print(dumps(as_json(screen, advice, group, steps, limit)))
-        return ExitCode.FINISHED
-    print_screen(console, screen, advice, group, steps, limit)
-    console.print(f"  {screen.folder / paths.KEPT} ({kept} prompts)", soft_wrap=True)
-    return ExitCode.FINISHED
-
-
-@command(
     "grposweep fit recipe.yaml --processes 8", "grposweep fit model=qwen2_5_7b batch=open_r1_medium cluster.processes=8"
 )
 def fit(

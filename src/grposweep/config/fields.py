@@ -52,8 +52,6 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "gpu_trials": ("cluster.trials_per_gpu",),
     "gpu": ("cluster.gpu",),
     "prompt_tokens": ("model", "task"),  # as prepared
-    "signal_shares": ("model", "task", "generation"),  # as screened
-    "truncated_share": ("model", "task", "generation"),
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
 # Fields that only ``trainer.args`` sets, with the key of each.

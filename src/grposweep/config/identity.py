@@ -7,19 +7,17 @@ depend on the hardware, so results of one cluster can be used on another.
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from grporecipe.files import file_digest
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
-from grposweep.config.evaluation import SAMPLING
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import IMPLIED, read_precision
 from grposweep.registries import is_asynchronous, is_external
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, keys_with
-from grposweep.storage.inputs import find_inputs
 
 
 def experiment_id(experiment: Experiment, setting: Setting) -> str:
@@ -67,26 +65,6 @@ def prepared_key(experiment: Experiment) -> str:
     content = _content(experiment)
     content["task"].pop("eval_generations", None)  # it does not affect the choice of prompts
     return _digest({"model": content["model"], "task": content["task"]})[:12]
-
-
-# keys of the model without effect on sampling: adapters change nothing before training
-_NO_SAMPLING = ("lora", "gradient_checkpointing", "shape")
-
-
-def screen_key(experiment: Experiment) -> str:
-    """Return the key of a screen: model, prompts, rewards and sampling. The engine and the training are not included.
-
-    Files of prompts, rewards and a local model enter by content.
-    """
-    content = _content(experiment)
-    task = {n: v for n, v in content["task"].items() if n not in ("eval_generations", "keep_between", "screen")}
-    model = {name: value for name, value in content["model"].items() if name not in _NO_SAMPLING}
-    files = find_inputs([replace(experiment, trainer=Trainer())]).digests
-    task.pop("max_completion_length")  # generation includes it
-    sampling = {name: content["generation"].get(name) for name in SAMPLING}
-    if "max_tool_calling_iterations" in content["generation"]:  # newer than the keys of recorded screens
-        sampling["max_tool_calling_iterations"] = content["generation"]["max_tool_calling_iterations"]
-    return _digest({"model": model, "task": task, "sampling": sampling, "files": sorted(files.values())})[:12]
 
 
 def _content(experiment: Experiment) -> dict[str, Any]:

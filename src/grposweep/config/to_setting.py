@@ -18,7 +18,6 @@ from grporecipe.model.planning import micro_steps_per_generation, realise
 from grporecipe.model.setting import OF_TRL, OPTIONS, TRL, Runtime, Setting
 from grposweep.config.base_recipe import Base, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
-from grposweep.config.identity import screen_key
 from grposweep.config.precision import read_precision
 from grposweep.registries import is_external, is_opaque, ranks_follow
 from grposweep.schema import AUTO, AUTO_SIZES, Cluster, Experiment, Shape, Trainer, keys_of, value_at
@@ -69,14 +68,11 @@ def read_fields(
     schedule, task, counted = experiment.schedule, experiment.task, prepared or {}
     precision = read_precision(experiment.model)
     memory, trials = read_gpu(experiment.cluster), gpu_trials(experiment.cluster)
-    screens = counted.get("screens")  # of these models, tasks and samplings
-    screened = screens.get(screen_key(experiment), {}) if screens else {}
     return fields | {
         "auto": auto,
         "evaluates": schedule.evaluations > 0 or schedule.eval_at_start,
         "eval_strategy": None,  # grposweep places evaluations
-        # A filter leaves fewer prompts, and only preparation counts them.
-        "train_prompts": counted.get("train_prompts", None if task.keep_between else task.train_prompts),
+        "train_prompts": counted.get("train_prompts", task.train_prompts),
         "eval_prompts": counted.get("eval_prompts", task.eval_prompts),
         "chat": counted.get("chat", task.chat),
         "has_chat_template": counted.get("has_chat_template"),
@@ -95,8 +91,6 @@ def read_fields(
         "gpu": experiment.cluster.gpu,
         "prompt_tokens": counted.get("longest_prompt"),
         "vllm_max_model_length": read_model_length(experiment, counted),
-        "signal_shares": tuple(screened.get("signal_shares", ())),
-        "truncated_share": screened.get("truncated_share"),
     }
 
 

@@ -189,22 +189,6 @@ def check_entropy(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def check_filter(experiment: Experiment) -> Iterator[str]:
-    """Name bounds of pass rates that keep nothing, and a trainer that reads other prompts."""
-    bounds = experiment.task.keep_between
-    if bounds is None:
-        return
-    if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= 1:
-        yield (
-            f"task.keep_between={bounds}: it takes two pass rates from 0 to 1, the lower first. Set task.keep_between=[0.2,0.8]."
-        )
-    if not runs_trl(experiment.trainer.kind):
-        yield (
-            f"task.keep_between with trainer={experiment.trainer.kind}: it filters the prompts of trainer=trl only. Screen with "
-            "trainer=trl, and give the program the prompts in kept.jsonl."
-        )
-
-
 def choices(key: str) -> tuple[str, ...]:
     """Return the choices of a key; empty if its type alone defines them."""
     return tuple(REGISTERED[key]()) if key in REGISTERED else keys_with("choices").get(key, ())
@@ -432,7 +416,6 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_effort: ("search.stopping",),
     check_search: ("search.last", "trainer.kind"),
     check_gpu: (),
-    check_filter: ("trainer.kind",),
     check_prompts: ("task.kind",),
     check_args: ("trainer.kind",),
     check_async: ("trainer.kind",),

@@ -299,7 +299,7 @@ def _omitted(task: "Task") -> str:
 
 
 # Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.
-READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "keep_between", "tools", "environment_factory",
+READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "tools", "environment_factory",
                   "train_prompts")  # fmt: skip
 
 

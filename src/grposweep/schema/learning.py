@@ -151,11 +151,6 @@ class Task:
     """Held-out prompts, never trained on."""
     eval_generations: int = key(8, newer=True)
     """Completions that an evaluation samples for each held-out prompt: options of batch take ``num_generations_eval`` from it."""
-    keep_between: list[float] | None = key(None, newer=True)
-    """Train only on prompts whose pass rate is within these bounds, such as [0.2,0.8], by a screen of the untrained model
-    ('grposweep screen', or ``search.screen``)."""
-    screen: str | None = key(None, newer=True)
-    """Hash of the pass rates that ``keep_between`` uses (null: the newest that match)."""
     max_completion_length: int = 256
     """Tokens of a completion at most, unless ``generation.max_completion_length`` is set. With tools all turns count together,
     and what the tools return as well."""

@@ -267,9 +267,6 @@ class Search:
     and a larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
     stopping: str = AUTO
     """The early-stopping policy: ``auto`` is ``rank``, by effort; Optuna's pruners (median, asha, hyperband) end trials."""
-    screen: bool = key(False, newer=True)
-    """Sample the untrained model before the sweep, unless there is a screen that matches ('grposweep screen'). Points with too
-    few groups that carry a signal are then invalid."""
     on_end: str | None = None
     """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment: $GRPOSWEEP_SWEEP
     (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL and

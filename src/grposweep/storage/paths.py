@@ -29,14 +29,6 @@ SHARED_SERVER = "servers/shared"  # the vLLM server that all trials share, with 
 TRIALS = "trials"  # one folder for each trial
 FORK = "forked"  # in a fork's sweep: the checkpoint that its trials start from, with what was logged until then
 FORK_RECORD = "fork.json"  # in that folder: parent, step, seed and hash
-PASS_RATES = "pass_rates.json"  # pass rates by which task.keep_between chooses prompts; also in a screen's folder
-
-# In a screen's folder (outputs/screens/<key>-<samples>), which otherwise is like a trial's.
-SCREENS = "screens"  # folder of all screens below outputs
-SCREEN = "screen.json"  # the request; a folder with this file is a screen
-SCREENED = "data.json"  # the prompts and rewards
-ROLLOUTS = "rollouts.jsonl"  # one prompt with its samples per line
-KEPT = "kept.jsonl"  # the prompts that the recommended filter keeps
 
 # In the folder of a shared server.
 SERVER_ADDRESS = "address.json"  # where it answers; absent while it does not

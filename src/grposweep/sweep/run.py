@@ -44,7 +44,6 @@ from grposweep.storage.folders import remember
 from grposweep.storage.lease import Lease
 from grposweep.storage.provenance import collect_provenance, note_command
 from grposweep.storage.records import SweepProgress
-from grposweep.storage.screens import hand_over
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.gpus import advise_mps, share_gpus
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
@@ -186,23 +185,15 @@ def run_sweep(
     Raises UserError before anything starts.
     """
     console, base, space, points = build_console(), judged.base, judged.space, judged.validator.points
-    with counting_interrupts() as interrupts:
-        chosen = screen_space(judged, console, interrupts)
-    if chosen is None:
-        return ExitCode.INTERRUPTED
-    if chosen:  # the pass rates are a part of every trial's identity
-        points = points.fixed(chosen)
     identity = sweep_identity(space.identity(), points.base)
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
     evaluations = choose_evaluations_of(path, judged, overrides)
-    if further := [*chosen, *evaluations]:
-        overrides = [*overrides, *further]
+    if evaluations:
+        overrides = [*overrides, *evaluations]
         judged = validate_space(space, points.fixed(evaluations))
         base = judged.base
     inputs = find_inputs(judged.distinct("model", "task", "trainer"))
     provenance = {**collect_provenance(inputs), **(origin or {})}
-    if base.task.screen is not None:
-        provenance["screen"] = base.task.screen
     if base.search.warm_start and not (path / paths.WARM_START).exists():
         provenance["warm_start"] = check_sources(base, space)
     if not path.exists():  # a resume waits for a scheduler that does not answer
@@ -223,8 +214,6 @@ def run_sweep(
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
         if newer := newer_trl(judged.distinct("trainer", "cluster")):
             console.print(newer, style="yellow", soft_wrap=True)
-        for digest in filter(None, {item.task.screen for item in judged.distinct("task") if item.task.keep_between}):
-            hand_over(Path(base.outputs), digest, folder.path)
         say = partial(console.print, soft_wrap=True)
         shared = share_gpus(judged, console)
         if advice := advise_mps(shared.cluster):
@@ -236,7 +225,7 @@ def run_sweep(
         if not launcher.is_dry and not prepare_sweep(folder, judged.preparable(), launcher, console, interrupts):
             return ExitCode.INTERRUPTED
         if prepared := folder.prepared():
-            judged = judged.learn(add_screens(prepared, judged))
+            judged = judged.learn(prepared)
         server = SharedServer.of(
             folder.path, judged.distinct("model", "generation", "trainer", "task"), prepared, launcher
         )
@@ -247,36 +236,6 @@ def run_sweep(
         if not launcher.is_dry:
             note_command(folder.path, provenance)
         return _run_controller(console, controller, judged, interrupts, stack)
-
-
-SCREENED = ("model", "task", "generation")  # sections that a screen depends on
-
-
-def add_screens(prepared: dict[str, Any], judged: ValidatedSpace) -> dict[str, Any]:
-    """Return the counts of preparation with the results of screens of the points' models, tasks and sampling."""
-    if not (Path(judged.base.outputs) / paths.SCREENS).is_dir():
-        return prepared
-    from grposweep.screening.run import with_screens  # numpy and scipy: for those who have screened
-
-    return with_screens(prepared, judged.distinct(*SCREENED))
-
-
-def screen_space(judged: ValidatedSpace, console: Console, interrupts: SignalCounter) -> list[str] | None:
-    """Run the screens that the sweep asks for; return the override that names its pass rates, None if it was interrupted."""
-    experiments = judged.distinct("task")
-    if not judged.base.search.screen and all(item.task.keep_between is None for item in experiments):
-        return []
-    experiments = judged.distinct(*SCREENED)
-    from grposweep.screening.run import choose_pass_rates, screen_sweep  # numpy and scipy: for those who screen
-
-    runs = judged.base.search.screen and not launcher_class(judged.base.cluster.kind).is_dry
-    if runs and not screen_sweep(experiments, console, interrupts):
-        return None
-    digest = choose_pass_rates(experiments)
-    if digest is None:
-        return []
-    console.print(f"task.keep_between chooses training prompts by the pass rates of task.screen={digest}")
-    return [f"task.screen={digest}"]
 
 
 def _run_controller(

@@ -65,7 +65,7 @@ def prepare_sweep(folder: Path) -> int:
                     experiment = load_experiment(folder / path)
                     sys.path[:] = inputs.search_path(sys.path, experiment.task)
                     experiment.task = inputs.task(experiment.task)
-                    done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS), folder)
+                    done[key] = prepare_experiment(experiment, Reporter(folder / paths.PREPARE_PROGRESS))
                     if "notes" in done[key]:
                         done[key]["notes"] = [inputs.with_originals(note) for note in done[key]["notes"]]
                     write_json(folder / paths.PREPARED, {"entries": done})
@@ -112,14 +112,14 @@ def check_packages(experiment: Experiment) -> None:
 
 
 def prepare_experiment(
-    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress, sweep: Path | None = None
+    experiment: Experiment, progress: Callable[[str, int, int], None] = no_progress
 ) -> dict[str, Any]:
-    """Return the entry of one model and task of a sweep's folder."""
+    """Return the entry of one model and task."""
     check_packages(experiment)
     is_trained = runs_trl(experiment.trainer.kind)  # the fake trains no model: a minute saved for tests of the rest
     # A model may take hours to download, so wrong data or rewards are found before, unless its tokenizer decides how they look.
     loaded = find_model(experiment, progress) if is_trained and experiment.task.chat is None else None
-    data = load_data(experiment.task, sweep, loaded is not None and loaded.has_template)
+    data = load_data(experiment.task, loaded is not None and loaded.has_template)
     rewards = load_rewards(experiment.task)
     weights = experiment.task.reward_weights
     if weights is not None and len(weights) != len(rewards):

@@ -27,7 +27,7 @@ from grposweep.train.records import (
 from grposweep.train.tracker import with_intervals
 
 LAST_LINES = 15  # of a traceback, kept in result.json
-SCREEN, PROGRAM = Lazy("grposweep.train.screen:screen_prompts"), Lazy("grposweep.train.external:train")
+PROGRAM = Lazy("grposweep.train.external:train")
 
 
 def run_attempt(folder: Path) -> int:
@@ -59,10 +59,9 @@ def run_attempt(folder: Path) -> int:
 
 def _train(attempt: Attempt) -> int:
     """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
-    is_screen = (attempt.folder / paths.SCREEN).is_file()
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
-    trainer = SCREEN if is_screen else OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
+    trainer = OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
@@ -81,7 +80,7 @@ def _train(attempt: Attempt) -> int:
         # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
         if not attempt.is_main:
             return ExitCode.FINISHED
-        return _write_screened(attempt, outcome) if is_screen else _write_outcome(attempt, outcome)
+        return _write_outcome(attempt, outcome)
     finally:
         watchdog.release()
         attempt.tracker.finish()
@@ -126,14 +125,6 @@ def _write_outcome(attempt: Attempt, outcome: Outcome) -> int:
     attempt.tracker.summarise(
         {"status": str(result.status), **with_intervals(shown)}
     )  # of an enumeration W&B would show the name
-    return result.exit_code
-
-
-def _write_screened(attempt: Attempt, outcome: Outcome) -> int:
-    """result.json of a screen: steps are prompts."""
-    status = TrialStatus.STOPPED if outcome.stopped else TrialStatus.FINISHED
-    result = TrialResult(status, attempt.number, step=outcome.step, total_steps=attempt.heartbeat.total)
-    result.write(attempt.folder)
     return result.exit_code
 
 

@@ -83,7 +83,7 @@ def train(attempt: Attempt, make: Make | None = None) -> Outcome:
     use_devices(attempt)
     model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
     model = load_model(attempt.experiment.model, model_folder)
-    data = load_data(attempt.task, attempt.folder.parent.parent, model.has_template)
+    data = load_data(attempt.task, model.has_template)
     check_counts(attempt, data)
     start_deepspeed_on_cpus(attempt)
     arguments = configure(attempt, model)  # connects the ranks

@@ -8,16 +8,14 @@ gives a task its name on the command line. A task may return notes as a third va
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.terminal import count as count_text
 from grposweep.registries import TASKS
 from grposweep.schema import Task
-from grposweep.storage.screens import kept_prompts
 from grposweep.train.tasks.conversations import as_turns, check_system_prompt, in_conversation, wrong_conversations
 from grposweep.train.tasks.readers import MOST_NAMED, Row
 
@@ -45,19 +43,14 @@ class Data:
         return len({prompt_key({"prompt": prompt}) for prompt in self.train["prompt"]})
 
 
-def load_data(task: Task, sweep: Path | None = None, has_template: bool = False) -> Data:
+def load_data(task: Task, has_template: bool = False) -> Data:
     """Return the task's data, the same on every machine and for every seed of an experiment.
 
-    ``sweep`` is the folder with the pass rates by which ``task.keep_between`` chooses training prompts. ``has_template``: the
-    tokenizer has a chat template, which decides how prompts reach the model if ``task.chat`` is null.
+    ``has_template``: the tokenizer has a chat template, which decides how prompts reach the model if ``task.chat`` is null.
     """
     train, held_out, notes = split_rows(task)
     check_system_prompt(task, [row["prompt"] for row in (*train, *held_out)], has_template)
-    data = Data(_build(task, train, has_template), _build(task, held_out, has_template), notes)
-    if task.keep_between is None:
-        return data
-    kept = kept_prompts(sweep or Path(), task.screen, task.keep_between, hash_rows(data.train))
-    return replace(data, train=data.train.select(kept))
+    return Data(_build(task, train, has_template), _build(task, held_out, has_template), notes)
 
 
 def split_rows(task: Task) -> tuple[list[Row], list[Row], tuple[str, ...]]:
