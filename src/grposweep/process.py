@@ -35,8 +35,11 @@ logger = logging.getLogger(__name__)
 # What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
 OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# A shutdown, systemd and the end of an allocation send them to all processes at once.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Slurm sends them to all processes of a step.
-STEP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STEP_SIGNALS = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+KERNEL_COUNTERS = Path("/proc/vmstat")
 
 
 def run_command() -> list[str]:
@@ -62,6 +65,9 @@ class Processes(Protocol):
     def poll(self, pid: int, timeout: float = 0.0) -> int | None:
         """Return the exit code (negative: the signal), or None while it runs; wait up to ``timeout`` seconds."""
 
+    def lost(self, pid: int) -> bool:
+        """Return whether a process ended only because the server that it was forked from died."""
+
     def close(self) -> None:
         """Kill the processes that still run."""
 
@@ -76,15 +82,18 @@ class SpawnedProcesses:
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
         output = None if log is None else log.open("ab")
-        process = subprocess.Popen(
-            [sys.executable, *python_flags(self._code), "-m", "grposweep.train", *arguments],
-            env={**inherited(self._code), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=partial(die_with, os.getpid()),
-        )
+        # A recorded copy of older code would never unblock them.
+        numbers = STOP_SIGNALS if self._code == SOURCE else ()
+        with signals_blocked(*numbers):
+            process = subprocess.Popen(
+                [sys.executable, *python_flags(self._code), "-m", "grposweep.train", *arguments],
+                env={**inherited(self._code), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
         if output is not None:
             output.close()
         self._running[process.pid] = process
@@ -96,6 +105,9 @@ class SpawnedProcesses:
             return process.wait(timeout) if timeout > 0 else process.poll()
         except subprocess.TimeoutExpired:
             return None
+
+    def lost(self, pid: int) -> bool:  # noqa: ARG002 - they have no server
+        return False
 
     def close(self) -> None:
         for process in self._running.values():
@@ -128,13 +140,14 @@ class ForkServer:
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
-        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as errors:
+        errors = contextlib.nullcontext() if self._log is None else self._log.open("ab")
+        with errors as stream, signals_blocked(*STOP_SIGNALS):
             return subprocess.Popen(
                 [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
                 env={**inherited(self._code), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=stream,
                 start_new_session=True,
                 preexec_fn=partial(die_with, os.getpid()),
             )
@@ -178,6 +191,10 @@ class ForkServer:
         if pid not in self._ended and self._server.poll() is not None:
             return -signal.SIGKILL  # its children died with it
         return self._ended.get(pid)
+
+    def lost(self, pid: int) -> bool:
+        is_forked = self._instead is None or pid in self._forked
+        return is_forked and pid not in self._ended and self._server.poll() is not None
 
     def close(self) -> None:
         if self._instead is not None:
@@ -236,6 +253,15 @@ def inherited(code: Path = SOURCE) -> dict[str, str]:
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
     return {**kept, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+def kills_for_memory() -> int:
+    """Return how many processes the kernel has killed since its start because memory ran out; 0 if it does not say."""
+    try:
+        counters = dict(line.split() for line in KERNEL_COUNTERS.read_text(encoding="utf-8").splitlines())
+        return int(counters.get("oom_kill", 0))
+    except (OSError, ValueError):
+        return 0
 
 
 def exists(pid: object) -> bool:

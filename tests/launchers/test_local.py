@@ -268,6 +268,10 @@ class Staged:
         """Return what the test has set."""
         return self.codes.get(pid - 2**30)
 
+    def lost(self, pid: int) -> bool:  # noqa: ARG002 - the contract's arguments
+        """None had a server."""
+        return False
+
     def close(self) -> None:
         """Nothing runs."""
 
@@ -535,6 +539,8 @@ def test_a_warm_server_that_is_killed_gives_way_to_fresh_processes(
     warm = ForkServer([], code=tmp_path)
     first, second = warm.start([], {}, None), warm.start([], {}, None)
     assert warm.poll(first) == -signal.SIGKILL
+    assert warm.lost(first)
+    assert not warm.lost(second)
     assert warm.poll(second, timeout=10.0) == 3
     assert warm.poll(warm.start([], {}, None), timeout=10.0) == 3
     warm.close()
@@ -553,3 +559,52 @@ def test_the_end_of_a_killed_warm_server_is_clean(tmp_path: Path) -> None:
     assert warm._server.stdin is not None
     warm._server.stdin.write(b"asked and never sent")
     warm.close()
+
+
+def test_signals_that_ask_for_a_stop_end_ranks_in_order_and_not_their_server(tmp_path: Path) -> None:
+    """A shutdown sends them to all processes at once. The server would take its children with it."""
+    local = Local(ForkServer(TRAINING), [], slots=2)
+    folders = [trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
+    jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
+    server = local.processes._server  # type: ignore[attr-defined]
+    for pid in (server.pid, *(int(job.removeprefix("local-")) for job in jobs)):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, number)
+    assert [ended(local, job) for job in jobs] == [ExitCode.STOPPED] * 2
+    assert server.poll() is None
+    local.close()
+
+
+def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path) -> None:
+    """Both die with it. Each gets another attempt, in a process of its own."""
+    local = Local(ForkServer(TRAINING), [], slots=2)
+    folders = [trial(tmp_path / "trials" / name, step_seconds=0.05) for name in ("0000-a", "0001-b")]
+    jobs = [local.submit(Job(folder, 0, Cluster())) for folder in folders]
+    local.processes._server.kill()  # type: ignore[attr-defined]
+    ends: list[End] = []
+    for job in jobs:
+        wait_for(lambda job=job: (end := local.poll(job)) is not None and not ends.append(end), seconds=30)
+    assert [(end.kind, end.again) for end in ends] == [(EndState.FORK_SERVER_DIED, True)] * 2
+    again = local.submit(Job(trial(tmp_path / "trials" / "0002-c"), 1, Cluster()))
+    assert ended(local, again) == 0
+    local.close()
+
+
+def test_a_rank_that_the_kernel_kills_while_memory_is_short_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts what it kills for that reason; without such a kill it was killed by somebody."""
+    counters = tmp_path / "vmstat"
+    monkeypatch.setattr("grposweep.process.KERNEL_COUNTERS", counters)
+    kinds = []
+    for after in (3, 4):
+        counters.write_text("pgfault 12\noom_kill 3\n")
+        staged = Staged()
+        local = Local(staged, [], slots=1)
+        job_id = local.submit(Job(tmp_path, 0, Cluster()))
+        counters.write_text(f"pgfault 15\noom_kill {after}\n")
+        staged.codes[1] = -9
+        end = local.poll(job_id)
+        assert end is not None
+        kinds.append(end.kind)
+    assert kinds == [EndState.NONE, EndState.OUT_OF_MEMORY]

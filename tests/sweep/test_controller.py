@@ -259,7 +259,7 @@ def test_an_attempt_that_signal_9_ended_says_what_usually_sends_it(place: Place,
     place.ends["0"] = End(-9)
     controller.tick()
     failure = read(place.jobs[0].folder / "result.json")["failure"]
-    assert (failure["kind"], failure["class"]) == ("signal 9", "crash")
+    assert (failure["kind"], failure["class"]) == ("signal 9", "killed")
     assert failure["message"].startswith("killed (signal 9), usually by the kernel when memory ran out")
 
 

@@ -66,6 +66,8 @@ class EndState(StrEnum):
     """The host's memory."""
     CANCELLED = "cancelled"
     SERVER_ENDED = "vllm_server"
+    FORK_SERVER_DIED = "fork_server"
+    """The warm server died, and the trials that it had forked died with it."""
     HANG = "hang"
     """The sweep ended it because it showed no sign of life."""
 

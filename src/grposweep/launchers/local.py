@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 from collections import Counter, defaultdict
@@ -37,7 +38,16 @@ from grposweep.launchers.gpu_memory import (
     query,
     read_memory,
 )
-from grposweep.process import MARK, SOURCE, ForkServer, Processes, SpawnedProcesses, end_session, exists
+from grposweep.process import (
+    MARK,
+    SOURCE,
+    ForkServer,
+    Processes,
+    SpawnedProcesses,
+    end_session,
+    exists,
+    kills_for_memory,
+)
 from grposweep.registries import runs_trl
 from grposweep.schema import AUTO, Cluster, Experiment, Generation, ThisMachine, starts_own_server
 from grposweep.storage import paths
@@ -156,7 +166,9 @@ class _Group:
     server: int | None = None
     codes: dict[int, int] = field(default_factory=dict)  # of processes that have ended, in that order
     lost_server: bool = False  # it ended before the ranks
+    lost_ranks: bool = False  # they ended with the warm server that they were forked from
     cancelled: bool = False  # what ends from now on was killed
+    kills_before: int = 0  # of the kernel for lack of memory, when the attempt started
 
     @property
     def running(self) -> list[int]:
@@ -228,7 +240,7 @@ class Local(Launcher):
     def submit(self, job: Job) -> str:
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
         self._check_gpus(job.cluster, job.generation)
-        group = _Group(self._take_gpus(job), job.needs_gib or 0.0)
+        group = _Group(self._take_gpus(job), job.needs_gib or 0.0, kills_before=kills_for_memory())
         group.names = {self._gpus[place] for place in group.gpus}
         try:
             self._start(group, job)
@@ -345,6 +357,7 @@ class Local(Launcher):
         for pid in group.running:
             if (code := self.processes.poll(pid)) is not None:
                 group.codes[pid] = code
+                group.lost_ranks |= not group.cancelled and self.processes.lost(pid)
         codes = [code for pid, code in group.codes.items() if pid != group.server]
         is_over = len(codes) == len(group.ranks)
         group.lost_server |= group.server in group.codes and not (is_over or group.cancelled)
@@ -359,6 +372,12 @@ class Local(Launcher):
         if group.lost_server:
             message = "its vLLM server ended; logs/vllm.log says why"
             return End(ExitCode.SERVER_ENDED, EndState.SERVER_ENDED, message)
+        if group.lost_ranks:
+            return End(
+                -signal.SIGKILL, EndState.FORK_SERVER_DIED, "the process that trials are forked from was killed", True
+            )
+        if first_crash == -signal.SIGKILL and kills_for_memory() > group.kills_before:
+            return End(first_crash, EndState.OUT_OF_MEMORY, "the kernel killed it (signal 9), because memory ran out")
         return End(first_crash if first_crash is not None else max(codes))
 
     def cancel(self, job_id: str) -> None:

@@ -49,7 +49,7 @@ class Failure(StrEnum):
     REWARD = "reward", "a reward function failed"
     NON_FINITE = "non_finite", "the training diverged"
     COLLAPSE = "collapse", "the policy collapsed"
-    KILLED = "killed", "ended by hand"
+    KILLED = "killed", "killed by a signal"
     DISK_FULL = "disk_full", "the disk is full"
     CRASH = "crash", "crashed"  # any other failure
 

@@ -160,7 +160,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
 FAILURE_OF_END: dict[str, Failure] = {
     EndState.OUT_OF_MEMORY: Failure.HOST_MEMORY, EndState.NODE_FAILED: Failure.NODE_FAILURE,
     EndState.PREEMPTED: Failure.PREEMPTED, EndState.STOPPED: Failure.PREEMPTED, EndState.TIMEOUT: Failure.TIME_LIMIT,
-    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG,
+    EndState.CANCELLED: Failure.KILLED, EndState.HANG: Failure.HANG, EndState.FORK_SERVER_DIED: Failure.KILLED,
 }  # fmt: skip
 
 
@@ -276,7 +276,8 @@ _ROOTS = (
     Failure.BAD_CONFIGURATION,
 )  # fmt: skip
 _TAKEN = (Failure.NODE_FAILURE, Failure.PREEMPTED)
-_BY_HAND = {code for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-number, 128 + number)}
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_KILLED = {code for number in _ENDING for code in (-number, 128 + number)}
 
 
 def classify_failure(evidence: Evidence) -> Failure:
@@ -301,7 +302,7 @@ def _quiet_end(evidence: Evidence, named: set[Failure]) -> Failure:
     """Return the class of an end that no rank's exception explains."""
     if named & {Failure.TIME_LIMIT, Failure.HANG}:  # nothing moved any more
         return Failure.COMMUNICATION if Failure.COMMUNICATION in named else Failure.HANG
-    if Failure.KILLED in named or evidence.code in _BY_HAND:
+    if Failure.KILLED in named or evidence.code in _KILLED:
         return Failure.KILLED
     if Failure.COMMUNICATION in named:
         return Failure.COMMUNICATION
@@ -350,7 +351,7 @@ RETRIES = {
     Failure.GPU_MEMORY: Policy(1, Step.HEAL),
     Failure.HOST_MEMORY: Policy(1, Step.ELSEWHERE, spreads=True),  # a shared node's other jobs may have been the cause
     Failure.DISK_FULL: Policy(0, Step.STOP, Step.STOP),
-    Failure.KILLED: Policy(0, Step.FAIL),  # the user ended it
+    Failure.KILLED: Policy(3, Step.RETRY),  # nothing speaks against its point
     Failure.BAD_CONFIGURATION: Policy(0, Step.FAIL, spreads=True),
     Failure.REWARD: Policy(0, Step.FAIL, spreads=True),
     Failure.CRASH: Policy(0, Step.FAIL, spreads=True),

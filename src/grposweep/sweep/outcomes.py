@@ -65,8 +65,9 @@ def decide_retry(
         before = max((event.needs_gib or 0.0 for event in events[reopened:]), default=0.0)
         needs = max(shortage.needs_gib or 0.0, MORE * before)  # it did not suffice
         report = replace(report, needs_gib=round(needs, 3), again=step is not Step.FAIL)
-    elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT):
-        step = Step.FAIL  # the launcher has given it up
+    elif failure in (Failure.PREEMPTED, Failure.TIME_LIMIT) or end.kind == EndState.CANCELLED:
+        # The launcher has given it up, or the user has cancelled its job.
+        step = Step.FAIL
     else:
         step = next_step([*past, failure], verdict.experiment.cluster.requeue_limit)
         if step is Step.HEAL and not _apply_heal(folder, verdict, failure, intent.attempt if intent else 0):

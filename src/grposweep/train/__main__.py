@@ -6,10 +6,12 @@
 
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 
 from grporecipe.errors import ExitCode, packages_first
+from grposweep.process import STOP_SIGNALS
 from grposweep.redaction import guard_output
 
 USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder> | serve <trial folder>"
@@ -17,6 +19,9 @@ USAGE = "usage: python -m grposweep.train <trial folder> | prepare <sweep folder
 
 def main(arguments: list[str]) -> int:
     """The exit code; torch is imported only once a real training is certain."""
+    is_trial = len(arguments) == 1 and not arguments[0].startswith("-")
+    # A trial keeps a request to stop until it can answer it: at a rollout boundary, with a checkpoint.
+    signal.pthread_sigmask(signal.SIG_BLOCK if is_trial else signal.SIG_UNBLOCK, STOP_SIGNALS)
     guard_output()
     os.environ.setdefault(
         "MLFLOW_DISABLE_TELEMETRY", "true"
@@ -34,7 +39,7 @@ def main(arguments: list[str]) -> int:
         from grposweep.train.vllm import serve_model
 
         serve_model(Path(arguments[1]))  # becomes another program
-    if len(arguments) == 1 and not arguments[0].startswith("-"):
+    if is_trial:
         from grposweep.train.process import take_rank_place
         from grposweep.train.run import run_attempt
 

@@ -13,6 +13,7 @@ from types import FrameType
 
 from grporecipe.errors import ExitCode, ProgramFailed, UserError
 from grporecipe.registries import Lazy
+from grposweep.process import STOP_SIGNALS
 from grposweep.redaction import redact
 from grposweep.registries import OWN_TRAINERS, is_external
 from grposweep.storage import paths
@@ -58,7 +59,7 @@ def run_attempt(folder: Path) -> int:
 
 
 def _train(attempt: Attempt) -> int:
-    """Train with the tracker open and signals turned into requests: SIGTERM, and SIGUSR2 for a job's warning."""
+    """Train with the tracker open and signals turned into requests to stop; SIGUSR2 is a job's warning."""
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
     trainer = OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
@@ -66,8 +67,10 @@ def _train(attempt: Attempt) -> int:
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:
         attempt.terminated = True
 
-    before = {number: signal.signal(number, on_terminate) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})  # take_rank_place() has blocked it
+    requests = (*STOP_SIGNALS, signal.SIGUSR2)
+    before = {number: signal.signal(number, on_terminate) for number in requests}
+    # The start of this process and take_rank_place() have blocked them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, requests)
     if attempt.is_main:
         start_run(attempt.folder, attempt.number, attempt.devices, watchdog.restarts(), watchdog.has_gpu())
     try:

@@ -2,7 +2,7 @@
 
 Requests come as JSON lines on standard input, ``{"arguments", "environment", "log"}``; answers go to what was standard output
 at the start, ``{"started": pid}`` and ``{"ended": pid, "code": code}``. What imports print goes to the error stream instead.
-When its input ends, it kills its children and ends.
+When its input ends, it kills its children and ends. Signals that ask for a stop are for its children: it ignores them.
 If it must not fork, its only answer is ``{"cannot_fork": why}``. If the system starts no process now, it answers
 ``{"refused": errno}``.
 Forking is safe because nothing here starts threads, runs an OpenMP region or touches CUDA before the fork.
@@ -21,13 +21,16 @@ from typing import Any, NoReturn
 
 from grporecipe.errors import packages_first
 from grporecipe.files import parse_json
-from grposweep.process import die_with, end_session
+from grposweep.process import STOP_SIGNALS, die_with, end_session, signals_blocked
 
 Say = partial[None]  # of `_say`: writes one answer
 
 
 def serve(preload: list[str]) -> None:
     """Answer requests until standard input ends."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     say = partial(_say, os.dup(1))
     packages_first()
     os.dup2(2, 1)  # before the first import: transformers prints a line at WANDB_MODE=offline
@@ -73,13 +76,15 @@ def uses_cuda() -> bool:
 def _fork(request: dict[str, Any], say: Say, close: tuple[int, ...]) -> set[int]:
     """Start one child, and report it. If none can be started now, the others continue: they would end with this process."""
     server = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError as error:
-        say({"refused": error.errno or 0})
-        return set()
-    if pid == 0:
-        _child(request, close, server)
+    # A signal that comes before the child can answer it waits until then.
+    with signals_blocked(*STOP_SIGNALS):
+        try:
+            pid = os.fork()
+        except OSError as error:
+            say({"refused": error.errno or 0})
+            return set()
+        if pid == 0:
+            _child(request, close, server)
     say({"started": pid})
     return {pid}
 
@@ -91,7 +96,9 @@ def _child(request: dict[str, Any], close: tuple[int, ...], server: int) -> NoRe
         os.setsid()
         die_with(server)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in close:
             os.close(descriptor)
         _redirect(request["log"])

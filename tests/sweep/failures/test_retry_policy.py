@@ -31,6 +31,7 @@ def test_no_mixture_of_failures_continues_forever(past: list[Failure], requeue_l
         (Failure.NODE_FAILURE, [Step.ELSEWHERE, Step.ELSEWHERE, Step.ELSEWHERE, Step.FAIL]),
         (Failure.COMMUNICATION, [Step.ELSEWHERE, Step.ELSEWHERE, Step.FAIL]),
         (Failure.HANG, [Step.ELSEWHERE, Step.FAIL]),
+        (Failure.KILLED, [Step.RETRY] * 3 + [Step.FAIL]),
         (Failure.HOST_MEMORY, [Step.ELSEWHERE, Step.FAIL]),
         (Failure.PREEMPTED, [Step.RETRY] * 5 + [Step.FAIL]),
         (Failure.TIME_LIMIT, [Step.RETRY] * 5 + [Step.FAIL]),
@@ -39,7 +40,6 @@ def test_no_mixture_of_failures_continues_forever(past: list[Failure], requeue_l
             (failure, [Step.FAIL])
             for failure in (
                 Failure.BAD_CONFIGURATION,
-                Failure.KILLED,
                 Failure.REWARD,
                 Failure.CRASH,
                 Failure.NON_FINITE,
