@@ -76,7 +76,6 @@ class TaskLoader(Lazy):
 # task.kind
 TASKS: dict[str, TaskLoader] = {
     "arithmetic": TaskLoader("grposweep.train.tasks.arithmetic:load_pairs", path="unread"),
-    "calculator": TaskLoader("grposweep.train.tasks.arithmetic:load_products", path="unread"),
     "questions": TaskLoader("grposweep.train.tasks.arithmetic:load_questions", path="unread"),
     "gsm8k": TaskLoader("grposweep.train.tasks.files:load_gsm8k", path="optional"),
     "jsonl": TaskLoader("grposweep.train.tasks.files:load_jsonl"),

@@ -268,7 +268,7 @@ def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
     task = [f"task.path={tmp_path}/rows.jsonl", f"task.system_prompt={'Add. ' * 18}"]
     show_fit([*overrides, *task], Options(), 80.0, as_json=True)
     peak = json.loads(capsys.readouterr().out)["peak"]
-    unknown = [*overrides, *task, "task.tools=[tools.py:add]"]  # shown in the prompt as well
+    unknown = [*overrides, *task, "task.path=elsewhere.jsonl"]
     show_fit(unknown, Options(), 80.0, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["low"] < peak < found["peak"] / 3

@@ -15,8 +15,6 @@ import pytest
 import safetensors.numpy
 
 from command_server import shims
-from grposweep.report.html_page import page_data
-from grposweep.report.view import read_sweep
 from grposweep.storage.provenance import TIMES
 from support import Ended, environment, grposweep, lines, read, trials, wait_for
 
@@ -98,38 +96,6 @@ def test_a_constant_rate_continues_as_the_longer_schedule_would_have(run: Run, h
     assert longer.code == 0, longer.err
     assert metrics(only_trial(longer.sweep)) == metrics(whole)
     assert len(metrics(whole)) == 12 + 5
-
-
-def test_a_killed_sweep_with_a_tool_ends_as_an_undisturbed_one_and_learns_to_call_it(
-    run: Run, start: Callable, here: Path
-) -> None:
-    """Two learning rates; the tiny model guesses products at first, and the calculator is right."""
-    words = (
-        "-m",
-        "task=calculator",
-        "lr=3e-4,1e-3",
-        "schedule=steps",
-        "schedule.max_steps=60",
-        "schedule.evaluations=2",
-    )
-    kept = (*words, "schedule.checkpoints=6", "task.eval_prompts=64", "search.stopping=none")
-    undisturbed = run(*kept, "name=undisturbed", timeout=600).sweep
-    process = start(*kept, "name=killed")
-    wait_for(
-        lambda: list(here.glob("outputs/killed/trials/*/checkpoints/checkpoint-*/trainer_state.json")), seconds=120
-    )
-    process.kill()
-    process.wait()
-    resumed = run(*kept, "name=killed", timeout=600).sweep
-    assert [metrics(folder) for folder in trials(resumed)] == [metrics(folder) for folder in trials(undisturbed)]
-    assert {line["attempt"] for folder in trials(resumed) for line in lines(folder / "metrics.jsonl")} == {0, 1}
-    evaluated = [line for line in metrics(trials(resumed)[-1]) if line["kind"] == "eval"]
-    first, last = evaluated[0], evaluated[-1]
-    assert first["eval_reward"] < 0.5 < 0.8 < last["eval_reward"]
-    assert first["eval_tools/call_frequency"] < 0.5
-    assert last["eval_tools/call_frequency"] > 0.8
-    said = page_data(read_sweep(resumed))["completions"][0]["evaluations"][-1]["said"]
-    assert any("[call] calculator(" in row["text"] and "\n[calculator answers] " in row["text"] for row in said)
 
 
 def test_ctrl_c_stops_two_ranks_together_and_they_continue_together(run: Run, start: Callable, here: Path) -> None:

@@ -256,12 +256,3 @@ def test_fsdp_computes_in_half_precision_for_every_dtype_of_the_weights() -> Non
     many = {"sharding": "fsdp", "processes": 8}
     assert memory(**many, **mixed) == memory(**many)
     assert memory(**many, **mixed, beta=0.1).reference == 2 * memory(**many, beta=0.1).reference
-
-
-def test_with_tools_only_the_cache_of_transformers_generation_holds_more() -> None:
-    """Training sees at most max_completion_length; a turn after a call is sampled as long, and cut afterwards."""
-    plain, tools = memory(), memory(uses_tools=True)
-    longer = memory(max_completion_length=2 * POINT.max_completion_length)
-    assert plain.generation < tools.generation == pytest.approx(longer.generation)
-    assert {**tools.phases, "generation": 0} == {**plain.phases, "generation": 0}
-    assert memory(uses_tools=True, use_vllm=True).phases == memory(use_vllm=True).phases

@@ -155,27 +155,6 @@ def test_one_long_prompt_is_trained_on_and_named(here: Path) -> None:
     assert re.search(r"the longest prompt has 8\d\d tokens\. All but 1 of 8 prompts", " ".join(ended.out.split()))
 
 
-TOOL = '''
-def add(a: int, b: int) -> int:
-    """Add two numbers.
-
-    Args:
-        a: One number.
-        b: The other.
-    """
-    return a + b
-'''
-
-
-def test_tools_need_a_template_that_shows_them(here: Path) -> None:
-    """SmolLM2 of this size was not trained to call any; this is found before the first trial."""
-    write_task(here, asked)
-    (here / "tools.py").write_text(TOOL)
-    ended = run_in(here, *SHORT, "task.tools=[tools.py:add]", timeout=900)
-    assert ended.code == 2
-    assert "shows no calls of tools" in ended.err
-
-
 SCRIPT = f"""
 from dataclasses import dataclass
 from datasets import load_dataset

@@ -62,21 +62,3 @@ def test_an_attempt_reads_the_copy_of_data_that_was_edited_while_it_waited(tmp_p
     copy = Path(str(trial.task(task).path))
     assert copy.is_relative_to(sweep)
     assert copy.read_text() == '{"prompt": "1"}\n'
-
-
-def test_files_of_tools_and_environments_are_inputs_as_reward_files_are(tmp_path: Path) -> None:
-    """Recorded, copied, and read from the copy by an attempt."""
-    tool, game, sweep = tmp_path / "tool.py", tmp_path / "game.py", tmp_path / "sweep"
-    tool.write_text("old = 1\n")
-    game.write_text("old = 2\n")
-    sweep.mkdir()
-    task = replace(Task(), tools=[f"{tool}:f", "package.module:g"], environment_factory=f"{game}:Game")
-    found = find_inputs([replace(Experiment(), task=task)])
-    assert {str(tool), str(game)} <= found.digests.keys()
-    trial = write_trial(sweep, found.keep(sweep))
-    tool.write_text("new = 1\n")
-    assert found.changed(find_inputs([replace(Experiment(), task=task)])) == [str(tool)]
-    read = trial.task(task)
-    assert read.tools[1] == "package.module:g"
-    copies = [spec.rpartition(":") for spec in (read.tools[0], str(read.environment_factory))]
-    assert [(Path(place).read_text(), name) for place, _, name in copies] == [("old = 1\n", "f"), ("old = 2\n", "Game")]

@@ -40,12 +40,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         (["task.rewards=[exactt]"], ["no built-in reward", "Did you mean exact?"]),
         (["task.rewards=[rewards.py:clsoe]"], ["rewards.py has no function clsoe. Did you mean close?"]),
         (["task.rewards=[other.py:close]"], ["there is no file", "other.py"]),
-        (
-            ["task.chat=false", "task.tools=[rewards.py:close]"],
-            ["task.tools is set, but prompts are plain text", "close has no docstring"],
-        ),
         (["task.family_column=topic"], ["task.family_column=topic", "the held-out prompts has no topic"]),
-        (["task.environment_factory=rewards.py:Gme"], ["rewards.py has no class Gme"]),
         (
             ["task.prompt_column=question", "task.answer_column=gold", "task.rewards=[rewards.py:far]"],
             ["3 keys cannot work", "has no question", "has no gold", "has no function far"],

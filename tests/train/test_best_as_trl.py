@@ -33,7 +33,6 @@ WINNERS: dict[str, list[str]] = {
     "loss": ["loss.loss_type=dr_grpo", "loss.epsilon_high=0.28", "loss.delta=2.0", "loss.scale_rewards=none"],
     "optimizer": ["optimizer.weight_decay=0.1", "optimizer.lr_scheduler_type=cosine", "optimizer.warmup_steps=0.1"],
     "generation": ["generation.top_p=0.9", "generation.min_p=0.05", "generation.generation_kwargs={min_new_tokens: 2}"],
-    "tools": ["generation.max_tool_calling_iterations=2"],
     "model": ["model.gradient_checkpointing=true", "model.trust_remote_code=true", "task.reward_weights=[0.5]"],
     "arguments": ["trainer.args.disable_dropout=true", "trainer.args.shuffle_dataset=false"],
 }  # fmt: skip

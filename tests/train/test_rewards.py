@@ -5,26 +5,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from grporecipe.errors import UserError
-from grposweep.config.compose import to_experiment
-from grposweep.schema import Experiment, Task
+from grposweep.schema import Task
 from grposweep.train.rewards import (
     RewardError,
     exact,
     format,
-    list_tools,
     load_reward,
     load_rewards,
-    load_tools,
     math,
-    task_code_problems,
-    transcript,
     try_rewards,
 )
 from refused import says
-from support import PROJECT
 
 
 def test_exact_ignores_surrounding_space_and_reads_conversations() -> None:
@@ -179,14 +172,6 @@ def test_a_reward_that_edits_its_arguments_changes_nothing_for_the_next(tmp_path
     assert paid == [1.0]
 
 
-CALL = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}],
-}
-RESULT = {"role": "tool", "name": "add", "content": "46"}
-
-
 def test_a_reward_that_keeps_a_state_is_named_because_no_checkpoint_holds_it(tmp_path: Path) -> None:
     """An attribute of an object, or a variable of its file; a constant is no state."""
     (tmp_path / "counts.py").write_text(
@@ -202,110 +187,3 @@ def test_a_reward_that_keeps_a_state_is_named_because_no_checkpoint_holds_it(tmp
     notes = try_rewards(rewards, [{"prompt": "1+1=", "answer": "2"}])
     assert ["listed changes CALLS when" in notes[0], "counter changes self.calls when" in notes[1]] == [True, True]
     assert len(notes) == 2
-
-
-def test_of_several_turns_the_last_one_is_judged_and_never_what_a_tool_said() -> None:
-    """A model that calls the tool and does not answer has not answered."""
-    answered = [CALL, RESULT, {"role": "assistant", "content": "46"}]
-    assert exact(completions=[answered, [CALL, RESULT], [CALL]], answer=["46"] * 3) == [1.0, 0.0, 0.0]
-    assert transcript(answered) == '[call] add({"a": 1})\n[add answers] 46\n46'
-    assert transcript([CALL]) == '[call] add({"a": 1})'
-    assert transcript("46") == transcript([{"role": "assistant", "content": "46"}]) == "46"
-
-
-GOOD_TOOL = """
-def add(a: int, b: int = 1) -> int:
-    \"\"\"Add two numbers.
-
-    Args:
-        a: The first.
-        b: The second.
-    \"\"\"
-    return a + b
-
-
-class Counter:
-    def reset(self, **row):
-        self.count = 0
-
-    def up(self, by: int) -> int:
-        \"\"\"Count up.
-
-        Args:
-            by: How far.
-        \"\"\"
-        self.count += by
-        return self.count
-
-    def get_reward(self):
-        return float(self.count)
-
-    @property
-    def far(self):
-        return self.count > 9
-"""
-
-
-def with_task(**task: object) -> Experiment:
-    """An experiment of ranks, engine and tools."""
-    return to_experiment(OmegaConf.create({"task": task}))
-
-
-def test_tools_and_an_environment_are_found_like_rewards(tmp_path: Path) -> None:
-    """Files and modules; what TRL itself calls is no tool."""
-    file = tmp_path / "mine.py"
-    file.write_text(GOOD_TOOL)
-    experiment = with_task(tools=[f"{file}:add"], environment_factory=f"{file}:Counter", rewards=[])
-    assert list(task_code_problems(experiment)) == []
-    found = load_tools(experiment.task)
-    assert [tool.__name__ for tool in list_tools(found)] == ["add", "up"]
-    assert found["tools"][0](2) == 3
-    assert load_rewards(experiment.task) == []
-    assert load_tools(Task()) == {}
-
-
-def test_the_tools_of_the_guide_work_as_written(tmp_path: Path) -> None:
-    """docs/guides/tools.md."""
-    file = tmp_path / "shop.py"
-    file.write_text((PROJECT / "docs/guides/tools.md").read_text().split("```python\n")[1].split("```")[0])
-    experiment = with_task(tools=[f"{file}:price"], environment_factory=f"{file}:Till", rewards=[])
-    assert list(task_code_problems(experiment)) == []
-    found = load_tools(experiment.task)
-    till = found["environment_factory"]()
-    assert till.reset(answer="0.95", prompt="An apple and a pear.") is None
-    assert [till.charge(float(found["tools"][0](item))) for item in ("apple", "pear")] == ["0.40", "0.95"]
-    assert till.get_reward() == 1.0
-
-
-def test_all_that_is_wrong_with_tools_is_named_at_once_and_before_torch(tmp_path: Path) -> None:
-    """TRL builds the JSON schema from type hints and docstring."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        GOOD_TOOL + "\ndef bare(a, b: int):\n    pass\n\nclass Still:\n    def go(self, far):\n        'Go.'\n"
-    )
-    tools = [f"{file}:ad", f"{file}:bare", "nowhere.py:f", "add"]
-    said = list(task_code_problems(with_task(tools=tools, environment_factory=f"{file}:Still")))
-    wanted = (
-        "has no function ad. Did you mean add?", "bare has no docstring", "bare has no type for a", "no file",
-        "names no function", "has no method reset", "go has no type for far", "does not describe far",
-    )  # fmt: skip
-    for message, part in zip(said, wanted, strict=True):
-        assert part in message
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"generation": {"max_tool_calling_iterations": 2}, "task": {"tools": []}}, "the task has no tools to call"),
-        (
-            {"generation": {"use_vllm": True, "vllm_mode": "server"}},
-            "generation.vllm_mode=server: ranks generate together",
-        ),
-        ({"trainer": {"sharding": "zero3"}}, "trainer.sharding=zero3: ranks generate together"),
-    ],
-)
-def test_what_tools_cannot_be_combined_with_is_refused(change: dict[str, dict[str, object]], message: str) -> None:
-    """TRL's loop of calls ends on each rank by itself, and ranks that generate together would hang."""
-    own = {"task": {"tools": ["grposweep.train.tasks.arithmetic:calculator"]}, "cluster": {"processes": 2}}
-    (problem,) = task_code_problems(to_experiment(OmegaConf.create({**own, **change})))
-    assert message in problem

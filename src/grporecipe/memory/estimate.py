@@ -314,15 +314,11 @@ def find_generation(n: Need) -> float:
     """Return bytes of a rollout's full key-value cache, one layer's copy while it grows, and a step's logits.
 
     transformers generates a rank's whole rollout at once and grows the cache by concatenation. Source: cache_utils.py.
-
-    With tools ``max_completion_length`` bounds all turns together with the results of tools, so training sees no more. But a
-    turn after a call may itself get so many tokens, of which TRL then drops those beyond the bound. Source: trl 1.16
-    grpo_trainer.py _tool_call_loop (overlong, excess_length) and max_new_tokens.
     """
     if n.rollout == 0:
         return 0.0
     model, width = n.model, n.width
-    cache = n.rollout * (n.length + (n.turns - 1) * n.completion) * parts.cached(model, width)
+    cache = n.rollout * n.length * parts.cached(model, width)
     logits = n.rollout * model.vocabulary * sampled_bytes(width, n.is_filtered, n.is_nucleus)
     prefill = n.rollout * n.prompt * parts.passing_forward(model, width)
     return cache + max(cache / model.layers + logits, prefill)

@@ -27,7 +27,6 @@ READS = (  # the fields that an estimate reads, for the ``reads`` of rules
     "beta", "prompt_tokens", "max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "use_vllm",
     "vllm_mode", "vllm_gpu_memory_utilization", "vllm_enable_sleep_mode", "vllm_tensor_parallel_size", "gpu_memory_gib",
     "memory_factors", "runtime", "sequence_parallel_size", "experience_batch_size", "use_liger_kernel", "loads_reference",
-    "uses_tools",
 )  # fmt: skip
 ZERO = frozenset({"zero1", "zero2", "zero3"})
 WEIGHTS_SHARDED = frozenset({"zero3", "fsdp"})
@@ -68,7 +67,6 @@ class Need:
     scored: int
     prompt: int
     completion: int
-    turns: int  # completions that a sequence holds at most while transformers generates
     processes: int
     accumulates: bool
     checkpoints: bool
@@ -175,7 +173,6 @@ def read_need(s: Setting) -> Need | None:
         scored=max(s.experience_batch_size or s.per_device_train_batch_size, evaluated),
         prompt=find_prompt(s) or ASSUMED_PROMPT_TOKENS,
         completion=s.max_completion_length,
-        turns=2 if s.uses_tools else 1,
         processes=s.processes or 1,
         accumulates=s.gradient_accumulation_steps > 1,
         checkpoints=s.gradient_checkpointing,

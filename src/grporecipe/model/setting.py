@@ -322,7 +322,6 @@ class Setting:
     generation_kwargs: str | None = option()  # JSON
     max_prompt_length: int | None = None  # tokens
     max_completion_length: int = row(256, kept=True)  # tokens
-    uses_tools: bool = internal(False)  # completions have several turns, which max_completion_length bounds together
     use_vllm: bool = False
     vllm_mode: str = row("colocate", needs="use_vllm")
     vllm_tensor_parallel_size: int = row(1, needs="use_vllm vllm_mode!=server")

@@ -40,7 +40,6 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "train_prompts": ("model", "task"),  # as prepared for this model and task
     "eval_prompts": ("model", "task"),
     "rewards": ("task.rewards",),
-    "uses_tools": ("task.tools", "task.environment_factory"),
     "reward_weights": ("task.reward_weights",),
     "parameters": ("model.shape.parameters",),
     "architecture": ("model", "task"),  # as configured, or as prepared

@@ -188,7 +188,7 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
     server = {name: getattr(generation, name) or None for name in names}
     native = {
         "dtype": precision.weights, "bf16": precision.mixed == "bf16", "fp16": precision.mixed == "fp16", "tf32": model.tf32,
-        "model_revision": model.revision, "max_tool_calling_iterations": generation.max_tool_calling_iterations,
+        "model_revision": model.revision,
         "attn_implementation": model.attn_implementation, "trust_remote_code": model.trust_remote_code or None,
         "use_kernels": model.use_kernels or None, "chat_template_kwargs": model.chat_template_kwargs or None,
         "load_in_4bit": model.quantization == "4bit" or None, "load_in_8bit": model.quantization == "8bit" or None,

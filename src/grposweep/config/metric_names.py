@@ -68,7 +68,7 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
         return metrics
     is_known = runs_trl(trainer.kind) and not is_asynchronous(trainer.kind) and experiment.cluster.python is None
     recorded = _trl_names() if is_known else frozenset()
-    if not recorded or not rewards or experiment.task.environment_factory or any(map(_logs_its_own, rewards)):
+    if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None
     names = {_OF_A_REWARD.sub(spec.rpartition(":")[2], name) for name in recorded for spec in rewards}
     return frozenset(TRANSFORMERS | OURS | names | {f"eval_{name}" for name in names})

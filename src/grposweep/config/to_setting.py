@@ -78,7 +78,6 @@ def read_fields(
         "has_chat_template": counted.get("has_chat_template"),
         "loads_on_every_rank": _loads_on_every_rank(experiment.trainer),
         "rewards": len(task.rewards),
-        "uses_tools": bool(task.tools or task.environment_factory),
         "reward_weights": None if task.reward_weights is None else len(task.reward_weights),
         "parameters": experiment.model.shape.parameters or None,
         "architecture": read_model(experiment, counted),

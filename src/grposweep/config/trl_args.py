@@ -120,9 +120,6 @@ def check_async(experiment: Experiment) -> Iterator[str]:
                 f"{key}={show(value)} with trainer=async_trl: TRL's AsyncGRPOTrainer has only {key.rpartition('.')[2]}="
                 f"{show(does)}. Set {advice.get(key, f'{key}={show(does)}')}, or trainer=trl."
             )
-    if experiment.task.tools or experiment.task.environment_factory:
-        named = "task.tools" if experiment.task.tools else "task.environment_factory"
-        yield f"{named} with trainer=async_trl: its held-out completions are sampled in one turn. Set trainer=trl."
     if experiment.trainer.sharding not in ("none", "fsdp"):
         yield (
             f"trainer.sharding={experiment.trainer.sharding} with trainer=async_trl: TRL's AsyncGRPOTrainer shards with FSDP "

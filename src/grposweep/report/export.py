@@ -299,8 +299,7 @@ def _omitted(task: "Task") -> str:
 
 
 # Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.
-READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "tools", "environment_factory",
-                  "train_prompts")  # fmt: skip
+READ_ELSEWHERE = ("prompt_column", "answer_column", "system_prompt", "train_prompts")
 
 
 def _data_and_rewards(view: SweepView, task: "Task", setting: "Setting") -> dict[str, Any]:

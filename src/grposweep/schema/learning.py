@@ -81,8 +81,8 @@ class Model:
     """The trained model, its numeric types and its adapters. Without a GPU all is float32."""
 
     path: str = key("embedded", native="model_name_or_path")
-    """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded``, ``embedded-text`` (untrained, reads any
-    text) or ``embedded-tools`` (calls the tool of ``task=calculator``)."""
+    """A hub id, a local folder, or a tiny model that grposweep creates: ``embedded`` or ``embedded-text`` (untrained, reads
+    any text)."""
     revision: str | None = key(None, native="model_revision")
     """Branch, tag or commit of a model of the hub (null: its main branch)."""
     dtype: str = key("float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS)
@@ -114,8 +114,6 @@ class Task:
 
     kind: str = "arithmetic"
     """Where prompts come from."""
-    tiny: str = key("embedded", newer=True)
-    """The ``model.path`` of ``model=tiny`` for this task."""
     path: str | None = key(None, native="dataset_name")
     """The data: a JSONL file, or a hub id or local folder."""
     subset: str | None = key(None, native="dataset_config")
@@ -139,12 +137,6 @@ class Task:
     """Names of built-in rewards, ``package.module:function`` or ``path/to/file.py:function``."""
     reward_weights: list[float] | None = key(None, trl="reward_weights")
     """A weight for each reward (null: 1)."""
-    tools: list[str] = key([], newer=True)
-    """Functions that the model may call: ``package.module:function`` or ``path/to/file.py:function``. Prompts are
-    conversations then (``chat``)."""
-    environment_factory: str | None = key(None, newer=True)
-    """A class whose instances a completion acts on: ``package.module:class`` or ``path/to/file.py:class``. It has ``reset``,
-    tools as methods, and perhaps ``get_reward``."""
     train_prompts: int | None = key(None, setting="train_prompts")
     """The most training prompts (null: all)."""
     eval_prompts: int = key(256, setting="eval_prompts")
@@ -152,8 +144,7 @@ class Task:
     eval_generations: int = key(8, newer=True)
     """Completions that an evaluation samples for each held-out prompt: options of batch take ``num_generations_eval`` from it."""
     max_completion_length: int = 256
-    """Tokens of a completion at most, unless ``generation.max_completion_length`` is set. With tools all turns count together,
-    and what the tools return as well."""
+    """Tokens of a completion at most, unless ``generation.max_completion_length`` is set."""
 
 
 @dataclass
@@ -300,8 +291,6 @@ class Generation:
 
     max_completion_length: int = 256
     """Tokens of a completion at most (options of generation take the task's)."""
-    max_tool_calling_iterations: int | None = key(None, newer=True, range="count")
-    """Rounds of calls in a completion at most, for ``task.tools`` (null: as many as its tokens allow)."""
     temperature: float = 1.0
     """Sampling temperature."""
     top_p: float = 1.0

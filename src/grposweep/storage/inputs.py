@@ -1,6 +1,6 @@
 """The user's files that a training depends on: find them, hash them, keep a copy in the sweep, and notice a change.
 
-These are data files, files of rewards and tools, training scripts and what they import from the project, configuration files of
+These are data files, files of rewards, training scripts and what they import from the project, configuration files of
 others, and local model folders. ``inputs.json`` in the sweep's folder records their hashes. Code and small data are copied to
 ``inputs/<hash>/<absolute path>``, which attempts read, so the originals may be edited while trials wait. A file that has no copy
 is compared with its recorded hash when an attempt starts.
@@ -128,7 +128,7 @@ def find_inputs(experiments: Iterable[Experiment], asked: Callable[[Trainer], li
         named = Path(trainer.deepspeed_config or os.devnull)
         read_in_place += [*_named_in(trainer.recipe), *([named] if named.is_file() else [])]
         read_in_place += [model] if model.is_dir() else []
-        code += code_files(task_code(task), trainer)
+        code += code_files(task.rewards, trainer)
         read_in_place += asked(trainer)
     files = {_name(path): InputFile(digest_of(path)[:16], _is_small(path)) for path in dict.fromkeys(data)}
     files |= {_name(path): InputFile(digest_of(path)[:16]) for path in dict.fromkeys(read_in_place)}
@@ -159,11 +159,6 @@ def _is_small(path: Path) -> bool:
 def _name(path: Path) -> str:
     """Return a path as the user would type it: relative if it is below the working directory."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def task_code(task: Task) -> list[str]:
-    """Return what names code in a task: rewards, tools and the environment."""
-    return [*task.rewards, *task.tools, *([task.environment_factory] if task.environment_factory else [])]
 
 
 def code_files(specs: Sequence[str], trainer: Trainer) -> list[Path]:
@@ -319,10 +314,7 @@ class TrialInputs:
     def task(self, task: Task) -> Task:
         """Return the task with its files replaced by their copies."""
         given: dict[str, Any] = {n: self.path(v) for n in ("path", "eval_split") if (v := getattr(task, n))}
-        given |= {name: [self._code(spec) for spec in getattr(task, name)] for name in ("rewards", "tools")}
-        if task.environment_factory is not None:
-            given["environment_factory"] = self._code(task.environment_factory)
-        return replace(task, **given)
+        return replace(task, **given, rewards=[self._code(spec) for spec in task.rewards])
 
     def _code(self, spec: str) -> str:
         place, _, name = spec.rpartition(":")
@@ -342,7 +334,7 @@ class TrialInputs:
 
     def search_path(self, given: Sequence[str], task: Task) -> list[str]:
         """Return an import path that ends with the folders of the task's code. The copy of a folder comes before it."""
-        wanted = dict.fromkeys([*given, *map(str, user_folders(task_code(task)))])
+        wanted = dict.fromkeys([*given, *map(str, user_folders(task.rewards))])
         return [place for root in wanted for place in (*self.roots([root]), root)]
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from grposweep.launchers import launcher_class
 from grposweep.registries import TASKS, runs_trl
 from grposweep.schema import Experiment, Task
 from grposweep.train.hub import absence
-from grposweep.train.rewards import NEEDS_CHAT, TRIED, early_problems, task_code_problems
+from grposweep.train.rewards import TRIED, code_problems, early_problems
 from grposweep.train.tasks import LARGEST, split_rows
 from grposweep.train.tasks.arithmetic import READ_BY_TINY
 from grposweep.train.tasks.conversations import in_conversation
@@ -28,7 +28,7 @@ def task_problems(experiments: Iterable[Experiment]) -> Iterator[str]:
         # of a sweep over other keys of the model or the trainer, each model is looked up and each task tried once
         if model not in models:
             yield from _model_problems(experiment)
-        code = list(task_code_problems(experiment))
+        code = [problem for spec in task.rewards for problem in code_problems(spec)]
         yield from _data_problems(experiment, is_tried=not code and task not in tasks)
         yield from code
         models.add(model)
@@ -86,8 +86,6 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
     except UserError as error:
         yield from error.problems or [str(error)]
         return
-    if (task.tools or task.environment_factory) and task.chat is False and isinstance(train[0]["prompt"], str):
-        yield f"{'task.tools' if task.tools else 'task.environment_factory'} {NEEDS_CHAT}"
     known = READ_BY_TINY.get(experiment.model.path)
     prompts = (str(row["prompt"]) for row in (*train, *held_out))
     other = None if known is None else next((prompt for prompt in prompts if not set(prompt) <= set(known)), None)
@@ -96,7 +94,7 @@ def _data_problems(experiment: Experiment, is_tried: bool) -> Iterator[str]:
             f"model.path={experiment.model.path} reads {known} only, and task.kind={task.kind} has the prompt {other[:60]!r}. "
             "Set model=tiny_text for a first try with any text (it is untrained), or a model of the hub or a folder."
         )
-    elif is_tried and task.environment_factory is None and _prepares_here(experiment):
+    elif is_tried and _prepares_here(experiment):
         templates = dict.fromkeys([task.chat] if task.chat is not None else [True, False])
         columns = dict.fromkeys(chain.from_iterable(train))
         first = [{"prompt_id": n, **dict.fromkeys(columns), **row} for n, row in enumerate(train[:TRIED])]

@@ -50,7 +50,6 @@ class Completion:
     truncated: bool = False
     reward: float | None = None
     parts: tuple[float | None, ...] = ()
-    shown: str = ""
     family: str = ""
 
     @property

@@ -15,7 +15,7 @@ from grporecipe.files import finite_or_none, text_sha256
 from grposweep.storage.completions import KeptCompletion, PromptRewards, append_prompt_rewards, keep_completions
 from grposweep.train.attempt import Attempt
 from grposweep.train.diversity import Completion, measure, pick_places
-from grposweep.train.rewards import text_of, transcript
+from grposweep.train.rewards import text_of
 
 DIGITS = re.compile(r"\d+")
 KEPT_PROMPTS, KEPT_EACH = 4, 2  # held-out prompts whose completions are kept at each evaluation, and how many of each
@@ -53,7 +53,6 @@ class HeldOutEvaluation:
                     prompt_id=columns["prompt_id"][place],
                     prompt=prompt if isinstance(prompt, str) else "\n".join(str(turn["content"]) for turn in prompt),
                     text=text_of(completion),
-                    shown=transcript(completion),
                     answer=str(answers[place]),
                     family=str(families[place]),
                     truncated=bool(self.ends and len(ids[place]) and int(ids[place][-1]) not in self.ends),
@@ -222,7 +221,7 @@ def keep_evaluation(
             value=value,
             prompt_id=completions[place].prompt_id,
             prompt=completions[place].prompt,
-            completion=completions[place].shown or completions[place].text,
+            completion=completions[place].text,
             reward=completions[place].reward,
             rewards=dict(zip(names, completions[place].parts, strict=True)),
             truncated=completions[place].truncated,

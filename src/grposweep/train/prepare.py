@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from filelock import FileLock
 
-from grporecipe.errors import ExitCode, UserError, refuse_mistakes
+from grporecipe.errors import ExitCode, UserError
 from grporecipe.files import read_json, write_json, write_text
 from grposweep.config.compose import load_experiment
 from grposweep.launchers import launcher_class
@@ -26,17 +26,7 @@ from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.inputs import TrialInputs
 from grposweep.train.prompts import beyond_positions, check_rendering, far_longer, longest_prompt
-from grposweep.train.rewards import (
-    ENVIRONMENT,
-    NEEDS_CHAT,
-    TOOLS,
-    TRIED,
-    list_tools,
-    load_rewards,
-    load_tools,
-    try_rewards,
-    user_frame,
-)
+from grposweep.train.rewards import TRIED, load_rewards, try_rewards
 from grposweep.train.tasks import Data, hash_rows, load_data
 
 if TYPE_CHECKING:
@@ -128,8 +118,7 @@ def prepare_experiment(
             "Set one weight a reward, or null for equal ones."
         )
     notes = list(data.notes)
-    if experiment.task.environment_factory is None:  # TRL passes its instances to rewards as well
-        notes += try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
+    notes += try_rewards(rewards, [data.train[number] for number in range(min(TRIED, len(data.train)))])
     entry: dict[str, Any] = {**data.counts(), "distinct_prompts": data.distinct()}
     hashes = {"train": hash_rows(data.train), "eval": hash_rows(data.held_out)}
     if is_trained:
@@ -156,13 +145,9 @@ def prepare_model(experiment: Experiment, loaded: "Loaded", data: Data) -> dict[
 
     check_prompts(experiment, loaded.tokenizer, data.train)
     prompts = chain(data.train["prompt"], data.held_out["prompt"])
-    template = dict(experiment.model.chat_template_kwargs)
-    if tools := check_tools(experiment, loaded.tokenizer, data.train):
-        template["tools"] = tools
-        prompts = chain(prompts, observed_prompts(experiment, data.train))
     return {
         "model": read_shape(loaded.config),
-        "longest_prompt": longest_prompt(loaded.tokenizer, prompts, template),
+        "longest_prompt": longest_prompt(loaded.tokenizer, prompts, experiment.model.chat_template_kwargs),
         "has_chat_template": loaded.has_template,
         "chat": not isinstance(data.train[0]["prompt"], str),
     }
@@ -188,69 +173,6 @@ def check_prompts(experiment: Experiment, tokenizer: Any, train: Dataset) -> Non
             f"task.kind={experiment.task.kind} with model.path={experiment.model.path}: its tokenizer does not know all "
             f"characters of the prompt {prompt[:60]!r}. Set model=tiny_text for a first try with any text, or another model."
         )
-
-
-def check_tools(experiment: Experiment, tokenizer: Any, train: Dataset) -> list[Callable[..., Any]]:
-    """Return the functions that the model may call; none without tools.
-
-    Raises UserError with all reasons why TRL could not offer them to this model or read its calls.
-    """
-    from transformers.utils import get_json_schema
-    from trl.chat_template_utils import add_response_schema, supports_tool_calling
-
-    task = experiment.task
-    key = TOOLS if task.tools else ENVIRONMENT
-    tools, problems, path = list_tools(load_tools(task)), list[str](), experiment.model.path
-    if not tools and task.environment_factory is None:
-        return []
-    for tool in tools:
-        try:
-            get_json_schema(tool)
-        except Exception as error:  # noqa: BLE001 - type hints are the user's code: they may raise anything
-            problems.append(
-                f"{key}: TRL cannot describe {getattr(tool, '__name__', tool)} to the model ({error}). Change it."
-            )
-    if isinstance(train[0]["prompt"], str):
-        problems.append(f"{key} {NEEDS_CHAT}")
-    elif not supports_tool_calling(tokenizer):
-        problems.append(
-            f"{key} is set, but the chat template of model.path={path} shows no calls of tools or no results. Set a model "
-            "that was trained to call tools, such as model=qwen3_0_6b."
-        )
-    elif not any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema")):
-        try:
-            add_response_schema(tokenizer)
-        except ValueError:
-            problems.append(
-                f"{key} is set, but neither the tokenizer of model.path={path} (response_template) nor TRL knows how to read "
-                "its calls. Add a response_template to its tokenizer_config.json, or set a model that TRL knows."
-            )
-    refuse_mistakes(problems)
-    return tools
-
-
-OBSERVED = 8  # training prompts whose environment is reset during preparation
-
-
-def observed_prompts(experiment: Experiment, train: Dataset) -> list[Any]:
-    """Return a few prompts with what ``reset`` of the environment adds to them; none without an environment."""
-    factory = load_tools(experiment.task).get("environment_factory")
-    rows = [train[number] for number in range(min(OBSERVED, len(train)))] if factory else []
-    made: Any = factory() if factory else None
-    prompts = list[Any]()
-    for row in rows:
-        try:
-            added = made.reset(**row)
-        except Exception as error:
-            raise UserError(
-                f"{ENVIRONMENT}: reset raised {type(error).__name__}: {error}{user_frame(error)}. It is called with the "
-                f"columns {', '.join(row)}. Add **row to its parameters, or correct it."
-            ) from error
-        *before, last = row["prompt"]
-        prompts.append(
-            [*before, {**last, "content": last["content"] + added}] if isinstance(added, str) else row["prompt"]
-        )
-    return prompts
 
 
 def hash_model(experiment: Experiment, folder: Path) -> str:

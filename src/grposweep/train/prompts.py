@@ -25,8 +25,8 @@ MOST_COUNTED = 1000  # prompts that are measured in tokens: those with the most 
 def longest_prompt(tokenizer: Any, prompts: Iterable[Any], template: Mapping[str, Any] | None = None) -> int:
     """Return the tokens of the longest prompt, with the chat's turns: memory and vLLM's longest sequence depend on it.
 
-    ``template`` holds variables of the chat template, and the tools whose schemas it shows. Of many prompts the 1,000 with the
-    most bytes are measured: a character of Chinese is about a token, of English a quarter.
+    ``template`` holds variables of the chat template. Of many prompts the 1,000 with the most bytes are measured.
+    A character of Chinese is about a token, of English a quarter.
     """
     return max(len(_tokens(tokenizer, prompt, template or {})) for prompt in nlargest(MOST_COUNTED, prompts, key=_size))
 
@@ -104,12 +104,12 @@ def check_rendering(experiment: Experiment, tokenizer: Any, prompts: Iterable[An
 def count_local(experiment: Experiment) -> int | None:
     """Return the tokens of the task's longest prompt, if data and tokenizer are small files here; None otherwise.
 
-    Takes about a second. Tools are described to the model in its prompt, so with tools the length is not known.
+    Takes about a second.
     """
     task = experiment.task
     files = [Path(name) for name in (task.path, task.eval_split) if name and Path(name).exists()]
     folder = Path(experiment.model.path)
-    if task.tools or task.environment_factory or not (files or TASKS[task.kind].path == "unread"):
+    if not files and TASKS[task.kind].path != "unread":
         return None
     if any(file.is_dir() or file.stat().st_size > LARGEST for file in files):
         return None

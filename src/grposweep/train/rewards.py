@@ -1,7 +1,6 @@
-"""The rewards of a completion: built-in ones, and the user's by name, all behind one checked call; and a task's tools.
+"""The rewards of a completion: built-in ones, and the user's by name, all behind one checked call.
 
-A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion. Tools are plain
-functions, and an environment is a class with a ``reset`` and tools as methods, both as GRPOTrainer takes them.
+A reward has TRL's signature: ``f(prompts, completions, **columns) -> list[float]``, one number a completion.
 """
 
 import ast
@@ -30,8 +29,8 @@ from typing import Any
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.files import read_json, write_text
 from grposweep.process import SpawnedProcesses
-from grposweep.schema import Experiment, Task
-from grposweep.storage.inputs import hidden_files, original_path, task_code, user_folders
+from grposweep.schema import Task
+from grposweep.storage.inputs import hidden_files, original_path, user_folders
 
 Function = Callable[..., Sequence[float | None]]
 
@@ -44,23 +43,8 @@ Turns = list[dict[str, Any]]
 
 
 def text_of(completion: str | Turns) -> str:
-    """Return the text that is judged: of several turns the last one's, and nothing if that is a tool's."""
-    if isinstance(completion, str):
-        return completion
-    return "" if completion[-1]["role"] == "tool" else str(completion[-1]["content"] or "")
-
-
-def transcript(completion: str | Turns) -> str:
-    """Return all turns of a completion, calls and results of tools in brackets, each on a line."""
-    if isinstance(completion, str):
-        return completion
-    lines = []
-    for turn in completion:
-        said = str(turn["content"] or "")
-        lines += [f"[{turn.get('name', 'tool')} answers] {said}"] if turn["role"] == "tool" else [said] * bool(said)
-        calls = [call.get("function", call) for call in turn.get("tool_calls") or []]
-        lines += [f"[call] {call['name']}({json.dumps(call['arguments'], default=str)})" for call in calls]
-    return "\n".join(lines)
+    """Return the text that is judged: of several turns the last one's."""
+    return completion if isinstance(completion, str) else str(completion[-1]["content"] or "")
 
 
 def exact(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
@@ -103,7 +87,6 @@ class Reward:
     spec: str
     function: Function
     is_only: bool = False  # the task has no other
-    key: str = "task.rewards"  # that names it
 
     def __post_init__(self) -> None:
         self.__name__ = self.spec.rpartition(":")[2]
@@ -115,11 +98,7 @@ class Reward:
     def __call__(self, prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         given = {"prompts": prompts, "completions": completions, **columns}
         # Editing in place must change nothing for the next reward. TRL's callables and its state stay what they are.
-        # Nor the environments, which may hold what cannot be copied.
-        given = {
-            name: deepcopy(value) if isinstance(value, list) and name != "environments" else value
-            for name, value in given.items()
-        }
+        given = {name: deepcopy(value) if isinstance(value, list) else value for name, value in given.items()}
         arguments = given if self._names is None else {k: v for k, v in given.items() if k in self._names}
         self._check_columns(columns)
         try:
@@ -171,9 +150,7 @@ class Reward:
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         place, colon, name = self.spec.rpartition(":")
         spec = f"{original_path(place)}{colon}{name}" if place.endswith(".py") else self.spec
-        if self.key == ENVIRONMENT:
-            return f"{ENVIRONMENT}: get_reward of {spec}"
-        return f"{self.key}: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
+        return f"task.rewards: {spec} ({original_path(code.co_filename) if code else 'no source file'})"
 
     def _given(self, columns: Mapping[str, Any]) -> str:
         return f"It gets prompts, completions, and the data's columns {', '.join(sorted(columns))}"
@@ -213,7 +190,7 @@ def try_rewards(rewards: Iterable[Reward], rows: Sequence[Mapping[str, Any]]) ->
             raise UserError(f"{error}{hidden_note(reward.spec)}") from error
         if changed := [name for name, value in _state_of(reward.function).items() if before.get(name) != value]:
             notes.append(
-                f"{reward.key}: {reward.spec} changes {', '.join(changed)} when it is called, which no checkpoint holds. After "
+                f"task.rewards: {reward.spec} changes {', '.join(changed)} when it is called, which no checkpoint holds. After "
                 "a pause or an interruption it begins with its first value again."
             )
     return notes
@@ -247,7 +224,7 @@ def try_early(request: Path) -> None:
     """Try the rewards of a file that `early_problems` wrote, and write what is wrong next to it."""
     asked = read_json(request) or {}
     task, problem = Task(rewards=asked["rewards"]), ""
-    sys.path += map(str, user_folders(task_code(task)))
+    sys.path += map(str, user_folders(task.rewards))
     for rows in asked["forms"]:
         try:
             try_rewards(load_rewards(task), rows)
@@ -317,45 +294,24 @@ def _short(value: Any) -> str:
 
 
 def load_rewards(task: Task) -> list[Reward]:
-    """Return the rewards of a task, in its order. There may be none if an environment pays."""
-    if not task.rewards and task.environment_factory is None:
+    """Return the rewards of a task, in its order."""
+    if not task.rewards:
         raise UserError(f"task.rewards is empty: nothing would be learnt. Set task.rewards=[{'|'.join(BUILT_IN)}].")
     return [replace(load_reward(spec), is_only=len(task.rewards) == 1) for spec in task.rewards]
 
 
 def load_reward(spec: str) -> Reward:
     """Load a built-in by name, ``package.module:function``, or ``path/to/file.py:function`` (from the working directory)."""
-    return Reward(spec, BUILT_IN[spec] if spec in BUILT_IN else _load(REWARDS, spec))
+    return Reward(spec, BUILT_IN[spec] if spec in BUILT_IN else _load(spec))
 
 
-def load_tools(task: Task) -> dict[str, Any]:
-    """Return GRPOTrainer's ``tools`` and ``environment_factory`` as far as the task sets them."""
-    loaded: dict[str, Any] = {"tools": [_load(TOOLS, spec) for spec in task.tools]} if task.tools else {}
-    if task.environment_factory is not None:
-        loaded["environment_factory"] = _load(ENVIRONMENT, task.environment_factory)
-    return loaded
-
-
-def list_tools(loaded: Mapping[str, Any]) -> list[Callable[..., Any]]:
-    """Return the functions that a model may call: the tools, and the methods of an environment that this makes."""
-    made = loaded["environment_factory"]() if "environment_factory" in loaded else None
-    names = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)] if made is not None else []
-    own = [name for name in names if not name.startswith("_") and name not in NOT_TOOLS]
-    return [*loaded.get("tools", ()), *(getattr(made, name) for name in own)]
-
-
-REWARDS, TOOLS, ENVIRONMENT = "task.rewards", "task.tools", "task.environment_factory"  # keys that name code
-NEEDS_CHAT = "is set, but prompts are plain text, in which no tool can be called. Set task.chat=true."
-NOT_TOOLS = ("reset", "get_reward")  # public methods of an environment that TRL calls itself
-
-
-def _load(key: str, spec: str) -> Callable[..., Any]:
-    refuse_mistakes(code_problems(key, spec))
+def _load(spec: str) -> Callable[..., Any]:
+    refuse_mistakes(code_problems(spec))
     place, _, name = spec.rpartition(":")
-    function: Callable[..., Any] | None = getattr(_load_module(key, spec, place), name, None)
+    function: Callable[..., Any] | None = getattr(_load_module(spec, place), name, None)
     if not callable(function):
         advice = hidden_note(spec) or " Set the name of one it has."
-        raise UserError(f"{key} holds {spec}, but {place} has no {_kind(key)} {name}.{advice}")
+        raise UserError(f"task.rewards holds {spec}, but {place} has no function {name}.{advice}")
     return function
 
 
@@ -365,107 +321,43 @@ def hidden_note(spec: str) -> str:
     return "".join(f" {sentence}" for sentence in hidden_files(f"{original_path(place)}:{name}" if place else spec))
 
 
-def _kind(key: str) -> str:
-    return "class" if key == ENVIRONMENT else "function"
-
-
-def task_code_problems(experiment: Experiment) -> Iterator[str]:
-    """Say why rewards, tools or the environment of a task cannot work, as far as their source tells without running it."""
-    task, several = experiment.task, experiment.cluster.processes > 1
-    for spec in task.rewards:
-        yield from code_problems(REWARDS, spec)
-    named = [(TOOLS, spec) for spec in task.tools]
-    named += [(ENVIRONMENT, task.environment_factory)] if task.environment_factory else []
-    for key, spec in named:
-        yield from code_problems(key, spec)
-    generation, sharding = experiment.generation, experiment.trainer.sharding
-    if generation.max_tool_calling_iterations is not None and not named:
-        yield (
-            f"generation.max_tool_calling_iterations={generation.max_tool_calling_iterations}: the task has no tools to call. "
-            "Set task.tools or task.environment_factory, or leave it out."
-        )
-    engine = "vllm_mode=server" if generation.vllm_mode == "server" else "vllm_tensor_parallel_size"
-    gathers = generation.use_vllm and (generation.vllm_mode == "server" or generation.vllm_tensor_parallel_size > 1)
-    if named and several and (gathers or sharding in ("zero3", "fsdp")):
-        what = f"generation.{engine}" if gathers else f"trainer.sharding={sharding}"
-        # Source: trl 1.16 _tool_call_loop ends on a rank when that rank has no more calls; generate gathers from all ranks.
-        yield (
-            f"{named[0][0]} is set, with {experiment.cluster.processes} ranks and {what}: ranks generate together, and one "
-            "whose completions have no more calls would not come, so the others would hang. Set one rank, or "
-            f"{'vLLM in each rank without tensor parallelism' if gathers else 'trainer.sharding=none, zero1 or zero2'}."
-        )
-
-
-def code_problems(key: str, spec: str) -> Iterator[str]:
-    """Say why a reward, tool or environment cannot be loaded, as far as its source tells without running it."""
+def code_problems(spec: str) -> Iterator[str]:
+    """Say why a reward cannot be loaded, as far as its source tells without running it."""
     place, colon, name = spec.rpartition(":")
-    kind, built_in = _kind(key), BUILT_IN if key == REWARDS else {}
-    if spec in built_in:
+    if spec in BUILT_IN:
         return
     if not colon or not place or not name:
-        known = f"is no built-in reward ({', '.join(BUILT_IN)}) and " if built_in else ""
         yield (
-            f"{key} holds {spec}, which {known}names no {kind}.{_suggestion(spec, built_in)} Set package.module:{kind} or "
-            f"path/to/file.py:{kind}."
+            f"task.rewards holds {spec}, which is no built-in reward ({', '.join(BUILT_IN)}) and names no function."
+            f"{_suggestion(spec, BUILT_IN)} Set package.module:function or path/to/file.py:function."
         )
         return
     if not place.endswith(".py"):
         return  # installed, or found from the working directory when it is imported
     path = Path(place).resolve()
     if not path.is_file():
-        yield f"{key} holds {spec}: there is no file {path}. Set the path of one that exists."
+        yield f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists."
         return
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         yield (
-            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
+            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}. "
             "Set a module that can be imported from the working directory."
         )
         return
-    if key == REWARDS and any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
-        yield f"{key} holds {spec}, an async function, which is not supported. Set a plain function."
-    if key == REWARDS and any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+    if any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body):
+        yield f"task.rewards holds {spec}, an async function, which is not supported. Set a plain function."
+    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
         yield (
-            f"{key} holds {spec}, a class, and a reward is a function or an object that can be called. Write "
+            f"task.rewards holds {spec}, a class, and a reward is a function or an object that can be called. Write "
             f"{name.lower()} = {name}() in {place}, and set {place}:{name.lower()}."
         )
-    wanted = ast.ClassDef if key == ENVIRONMENT else ast.FunctionDef
-    defined = {node.name: node for node in tree.body if isinstance(node, wanted)}
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     names = _names_in(tree)
     if names is not None and name not in names:
         suggestion = _suggestion(name, defined) or f" Set one of {', '.join(defined) or 'another file'}."
-        yield f"{key} holds {spec}, but {place} has no {kind} {name}.{suggestion}"
-    if key != REWARDS and name in defined:
-        yield from (f"{key} holds {spec}, but {problem}" for problem in _undescribed(defined[name]))
-
-
-def _undescribed(node: ast.AST) -> Iterator[str]:
-    """Say what a tool, or the methods of an environment, lack for the JSON schema that the model is shown.
-
-    Source: transformers 5.23 utils/chat_template_utils.py get_json_schema; trl 1.16 grpo_trainer.py.
-    """
-    if isinstance(node, ast.ClassDef):
-        own = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
-        if not node.bases and not any(method.name == "reset" for method in own):
-            yield "it has no method reset, which TRL calls before each rollout. Add reset(self, **row)."
-        if any(isinstance(method, ast.AsyncFunctionDef) and method.name == "get_reward" for method in own):
-            yield "its get_reward is async, which is not supported. Make it a plain method."
-        for method in own:
-            # Properties and class methods are no tools: TRL takes what inspect.isfunction finds.
-            if not method.name.startswith("_") and method.name not in NOT_TOOLS and not method.decorator_list:
-                yield from _undescribed(method)
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        text, given = ast.get_docstring(node) or "", node.args
-        described = re.findall(r"^\s*(\w+):", text.partition("Args:")[2], re.MULTILINE)
-        arguments = [one for one in (*given.posonlyargs, *given.args, *given.kwonlyargs) if one.arg != "self"]
-        if not text:
-            yield f"{node.name} has no docstring, which tells the model what the tool does. Write one."
-        if untyped := [one.arg for one in arguments if one.annotation is None]:
-            yield f"{node.name} has no type for {', '.join(untyped)}. Add type hints, such as {untyped[0]}: str."
-        if text and (unnamed := [one.arg for one in arguments if one.arg not in described]):
-            what = f"the docstring of {node.name} does not describe {', '.join(unnamed)}"
-            yield f'{what}. Add a line "{unnamed[0]}: ..." below "Args:".'
+        yield f"task.rewards holds {spec}, but {place} has no function {name}.{suggestion}"
 
 
 def _names_in(tree: ast.Module) -> set[str] | None:
@@ -482,13 +374,13 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _load_module(key: str, spec: str, place: str) -> ModuleType:
+def _load_module(spec: str, place: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
             return importlib.import_module(place)
         path = Path(place).resolve()
         if not path.is_file():
-            raise UserError(f"{key} holds {spec}: there is no file {path}. Set the path of one that exists.")
+            raise UserError(f"task.rewards holds {spec}: there is no file {path}. Set the path of one that exists.")
         module_spec = importlib.util.spec_from_file_location(f"grposweep_reward_{path.stem}", path)
         assert module_spec is not None  # a .py file always has a loader
         assert module_spec.loader is not None
@@ -499,6 +391,6 @@ def _load_module(key: str, spec: str, place: str) -> ModuleType:
         raise
     except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
-            f"{key} holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
+            f"task.rewards holds {spec}, but importing {place} raised {type(error).__name__}: {error}."
             + (hidden_note(spec) or " Set a module that can be imported from the working directory.")
         ) from error

@@ -7,10 +7,6 @@ forgets how to add. (Slips in the digits as noise, tried first, left nothing tha
 
 Another one reads any text, byte by byte, and conversations by a chat template. It is not trained: it is for a first try of
 one's own data and rewards.
-
-A third one calls a calculator. It is taught two ways to answer ``12*34=``: at once, which it gets wrong because it is too
-small to multiply, and by a call of the tool whose result it repeats. It begins with a call in a third of its answers, and
-GRPO's task is to make that a habit.
 """
 
 import hashlib
@@ -19,22 +15,21 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from grporecipe.errors import UserError
 from grposweep.storage.folders import SET_CACHE, cache_folder
-from grposweep.train.tasks.arithmetic import CHARACTERS, TOOL_CHARACTERS, WARM_START_PAIRS, pairs
+from grposweep.train.tasks.arithmetic import CHARACTERS, WARM_START_PAIRS, pairs
 
-EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS = "embedded", "embedded-text", "embedded-tools"
-CREATED = (EMBEDDED, EMBEDDED_TEXT, EMBEDDED_TOOLS)  # model.path of models that are created here
+EMBEDDED, EMBEDDED_TEXT = "embedded", "embedded-text"
+CREATED = (EMBEDDED, EMBEDDED_TEXT)  # model.path of models that are created here
 VOCABULARY = (*CHARACTERS, "<unk>", "<pad>", "<eos>")
 PROMPT_TOKENS = 6  # 12+34=
 TEXT_TOKENS = 4096  # of prompt and completion, for a model that reads any text
@@ -62,42 +57,11 @@ RECIPE: dict[str, Any] = {
     "seed": 20,
 }
 
-# The turns of a conversation with tools, each of them a few tokens: <user>12*34=<end><assistant>, then
-# <call>calculator(expression=12*34)<end>, <tool>408<end><assistant>, 408<end>. Schemas of tools are not shown: the model
-# knows its one tool.
-TOOL_VOCABULARY = (
-    *TOOL_CHARACTERS, "(", ")", ",", "calculator", "expression", "<user>", "<assistant>", "<tool>", "<call>",
-    "<unk>", "<pad>", "<end>",
-)  # fmt: skip
-TOOL_TEMPLATE = (
-    "{%- for turn in messages -%}<{{ turn.role }}>"
-    "{%- for call in turn.tool_calls or [] -%}<call>{{ call.function.name }}("
-    "{%- for name, value in call.function.arguments.items() -%}{{ name }}={{ value }}{{ '' if loop.last else ',' }}"
-    "{%- endfor -%}){%- endfor -%}{{ turn.content or '' }}<end>{%- endfor -%}"
-    "{%- if add_generation_prompt -%}<assistant>{%- endif -%}"
-)
 # Of the model for any text; a prompt takes ten or twenty bytes more.
 TEXT_TEMPLATE = (
     "{%- for turn in messages -%}{{ turn.role }}: {{ turn.content or '' }}\n{% endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'assistant: ' }}{%- endif -%}"
 )
-# How transformers reads the turn that the model wrote (PreTrainedTokenizerBase.parse_response).
-TOOL_RESPONSE: dict[str, Any] = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": "<assistant>",
-    "fields": {
-        "tool_calls": {
-            "open_pattern": r"<call>(?P<name>\w+)\(",
-            "close_pattern": r"\)",
-            "repeats": True,
-            "content": "xml-inline",
-            "content_args": {"tag_pattern": r"(?P<key>\w+)=(?P<value>[^,)]*)", "value_parser": {"name": "text"}},
-            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-        },
-        "content": {"close_pattern": "<end>", "content": "text"},
-    },
-}
-
 Progress = Callable[[str, int, int], None]  # what, done, total
 
 
@@ -119,7 +83,6 @@ def recipe_hash(path: str = EMBEDDED) -> str:
     vocabulary = {
         EMBEDDED: VOCABULARY,
         EMBEDDED_TEXT: (EMBEDDED_TEXT, TEXT_TEMPLATE),
-        EMBEDDED_TOOLS: (*TOOL_VOCABULARY, TOOL_TEMPLATE, TOOL_RESPONSE),
     }
     content = json.dumps({**RECIPE, **versions, "vocabulary": vocabulary[path]}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
@@ -137,13 +100,6 @@ def build_text_tokenizer() -> PreTrainedTokenizerFast:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     return _padded_left(inner, eos_token="<eos>", chat_template=TEXT_TEMPLATE)
-
-
-def build_tool_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per character, name and role, and the template of conversations with tools."""
-    split = pre_tokenizers.Split(Regex("<[a-z]+>|[a-z]+|."), "isolated")
-    templates = {"chat_template": TOOL_TEMPLATE, "response_template": TOOL_RESPONSE}
-    return _of_words(TOOL_VOCABULARY, split, eos_token="<end>", **templates)
 
 
 def _of_words(words: Sequence[str], split: pre_tokenizers.Split, **options: Any) -> PreTrainedTokenizerFast:
@@ -171,7 +127,7 @@ def _make(target: Path, path: str, progress: Progress) -> None:
         ) from error
     try:
         tokenizer = TOKENIZERS[path]()
-        model = untrained(tokenizer) if path == EMBEDDED_TEXT else warm_start(path, tokenizer, progress)
+        model = untrained(tokenizer) if path == EMBEDDED_TEXT else warm_start(tokenizer, progress)
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         for made in (draft, *draft.iterdir()):  # mkdtemp's 0700 would lock team mates out of a shared cache
@@ -188,7 +144,6 @@ def _make(target: Path, path: str, progress: Progress) -> None:
 TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     EMBEDDED: build_tokenizer,
     EMBEDDED_TEXT: build_text_tokenizer,
-    EMBEDDED_TOOLS: build_tool_tokenizer,
 }
 
 
@@ -201,7 +156,7 @@ def untrained(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **shape)).eval()
 
 
-def warm_start(path: str, tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) -> Qwen2ForCausalLM:
+def warm_start(tokenizer: PreTrainedTokenizerFast, progress: Progress = silent) -> Qwen2ForCausalLM:
     """Return the model after seconds of supervised training. One thread and a fixed seed make it always the same."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -214,13 +169,13 @@ def warm_start(path: str, tokenizer: PreTrainedTokenizerFast, progress: Progress
                 "bos_token_id": None,
             }
             model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **ends, **RECIPE["config"]))
-            _fit(model, _draw_calls(tokenizer) if path == EMBEDDED_TOOLS else _draw_sums, progress)
+            _fit(model, progress)
     finally:
         torch.set_num_threads(threads)
     return model.eval()
 
 
-def _fit(model: Qwen2ForCausalLM, draw: "Draw", progress: Progress) -> None:
+def _fit(model: Qwen2ForCausalLM, progress: Progress) -> None:
     """AdamW with a cosine; the loss is on the model's own tokens only, since the others cannot be predicted."""
     steps, peak, pad = RECIPE["steps"], RECIPE["learning_rate"], model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01)
@@ -228,7 +183,7 @@ def _fit(model: Qwen2ForCausalLM, draw: "Draw", progress: Progress) -> None:
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = peak * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / steps))
-        ids, answers = draw()
+        ids, answers = _draw_sums()
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden[:, -answers.shape[1] - 1 : -1])
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=pad)
@@ -237,33 +192,6 @@ def _fit(model: Qwen2ForCausalLM, draw: "Draw", progress: Progress) -> None:
         optimizer.step()
         optimizer.zero_grad()
         progress("warm-starting the tiny model (once)", step + 1, steps)
-
-
-# A batch of token ids, and of them the last ones as they are to be predicted, padding where nothing is.
-Draw = Callable[[], tuple[torch.Tensor, torch.Tensor]]
-
-
-def _draw_calls(tokenizer: PreTrainedTokenizerFast) -> Draw:
-    """Return what draws products as they are taught: answered at once, or by a call whose result is repeated."""
-    told, wanted = [], []
-    for a, b in pairs()[-WARM_START_PAIRS:]:
-        question, answer = f"{a:02d}*{b:02d}", f"{a * b}<end>"
-        call, result = f"<call>calculator(expression={question})<end>", f"<tool>{answer}<assistant>"
-        prompt, *turns = (
-            tokenizer(text)["input_ids"] for text in (f"<user>{question}=<end><assistant>", call, result, answer)
-        )
-        heard = [tokenizer.pad_token_id] * len(turns[1])
-        told += [[*prompt, *turns[2]], [*prompt, *turns[0], *turns[1], *turns[2]]]
-        wanted += [turns[2], [*turns[0], *heard, *turns[2]]]
-    pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_value=tokenizer.pad_token_id)
-    ids, answers = (pad([torch.tensor(row) for row in rows]) for rows in (told, wanted))
-
-    def draw() -> tuple[torch.Tensor, torch.Tensor]:
-        calls = (torch.rand(RECIPE["batch"]) >= RECIPE["tail"]).long()
-        chosen = 2 * torch.randint(WARM_START_PAIRS, (RECIPE["batch"],)) + calls
-        return ids[chosen], answers[chosen]
-
-    return draw
 
 
 def _draw_sums() -> tuple[torch.Tensor, torch.Tensor]:

@@ -54,7 +54,7 @@ from grposweep.train.models import (
 )
 from grposweep.train.records import build_rollout_schedule, find_objective
 from grposweep.train.restore import WHOLE, allow_deepspeed_states, configured, load_reference, save_reference
-from grposweep.train.rewards import ENVIRONMENT, Reward, load_rewards, load_tools
+from grposweep.train.rewards import Reward, load_rewards
 from grposweep.train.shared_engine import release_adapters, shared_engine
 from grposweep.train.tasks import Data, load_data
 from grposweep.train.trl_callbacks import Stopwatch, TrialControlCallback, UpdateNormCallback
@@ -132,7 +132,6 @@ def calm() -> None:
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     warnings.filterwarnings("ignore", category=FutureWarning)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # ours may be a forked process
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # of environment_factory
 
 
 def use_devices(attempt: Attempt) -> None:
@@ -329,13 +328,7 @@ def build_trainer(attempt: Attempt, model: Loaded, data: Data, arguments: GRPOCo
             peft_config=model.peft_config,
             quantization_config=build_quantization(attempt.experiment.model),
             callbacks=[updates, TrialControlCallback(attempt, updates)],
-            **load_tools(attempt.task),
         )
-    for number in range(len(rewards), len(trainer.reward_funcs)):  # an environment's own, which TRL adds with weight 1
-        spec = f"{str(attempt.task.environment_factory).rpartition(':')[0]}:{trainer.reward_func_names[number]}"
-        own = Reward(spec, trainer.reward_funcs[number], is_only=not rewards, key=ENVIRONMENT)
-        trainer.reward_funcs[number] = listen(own, number, held_out)
-        held_out.weights.append(1.0)
     held_out.ends = ending_tokens(trainer)
     widen_adapters(attempt.experiment.model, trainer.model)
     if attempt.ranks > 1:

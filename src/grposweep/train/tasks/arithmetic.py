@@ -1,20 +1,17 @@
 """Two-digit addition: ``12+34=`` earns for ``46``. All 10,000 pairs, some held out.
 
-Sums asked in words, for a language model. And two-digit multiplication with a tool: ``12*34=`` earns for ``408``, which the
-tool `calculator` computes.
+Sums asked in words, for a language model.
 """
 
-import operator
 import random
-import re
 
 from grporecipe.errors import UserError
 from grposweep.schema import Task
 from grposweep.train.tasks import hold_out, shuffled
 from grposweep.train.tasks.readers import Row
 
-CHARACTERS, TOOL_CHARACTERS = "0123456789+-=", "0123456789+-*="  # of prompts that the tiny models read
-READ_BY_TINY = {"embedded": CHARACTERS, "embedded-tools": TOOL_CHARACTERS}  # by model.path
+CHARACTERS = "0123456789+-="  # of prompts that the tiny model reads
+READ_BY_TINY = {"embedded": CHARACTERS}  # by model.path
 
 # The tiny model is warm-started on the last pairs of the order, and prompts are held out from its front: held-out
 # prompts are new to it as well.
@@ -34,11 +31,6 @@ def load_pairs(task: Task) -> tuple[list[Row], list[Row]]:
     return _split(task, [{"prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b)} for a, b in pairs()])
 
 
-def load_products(task: Task) -> tuple[list[Row], list[Row]]:
-    """Return the same pairs to be multiplied, which the tiny model cannot do without a calculator."""
-    return _split(task, [{"prompt": f"{a:02d}*{b:02d}=", "answer": str(a * b)} for a, b in pairs()])
-
-
 def load_questions(task: Task) -> tuple[list[Row], list[Row]]:
     """Return sums of numbers from 2 to 39 as questions in words, for a language model."""
     asked = "What is {} + {}? Reply with the number only."
@@ -54,19 +46,3 @@ def _split(task: Task, rows: list[Row]) -> tuple[list[Row], list[Row]]:
             f"model's warm start. Set task.eval_prompts to at most {limit}."
         )
     return rows[task.eval_prompts :], rows[: task.eval_prompts]
-
-
-OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-
-
-def calculator(expression: str) -> str:
-    """Add, subtract or multiply two whole numbers.
-
-    Args:
-        expression: Two whole numbers with +, - or * between them, such as 12*34.
-
-    """
-    match = re.fullmatch(r"\s*(\d{1,9})\s*([-+*])\s*(\d{1,9})\s*", expression)
-    if match is None:
-        raise ValueError(f"{expression[:40]!r} is not two whole numbers with +, - or * between them")
-    return str(OPERATORS[match[2]](int(match[1]), int(match[3])))
