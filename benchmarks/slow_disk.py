@@ -90,7 +90,6 @@ def main() -> None:
             "`status s`": [*COMMAND, "status", "s"],
             "`show 0`": [*COMMAND, "show", "0", "--sweep", "s"],
             "`list`": [*COMMAND, "list"],
-            "`doctor s`": [*COMMAND, "doctor", "s"],
             "`report s`": [*COMMAND, "report", "s"],
             "`export s`": [*COMMAND, "export", "s"],
             "the sweep's command again": again,

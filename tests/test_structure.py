@@ -49,8 +49,8 @@ INTERFACES = {
         "analysis early_stopping early_stopping.rank evaluate listed mirror parse replication sampler sampling "
         "space study validity"
     ),
-    "grposweep/storage": ("checkpoints completions folders forks inputs lease paths provenance records results"),
-    "grposweep/sweep": "continuation doctor fork remove rerun retry run validate",
+    "grposweep/storage": ("checkpoints completions damage folders forks inputs lease paths provenance records results"),
+    "grposweep/sweep": "continuation fork remove rerun retry run validate",
     "grposweep/train": "hub prompts rewards tasks tasks.arithmetic tasks.conversations",
 }
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

@@ -159,10 +159,11 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
     trials = sorted(chaos.sweep.glob("trials/*-*"))
     whole = [trial for trial in trials if (trial / "result.json").exists() and (trial / "trial.json").exists()]
     values = {read_point(trial): objective(trial) for trial in whole}
-    doctor = subprocess.run([sys.executable, "-m", "grposweep", "doctor", str(chaos.sweep)], capture_output=True, text=True,
-                            check=False, env={**os.environ, "PYTHONPATH": str(PROJECT / "src")})  # fmt: skip
-    if doctor.returncode:
-        print(doctor.stdout + doctor.stderr, file=sys.stderr)
+    command = [sys.executable, "-m", "grposweep", "status", str(chaos.sweep), "--json"]
+    variables = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
+    status = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    damage = json.loads(status.stdout)["damage"]
+    print(*damage, sep="\n", file=sys.stderr)
     return {
         "lost": chaos.trials - len(values),
         "twice": len(trials) - len(values),
@@ -170,7 +171,7 @@ def losses(chaos: Chaos, undisturbed: dict[str, float]) -> dict[str, int]:
         "another value": sum(value is not None and value != undisturbed[point] for point, value in values.items()),
         "a step twice": sum(has_double_step(trial) for trial in whole),
         "jobs left": len(jobs_left()),
-        "doctor complains": doctor.returncode,
+        "files damaged": len(damage),
     }
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -236,7 +235,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in ``path``, or None if it is missing or unreadable (``grposweep doctor`` tells these apart)."""
+    """Return the object in ``path``, or None if it is missing or unreadable."""
     try:
         value = parse_json(read_bytes(path))
     except (FileNotFoundError, ValueError):
@@ -311,15 +310,6 @@ def finite_or_none(value: Any) -> float | None:
     """Return a finite JSON number; None for any other value."""
     number = value if type(value) is float else as_number(value)
     return number if number is not None and math.isfinite(number) else None
-
-
-def age_seconds(path: Path) -> float:
-    """Return the seconds since a file (or link) was written, compared with a new file in its folder, because clocks differ.
-
-    Raises FileNotFoundError if it does not exist.
-    """
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.now.") as now:
-        return max(os.fstat(now.fileno()).st_mtime - path.lstat().st_mtime, 0.0)
 
 
 def yaml_loader() -> Any:

@@ -33,7 +33,6 @@ COMMANDS = {
     ("export", "measured"): {"rich"},
     ("show", "0"): HYDRA,
     ("space", "lr=1e-4,1e-3"): {*HYDRA, "numpy"},
-    ("doctor", "measured"): {*HYDRA, "numpy", "optuna"},
     ("report", "measured"): {*HYDRA, "jinja2", "plotly"},
     (RUN, "--help"): {"hydra", "omegaconf"},
     (RUN, "lrr=1e-3"): {"hydra", "omegaconf"},

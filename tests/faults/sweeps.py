@@ -31,9 +31,9 @@ from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
 from grposweep.storage import lease
+from grposweep.storage.damage import trial_damage
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep import run, start
-from grposweep.sweep.doctor import run_checks
 from grposweep.sweep.validate import validate_sweep
 from grposweep.train import attempt
 from support import is_running
@@ -220,10 +220,10 @@ def wrong(stage: Stage, undisturbed: list[tuple[Any, ...]]) -> list[str]:
         found.append(f"two attempts of a trial at once: {together}")
     if still := {line["pid"] for line in notes} - {line["pid"] for line in notes if line["event"] == "end"}:
         found += [f"attempt {pid} still runs" for pid in still if is_running(pid)]
-    said = io.StringIO()
-    run_checks(str(sweep), stage.here, False, said)
-    # A line that was torn is read past; the doctor would set it aside.
-    found += [line for line in said.getvalue().splitlines()[:-1] if "torn line" not in line]
+    for trial in SweepFolder(sweep).trials():
+        # A line that was torn is read past.
+        found += [line for line in trial_damage(trial, logs_steps=True) if "torn line" not in line]
+        found += [f"an attempt of {trial.path.name} is open, and nothing runs"] if trial.open_attempt() else []
     if models := [path.parent.name for path in sweep.glob("trials/*/model") if path.parent.name != _best(stage)]:
         found.append(f"models of losers: {models}")
     return found

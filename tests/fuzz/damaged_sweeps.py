@@ -303,7 +303,6 @@ def looks(sweep: str, rng: random.Random) -> dict[str, Callable[[], int | None]]
         "compare": lambda: results.compare([sweep]),
         "best": lambda: results.best(sweep),
         "best --export": lambda: results.best(sweep, Path("best.yaml")),
-        "doctor": lambda: results.doctor(sweep),
         "cancel": lambda: results.cancel(sweep),
         "report": lambda: sweeps.report(sweep),
         "rerun": lambda: results.rerun([sweep, "0"]),
@@ -321,7 +320,7 @@ class Outcome:
 
 
 def try_damaged(base: Base, here: Path, seed: int) -> Outcome:
-    """Damage a copy of a sweep, give every command, then repair it, then continue with it."""
+    """Damage a copy of a sweep, give every command, then continue with it."""
     rng = random.Random(f"{base.kind} {seed}")
     shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(base.path.parent, here / "outputs")
@@ -337,7 +336,6 @@ def try_damaged(base: Base, here: Path, seed: int) -> Outcome:
         if p.name[:4] not in numbers and (p / "result.json").exists()
     }
     commands = looks(str(sweep), rng)
-    commands["doctor --repair"] = lambda: results.doctor(str(sweep), repair=True)
     commands["resume"] = base.resume
     commands["status after it"] = lambda: sweeps.status(str(sweep), json=True)
     for name, work in commands.items():

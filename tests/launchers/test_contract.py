@@ -15,8 +15,8 @@ from grposweep.config.validate import check_experiment
 from grposweep.launchers import RunningJobs, build_launcher, cancel_sweep, launcher_class
 from grposweep.launchers.base import End, EndState, Job, Launcher
 from grposweep.registries import LAUNCHERS
+from grposweep.report.view import read_sweep
 from grposweep.schema import Cluster, Experiment
-from grposweep.sweep.doctor import run_checks
 from in_process import Sweep
 from support import lines, read, trials, wait_for
 
@@ -154,7 +154,6 @@ def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
     message = cancel_sweep("s", place.outputs)
     if not launcher.outlives:
         assert NO_JOB in message
-        assert RunningJobs(place.sweep).runs(job.folder, 0, job_id) is False
         return
     assert message.startswith("cancelled 1 job ")
     assert end_of(launcher, job_id).kind == EndState.CANCELLED
@@ -164,15 +163,15 @@ def test_cancelling_a_sweep_ends_its_jobs_and_no_others(place: Place) -> None:
 
 
 def test_whether_an_open_attempt_runs_is_known_without_its_controller(place: Place) -> None:
-    """To the doctor, who closes what has ended; a job is known by its attempt as well as by its id."""
+    """A job is known by its attempt as well as by its id."""
     launcher, job = place.controller(), place.job(hang_at=2)
-    job_id = place.start(launcher, job)
+    job_id, kind = place.start(launcher, job), launcher_class(place.kind)
     jobs = RunningJobs(place.sweep)
-    assert jobs.runs(job.folder, 0, job_id) is launcher.outlives
-    assert (jobs.runs(job.folder, 0, None) is True) is launcher.outlives
+    assert jobs.has(kind, job.folder, 0, job_id) is launcher.outlives
+    assert jobs.has(kind, job.folder, 0, None) is launcher.outlives
     launcher.cancel(job_id)
     assert end_of(launcher, job_id)
-    assert RunningJobs(place.sweep).runs(job.folder, 0, job_id) is False
+    assert RunningJobs(place.sweep).has(kind, job.folder, 0, job_id) is False
 
 
 def test_what_cannot_work_is_refused_by_its_launcher(place: Place) -> None:
@@ -250,15 +249,14 @@ def test_every_launcher_is_registered_under_its_own_name() -> None:
 
 
 def test_a_whole_sweep_runs_on_a_launcher_that_one_line_registers(
-    sweep_here: Sweep, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sweep_here: Sweep, toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the command's words to the winner, and the doctor finds nothing wrong."""
+    """From the command's words to the winner, and no file is damaged."""
     folder = sweep_here("trainer=fake", "name=s", "cluster.kind=toy", "lr=1e-4,1e-3,1e-2")
     assert [read(trial / "result.json")["status"] for trial in trials(folder)] == ["finished"] * 3
     assert len(list(toy.glob("*.job"))) == 3
     assert "best: trial 1" in capsys.readouterr().out
-    with (tmp_path / "doctor").open("w") as out:
-        assert run_checks("s", tmp_path / "outputs", repair=False, out=out) == ExitCode.FINISHED
+    assert read_sweep(folder).damage == []
 
 
 def test_keys_of_slurm_do_not_train_here_unless_the_command_names_the_cluster() -> None:

@@ -102,7 +102,6 @@ COMMANDS = {
     "best": ("best", "s"),
     "best as a command": ("best", "s", "--as", "command"),
     "best as a recipe": ("best", "s", "--as", "trl"),
-    "doctor": ("doctor", "s"),
     "cancel": ("cancel", f"t{HOSTILE}"),
     "retry": ("retry", HOSTILE, "--sweep", "s"),
     "rerun": ("rerun", "0", "--sweep", f"t{HOSTILE}"),

@@ -1,6 +1,5 @@
-"""Commands on sweeps and their results: rerun, retry, best, export, compare, space, cancel, rm, doctor."""
+"""Commands on sweeps and their results: rerun, retry, best, export, compare, space, cancel, rm."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -317,20 +316,3 @@ def remove(
     from grposweep.sweep.remove import remove as remove_files
 
     return remove_files(sweep, trials or [], outputs, asks=not yes)
-
-
-@command("grposweep doctor lr_batch", "grposweep doctor lr_batch --repair")
-def doctor(
-    sweep: Required,
-    repair: Annotated[bool, Option("--repair", help="Repair what can be repaired; nothing is deleted.")] = False,
-    outputs: Outputs = Path("outputs"),
-) -> int:
-    """Check the files of a sweep, and repair them.
-
-    Without --repair it only reports what is unreadable or inconsistent.
-
-    Exit code: 0 no problems, 1 problems remain, 2 unusable input.
-    """
-    from grposweep.sweep.doctor import run_checks
-
-    return run_checks(sweep, outputs, repair, sys.stdout)

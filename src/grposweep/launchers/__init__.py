@@ -50,11 +50,6 @@ class RunningJobs:
         """Yield the launchers that may have started an open attempt in this trial folder."""
         return (launcher for launcher in map(launcher_class, LAUNCHERS) if launcher.may_have_started(trial, job_id))
 
-    def runs(self, trial: Path, attempt: int, job_id: str | None) -> bool | None:
-        """Return whether an open attempt waits or runs; None if its scheduler does not answer."""
-        answers = [self.has(launcher, trial, attempt, job_id) for launcher in self.launchers(trial, job_id)]
-        return True if True in answers else None if None in answers else False
-
     def has(self, launcher: type[Launcher], trial: Path, attempt: int, job_id: str | None) -> bool | None:
         """Return whether one launcher has an attempt that waits or runs; None if it does not answer."""
         jobs = self._list(launcher)

@@ -21,7 +21,8 @@ from grposweep.report.tables import format_duration
 from grposweep.report.trial_view import State, TrialView, group_failures
 from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
-from grposweep.storage.records import as_mapping
+from grposweep.storage.records import AttemptEventKind, as_mapping
+from grposweep.storage.results import failure_label
 from grposweep.token_rates import HOUR, Rates, Work, fit_rates, read_work
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
@@ -80,6 +81,7 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
         "stopped_early": [{**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)],
         "failures": dict(view.failures()),
+        "damage": view.damage,
         "notice": view.progress.notice or None,
     }
 
@@ -195,9 +197,9 @@ def _running_line(trial: TrialView) -> Text:
 
 
 def _others(view: SweepView) -> Iterator[RenderableType]:
-    """Yield the trials that do not run, by state, the invalid points, and the controller's notice."""
+    """Yield the trials that do not run, by state, the invalid points, damaged files, and the controller's notice."""
     waits = view.progress.waiting
-    yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number), "no attempt has begun"))
+    yield from _trials("queued", _in(view, State.QUEUED), lambda t: waits.get(str(t.number)) or _last_end(t))
     yield from _trials("paused", _in(view, State.PAUSED), lambda t: f"at step {t.step}: {t.reason}")
     yield from _trials("stopped", _in(view, State.STOPPED), partial(_resumption, view))
     if view.invalid:
@@ -213,8 +215,22 @@ def _others(view: SweepView) -> Iterator[RenderableType]:
         whole = [" ".join(text.split()) for text in group_failures(failed)]
         causes = (Padding(Text(text), (0, 0, 0, 2)) for text in whole[:MOST])  # further lines are indented as the first
         yield Group(_line("failed", count(len(failed), "trial"), "red"), *causes, *_more(len(whole) - MOST))
+    if view.damage:
+        lines = (Padding(Text(line), (0, 0, 0, 2)) for line in view.damage[:MOST])
+        yield Group(
+            _line("damaged", count(len(view.damage), "file"), "yellow"), *lines, *_more(len(view.damage) - MOST)
+        )
     if view.progress.notice:
         yield _line("notice", view.progress.notice, "yellow")
+
+
+def _last_end(trial: TrialView) -> str:
+    """Return how the last attempt of a queued trial ended."""
+    ended = [event for event in trial.attempts if event.event == AttemptEventKind.ENDED]
+    if not ended:
+        return "no attempt has begun"
+    cause = f" ({failure_label(ended[-1].failure)})" if ended[-1].failure else ""
+    return f"attempt {ended[-1].attempt} ended{cause}, and the trial runs again"
 
 
 def _resumption(view: SweepView, trial: TrialView) -> str:

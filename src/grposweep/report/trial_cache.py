@@ -1,6 +1,7 @@
 """summary.jsonl: what was read of each ended trial, so that `list`, `status` and `best` need not parse its files again.
 
-A row counts only while every file that it was made from is the same by inode, size and date. Without rows the trials are read.
+A row counts only while every file of the trial is the same by inode, size and date. A damaged trial has no row. Without rows the
+trials are read.
 """
 
 import os
@@ -17,20 +18,21 @@ from grposweep.storage.results import TrialResult
 
 # provenance.json holds a copy of trial.json
 FILES = (
-    paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL, paths.PROVENANCE,
+    paths.RESULT, paths.ATTEMPTS, paths.RUNS, paths.CONTROL, paths.HEARTBEAT, paths.TRIAL, paths.PROVENANCE, paths.METRICS,
+    paths.CONFIG, paths.PLAN,
 )  # fmt: skip
 FIELDS = ("experiment", "point", "attributes", "state", "step", "total", "seconds", "gpu_seconds")
 Stamps = Sequence[Sequence[int] | None]
 
 
 def stamp_files(trial: Path) -> Stamps:
-    """Return inode, bytes and date in nanoseconds of each file that a view is made from; None for a missing one."""
+    """Return inode, bytes and date in nanoseconds of each file that is read or checked; None for a missing one."""
     return [_stamp(f"{trial}/{name}") for name in FILES]
 
 
 def _stamp(path: str) -> list[int] | None:
     try:
-        stat = os.stat(path)  # noqa: PTH116 - seven for each of thousands of trials
+        stat = os.stat(path)  # noqa: PTH116 - ten for each of thousands of trials
     except OSError:
         return None
     return [stat.st_ino, stat.st_size, stat.st_mtime_ns]  # a replaced file has another inode
@@ -66,6 +68,7 @@ def recall(folder: TrialFolder, row: dict[str, Any]) -> TrialView | None:
             total=int(row["total"]),
             seconds=float(row["seconds"]),
             gpu_seconds=float(row["gpu_seconds"]),
+            is_recalled=True,
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +98,9 @@ class TrialView:
     seconds: float  # run time of all attempts
     gpu_seconds: float  # run time times the devices held; a rank without a GPU counts as one device
     silent: float = 0.0  # seconds since the heartbeat of a running trial moved
+    is_recalled: bool = field(
+        default=False, compare=False
+    )  # read from summary.jsonl, which has rows of undamaged trials only
 
     @property
     def name(self) -> str:
@@ -236,6 +239,11 @@ class TrialView:
     def attempts(self) -> Sequence[AttemptEvent]:
         """The events in attempts.jsonl, in order."""
         return TrialFolder(self.path).attempts()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its last attempt has no noted end."""
+        return TrialFolder(self.path).open_attempt() is not None
 
     @property
     def ended(self) -> float | None:

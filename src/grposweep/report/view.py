@@ -27,6 +27,7 @@ from grposweep.search.analysis import Comparison, compare_effects
 from grposweep.search.replication import Ranking, build_replication
 from grposweep.search.space import Direction
 from grposweep.storage import paths
+from grposweep.storage.damage import sweep_damage, trial_damage
 from grposweep.storage.folders import SweepFolder, TrialFolder, find_sweep, is_sweep, newest_sweep
 from grposweep.storage.records import SweepProgress, as_mapping
 
@@ -157,7 +158,7 @@ class SweepView:
         if not left:
             failed = self.count(State.FAILED)
             return f"done, {f'{failed:,}' if self.leaderboard else 'all'} failed" if failed else "done"
-        moving = sum(bool(trial.attempts) for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
+        moving = sum(trial.is_open for trial in self.trials if trial.state in (State.RUNNING, State.QUEUED))
         return f"{moving} running without a controller" if moving else f"not running, with {left:,} to go"
 
     @property
@@ -322,6 +323,15 @@ class SweepView:
     def _states(self) -> Counter[State]:
         return Counter(trial.state for trial in self.trials)
 
+    @cached_property
+    def damage(self) -> list[str]:
+        """A line for each damaged file, which every reader skips."""
+        lines = list(sweep_damage(SweepFolder(self.path)))
+        for trial in self.trials:
+            if not trial.is_recalled:
+                lines += trial_damage(TrialFolder(trial.path), logs_steps(self.settings))
+        return lines
+
     @property
     def _search(self) -> Mapping[str, Any]:
         return as_mapping(self.settings.get("search"))
@@ -375,6 +385,8 @@ class SweepReader:
         if view.state.is_over and folder.open_attempt() is None:
             self._known[view.name], self._rows[view.name] = _Known(view, settled=True), {}
             with suppress(OSError):  # a convenience only
+                if any(trial_damage(folder, logs_steps(self._settings))):
+                    return view
                 add_row(self._folder.path, view, files)
         return view
 
@@ -413,6 +425,13 @@ class SweepReader:
         settled = known is not None and view.state.is_over and folder.open_attempt() is None
         self._known[name] = _Known(view, files, settled)
         return view
+
+
+def logs_steps(settings: Mapping[str, Any]) -> bool:
+    """Return whether the trainer of a recorded sweep logs every optimizer step; a program of the user's own may not."""
+    from grposweep.registries import is_external
+
+    return not is_external(str(as_mapping(as_mapping(settings.get("baseline")).get("trainer")).get("kind")))
 
 
 def read_sweep(sweep: SweepFolder | Path) -> SweepView:

@@ -1,7 +1,7 @@
 """The records in a sweep's files: typed, frozen, each with its reader and writer.
 
 Readers tolerate damage: a missing or damaged file reads as None or as an empty record, a value of the wrong type as the
-field's default, and unknown keys are ignored. ``grposweep doctor`` tells missing and damaged files apart.
+field's default, and unknown keys are ignored. ``damage`` tells missing and damaged files apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping

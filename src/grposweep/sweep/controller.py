@@ -83,8 +83,8 @@ class Controller:
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise UserError(
-                    f"{error.filename or self.folder.path} cannot be used ({error.strerror}). 'grposweep doctor' says what is "
-                    "wrong with a sweep's files; then run the same command again."
+                    f"{error.filename or self.folder.path} cannot be used ({error.strerror}). "
+                    "Make it readable and writable, then run the same command again."
                 ) from error
             # Nothing is lost: the next tick or the next controller writes what could not be written.
             self.unwritable = f"{error.filename or self.folder.path} cannot be written ({error.strerror})"

@@ -68,7 +68,7 @@ class Tail:
             with open_file(self.path) as file:
                 file.seek(self._seen)
                 data = file.read(LARGEST)
-        except (FileNotFoundError, ValueError):  # something else in its place: 'grposweep doctor' names it
+        except (FileNotFoundError, ValueError):  # something else in its place: 'grposweep status' names it
             return False, []
         whole = data[: data.rfind(b"\n") + 1]
         self._seen += len(whole)

@@ -88,7 +88,7 @@ def recorded_by(trial: TrialFolder) -> dict[str, Any]:
     """Return a trial's provenance. Raises UserError for a trial without a configuration."""
     if not (trial.path / paths.CONFIG).is_file():
         raise UserError(
-            f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. 'grposweep doctor' checks a sweep."
+            f"{trial.path} has no {paths.CONFIG}, so its configuration is unknown. Restore the file, or name another trial."
         )
     record, config = TrialRecord.read(trial.path), trial.path / paths.CONFIG
     known = "" if record is None else record.config_sha256

@@ -184,6 +184,7 @@ def run_sweep(
     goes into the provenance. ``keep`` puts what the trials start from into the sweep's folder.
     Raises UserError before anything starts.
     """
+    check_names(Path.cwd(), Path(judged.base.outputs).resolve())
     console, base, space, points = build_console(), judged.base, judged.space, judged.validator.points
     identity = sweep_identity(space.identity(), points.base)
     path = Path(base.outputs) / (base.name or default_name(hint, space, identity, study))
@@ -212,6 +213,8 @@ def run_sweep(
         logger.info("controller %d on %s takes the lease%s", os.getpid(), socket.gethostname(), note or "; a new sweep")
         remember(Path(base.outputs))
         console.print(Text.assemble("sweep ", (path.name, "bold"), f" in {folder.path}{note or ''}"), soft_wrap=True)
+        for line in SweepReader(folder).read().damage if note is not None else ():
+            console.print(line, style="yellow", soft_wrap=True)
         if newer := newer_trl(judged.distinct("trainer", "cluster")):
             console.print(newer, style="yellow", soft_wrap=True)
         say = partial(console.print, soft_wrap=True)
@@ -236,6 +239,19 @@ def run_sweep(
         if not launcher.is_dry:
             note_command(folder.path, provenance)
         return _run_controller(console, controller, judged, interrupts, stack)
+
+
+def check_names(*folders: Path) -> None:
+    """Raise UserError for a folder whose name is not UTF-8. A sweep's files name it, and a text file cannot."""
+    for folder in folders:
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(folder).decode("utf-8", "backslashreplace")
+            raise UserError(
+                f"{shown} has a name that is not UTF-8, so the files of a sweep cannot state it. Rename the folder, or start "
+                "in another one."
+            ) from error
 
 
 def _run_controller(
