@@ -15,7 +15,7 @@ from support import PROJECT, environment
 
 RECIPE = str(PROJECT / "docs" / "recipe.yaml")
 HEAVY = {
-    "hydra", "jinja2", "matplotlib", "numpy", "omegaconf", "optuna", "plotly", "pydantic", "rich", "scipy", "torch",
+    "hydra", "jinja2", "numpy", "omegaconf", "optuna", "plotly", "pydantic", "rich", "scipy", "torch",
     "transformers", "trl", "wandb",
 }  # fmt: skip
 HYDRA = {"rich", "hydra", "omegaconf"}

@@ -276,22 +276,6 @@ def test_export_has_a_row_a_trial_and_a_column_a_parameter(commands: Commands, m
     assert all(bool(row["objective_se"]) == bool(row["objective"]) for row in table)
 
 
-def test_a_table_for_readers_has_the_best_first_and_the_columns_asked_for(commands: Commands, made: Path) -> None:
-    """Markdown for a README, LaTeX for a paper: special letters are escaped."""
-    best = read_sweep(made).best
-    assert best is not None
-    head, _, first, *_ = commands("export", "a", "--format", "markdown").out.splitlines()
-    assert head.startswith("| rank | trial | lr |")
-    assert first.startswith(f"| 1 | {best.number} |")
-    latex = commands(
-        "export", "a", "--format", "latex", "--columns", "rank,batch,num_generations,objective"
-    ).out.splitlines()
-    assert latex[:3] == [
-        r"\begin{tabular}{rlrr}", r"\toprule", r"rank & batch & batch.num\_generations & eval\_reward \\"
-    ]  # fmt: skip
-    assert len(latex) == 6 + sum(trial.objective is not None for trial in read_sweep(made).trials)
-
-
 def test_a_column_that_there_is_not_is_refused_with_the_nearest(commands: Commands, made: Path) -> None:
     """Nothing is written."""
     ended = commands("export", "a", "--columns", "objectiv", "--output", "rows.csv")
@@ -429,31 +413,6 @@ def test_hydra_composes_the_exported_winner_to_the_same_trial(run: Run, here: Pa
         found = trials(here / "outputs" / more.split()[0].removeprefix("name="))
         assert len(found) == count
         assert best.path.name.split("-")[1] in {folder.name.split("-")[1] for folder in found}
-
-
-def test_figures_are_written_for_a_paper(commands: Commands, made: Path) -> None:
-    """As SVG with its text as text, and as PDF; twice the same bytes."""
-    wanted = ["curves.pdf", "curves.svg", "parameters.pdf", "parameters.svg"]
-    written = []
-    for _ in range(2):
-        assert commands("export", "a", "--figures", "paper").out.count("wrote paper/") == len(wanted)
-        assert sorted(path.name for path in Path("paper").iterdir()) == wanted
-        written.append([(Path("paper") / name).read_bytes() for name in wanted])
-    assert written[0] == written[1]
-    assert written[0][0].startswith(b"%PDF")
-    assert b"eval_reward" in written[0][1]
-    assert b"completions" in written[0][1]
-    assert b"lr" in written[0][3]
-
-
-def test_figures_without_matplotlib_or_with_a_table_are_refused(
-    commands: Commands, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The message says what to install, or what to leave out."""
-    assert "Leave out --columns" in commands("export", "a", "--figures", "paper", "--history").err
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ended = commands("export", "a", "--figures", "paper")
-    assert (ended.code, "pip install matplotlib" in ended.err) == (2, True)
 
 
 def test_the_recipe_of_a_trial_does_not_write_into_its_folder(commands: Commands) -> None:

@@ -119,9 +119,6 @@ def test_every_screen_means_the_same_best_and_prints_the_same_number(commands: C
     assert f"best {value} on 2 fresh seeds" in " ".join(commands("list").out.split())
     assert f"eval_reward  {value} ± " in commands("show", "best").out
     assert f"best     {value} ± " in commands("status", "s").out
-    table = commands("export", "s", "--format", "markdown").out.splitlines()
-    assert table[2].startswith(f"| 1 | {number} | ")
-    assert f" | {best['objective']:.4g} | " in table[2]
 
 
 def test_without_fresh_seeds_list_says_that_the_best_is_of_the_search(commands: Commands) -> None:

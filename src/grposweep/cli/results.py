@@ -169,8 +169,6 @@ class TableFormat(StrEnum):
 
     csv = "csv"
     json = "json"
-    markdown = "markdown"
-    latex = "latex"
 
 
 FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; or a framework's name."
@@ -180,48 +178,36 @@ FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the o
     "grposweep best",
     "grposweep best lr_batch --export best.yaml           # for run.py",
     "grposweep best lr_batch --export trl.yaml --as trl   # for TRL",
-    "grposweep best lr_batch --pack winner.zip            # for a colleague",
     "grposweep best --as command",
 )
 def best(
     sweep: Named = None,
     export: Annotated[Path | None, Option(metavar="FILE", help="File to write.")] = None,
     form: Annotated[ExportFormat | None, Option("--as", help=FORM_HELP, show_default="by the file's ending")] = None,
-    pack: Annotated[Path | None, Option(metavar="FILE", help="ZIP with its files.")] = None,
     force: Annotated[bool, Option("--force", help="Replace a file that holds something else.")] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:  # fmt: skip  # an option a line reads best
     """Show a sweep's best trial, or write what repeats it."""
-    from grposweep.report.export import pack_winner, show_best
+    from grposweep.report.export import show_best
     from grposweep.report.view import open_sweep
 
-    view = open_sweep(sweep, outputs)
-    if pack is not None:
-        if pack.exists() and not force:
-            raise UserError(f"--pack {pack}: it exists. Name another file, or add --force.")
-        say(pack_winner(view, pack))
-        return
-    show_best(view, export, None if form is None else str(form), force)
+    show_best(open_sweep(sweep, outputs), export, None if form is None else str(form), force)
 
 
 @command(
     "grposweep export > trials.csv",
     "grposweep export lr_batch --format json --output trials.json",
-    "grposweep export --format latex --columns rank,lr,objective",
     "grposweep export --history > history.csv",
 )
 def export(
     sweep: Named = None,
-    format: Annotated[TableFormat, Option(help="csv, a JSON list, or a table.")] = TableFormat.csv,
+    format: Annotated[TableFormat, Option(help="csv, or a JSON list.")] = TableFormat.csv,
     columns: Annotated[str | None, Option(metavar="NAMES", help="Only these columns.", show_default="all")] = None,
     history: Annotated[bool, Option("--history", help="Every metric at every step: one row per value.")] = False,
     output: Annotated[Path | None, Option("--output", "-o", help="A file.", show_default="stdout")] = None,
-    figures: Annotated[
-        Path | None, Option(metavar="DIR", help="Write the figures as SVG and PDF there (needs matplotlib).")
-    ] = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Write all trials as a table, or figures for a paper.
+    """Write all trials as a table.
 
     A row has parameters, objective, cost and the last value of each metric. --history writes every logged value.
     """
@@ -231,19 +217,9 @@ def export(
     from grposweep.report.view import open_sweep
 
     chosen = [name.strip() for name in (columns or "").split(",") if name.strip()]
-    if history and (chosen or format.value in ("markdown", "latex")):
-        raise UserError(
-            "--history has columns of its own, in csv or json. Leave out --columns, and set --format csv or json."
-        )
+    if history and chosen:
+        raise UserError("--history has columns of its own, and --columns chooses others. Leave out --columns.")
     view = open_sweep(sweep, outputs)
-    if figures is not None:
-        from grposweep.report.paper_figures import write_figures
-
-        if columns or history or output:
-            raise UserError("--figures writes no table. Leave out --columns, --history and --output.")
-        for path in write_figures(view, figures):
-            say(f"wrote {path}")
-        return
     text = render_history(view, format.value) if history else render_rows(view, format.value, chosen)
     if output is None:
         write_data(text)

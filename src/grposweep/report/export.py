@@ -195,45 +195,6 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     )
 
 
-def pack_winner(view: SweepView, file: Path) -> str:
-    """Write the best trial with its reward and data files into a ZIP archive. Return what is not in it, and how to repeat it.
-
-    Paths in it are relative to its folder: those outside of the working directory become ``files/<name>``.
-    Raises UserError if no trial has finished, or if the archive cannot be written.
-    """
-    from zipfile import ZIP_DEFLATED, ZipFile
-
-    from grposweep.storage.inputs import TrialInputs
-
-    best = view.best
-    if best is None:
-        raise UserError(f"{view.name} has no finished trial yet, so there is nothing to pack.")
-    inputs, head = TrialInputs.read(best.path), f"trial {best.number} of {view.name}, {view.metric} {best.objective}"
-    text = _hydra(best, head, Path("winner.yaml")).partition("\n")[2]
-    packed: dict[str, Path] = {}
-    for name in inputs.digests:
-        is_below = not Path(name).is_absolute() and ".." not in Path(name).parts
-        target = name if is_below else f"files/{Path(name).name}"
-        packed[target] = Path(inputs.path(name))
-        text = text if is_below else text.replace(name, target)
-    missing = [name for name, path in packed.items() if not path.is_file()]
-    command = "grposweep run --config-dir . --config-name winner"
-    with writable(f"--pack {file}: it"), ZipFile(file, "w", ZIP_DEFLATED) as archive:
-        archive.writestr("winner.yaml", f"# in this folder: {command}\n{text}")
-        archive.write(best.path / paths.RESULT, "expected/result.json")
-        archive.write(best.path / paths.METRICS, "expected/metrics.jsonl")
-        packages = (read_json(best.path / paths.PROVENANCE) or {}).get("packages", {})
-        archive.writestr("expected/packages.json", json.dumps(packages, indent=1))
-        for name, path in packed.items():
-            if name not in missing:
-                archive.write(path, name)
-    of_command = (read_json(best.path / paths.TRAINED_WITH) or {}).get("model")
-    model = str(of_command or best.config.get("model", {}).get("path", ""))
-    missing += [model] if Path(model).is_dir() else []
-    lacking = f"not in it, so copy it there: {', '.join(missing)}\n" if missing else ""
-    return f"wrote {file}\n{lacking}repeat it: unzip it into an empty folder, and there: {command}"
-
-
 def winner_texts(view: SweepView) -> dict[str, str]:
     """Return what ``grposweep best`` writes for the best trial, by form; empty if its folder does not tell."""
     if view.best is None:
