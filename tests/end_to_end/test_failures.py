@@ -73,13 +73,15 @@ def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
-    """Its log says where it stood."""
+    """Its log says where it stood, and how to look at its process before."""
     ended = run(*FAKE, "trainer.fake.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)
     assert ends(trial) == ["elsewhere", "fail"]
     assert failure(trial)["class"] == "hang"
-    assert "_misbehave" in (trial / "logs" / "rank-0.log").read_text()
+    log = (trial / "logs" / "rank-0.log").read_text()
+    assert "_misbehave" in log
+    assert re.search(r"^rank 0 on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \1$", log, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from grporecipe.errors import UserError
-from grposweep.report.hang import hang_sentence
 from grposweep.report.html_page import page_content, page_data, script_json
 from grposweep.report.status import status_json, status_screen
 from grposweep.report.trial_screen import trial_screen
@@ -40,7 +39,6 @@ SEEN = {
     "distinct_ngrams": 0.1,
     "similarity_across": 0.9,
 }
-STACK = {"rank": 0, "ranks": 2, "attempt": 0, "step": 3, "since": 5.0, "frames": ["a.py:3 _generate"]}
 OF_SWEEP = {
     "outlook.json": object_file(OUTLOOK),
     "invalid.jsonl": lines(INVALID),
@@ -49,7 +47,7 @@ OF_SWEEP = {
 OF_TRIAL = {
     "result.json": object_file(RESULT), "trial.json": object_file(RECORD), "attempts.jsonl": lines(*ATTEMPTS),
     "runs.jsonl": lines(*RUNS), "metrics.jsonl": lines(*METRICS, SEEN | {"step": 0}, SEEN), "heartbeat": object_file(BEAT),
-    "completions.jsonl": lines(KEPT | {"step": 0}, KEPT), "stacks/rank-0.json": object_file(STACK),
+    "completions.jsonl": lines(KEPT | {"step": 0}, KEPT),
     "config.yaml": damaged("lr: 0.001\nbatch: {num_generations: 8}\n"), "command.sh": damaged("#!/bin/sh\npython run.py\n"),
 }  # fmt: skip
 
@@ -64,7 +62,6 @@ def look(folder: Path) -> None:
     console.print(status_screen(view))
     for trial in view.trials:
         console.print(trial_screen(view, trial))
-        hang_sentence(trial.path)
     json.dumps(status_json(view))
     json.loads(script_json(page_data(view)))
     page_content(view)
@@ -75,7 +72,6 @@ def test_a_trials_damaged_file_hides_nothing_else(name: str, sweep: object) -> N
     """One at a time, among sound ones."""
     folder: Path = sweep.path  # type: ignore[attr-defined]
     trial = next((folder / "trials").iterdir())
-    (trial / "stacks").mkdir(exist_ok=True)
     put(trial / "completions.jsonl", "".join(json.dumps(KEPT | {"step": step}) + "\n" for step in (0, 3)))
     for other, content in (
         ("metrics.jsonl", [*METRICS, SEEN | {"step": 0}, SEEN]),

@@ -12,9 +12,7 @@ from grposweep.storage import paths
 from support import PROJECT, grposweep, run_in
 
 # Words that name other things as well, or are printed.
-COMMON = {
-    paths.LOGS, paths.TRIALS, paths.MODEL, paths.CHECKPOINTS, paths.PREPARE_FOLDER, paths.SCREENS, paths.STACKS,
-}  # fmt: skip
+COMMON = {paths.LOGS, paths.TRIALS, paths.MODEL, paths.CHECKPOINTS, paths.PREPARE_FOLDER}
 NAMES = {value for name, value in vars(paths).items() if name.isupper()} - COMMON
 
 

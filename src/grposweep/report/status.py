@@ -116,7 +116,6 @@ def _under_way(view: SweepView, trial: TrialView) -> dict[str, Any]:
     progress = {"step": trial.step, "total": trial.total, "reward": trial.last_value("reward")}
     return {
         **_identity(trial), "state": trial.state.value, **progress, "gpu_hours": trial.gpu_hours, "waits": waits,
-        "silent_ranks": _silent_ranks(trial) or None,
         "warning": trial.unmoved or None,
     }  # fmt: skip
 
@@ -175,17 +174,8 @@ def _running(view: SweepView) -> RenderableType | None:
 
 
 def _doubts(trial: TrialView) -> list[Text]:
-    """Return where the ranks of a trial are that has shown no sign of life for long, and why no step has changed a weight."""
-    return [Text(f"    {text}", "yellow") for text in (_silent_ranks(trial), trial.unmoved) if text]
-
-
-def _silent_ranks(trial: TrialView) -> str:
-    """Return where the ranks of a trial are that has shown no sign of life for long; empty for any other."""
-    if trial.silent <= WORRYING_SECONDS:
-        return ""
-    from grposweep.report.hang import hang_sentence
-
-    return hang_sentence(trial.path)
+    """Return why no step of a trial has changed a weight."""
+    return [Text(f"    {trial.unmoved}", "yellow")] if trial.unmoved else []
 
 
 def _running_line(trial: TrialView) -> Text:

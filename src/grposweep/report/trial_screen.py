@@ -16,7 +16,6 @@ from grporecipe.model.releases import KeyTable
 from grporecipe.terminal import count, label_text, short
 from grposweep.report.compare import differences
 from grposweep.report.completions import completions_screen
-from grposweep.report.hang import hang_sentence
 from grposweep.report.leaderboard import format_effect, format_objective
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curve, format_duration
 from grposweep.report.trained_with import trained_text
@@ -24,7 +23,7 @@ from grposweep.report.trial_view import State, TrialView, axis_of
 from grposweep.report.view import SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEvent, AttemptEventKind, as_mapping
-from grposweep.storage.results import Failure, failure_label
+from grposweep.storage.results import failure_label
 
 LOG_LINES = 8
 
@@ -117,9 +116,6 @@ def _problems(view: SweepView, trial: TrialView) -> Iterator[RenderableType]:
     if trial.reason:
         what = f"{failure_label(trial.failure_class)}: " if trial.failure_class else "stopped early: "
         yield Text(f"\n{what}{trial.reason}", "red")
-        is_silent = trial.failure_class in (Failure.HANG, Failure.COMMUNICATION)
-        if is_silent and (sentence := hang_sentence(trial.path, trial.ended)):
-            yield Text(f"when it was ended: {sentence}", "yellow")
         lines = trial.failure.last_lines
         yield from (Text(f"  {line}", "dim") for line in lines[-LOG_LINES:])
     for warning in (*filter(None, [trial.unmoved]), *_warnings(view, trial)):

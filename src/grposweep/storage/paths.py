@@ -43,7 +43,6 @@ COMMAND = "command.sh"  # repeats the trial as a single run
 METRICS = "metrics.jsonl"  # one logged step or evaluation per line
 COMPLETIONS = "completions.jsonl"  # a few held-out completions of each evaluation
 PROMPT_REWARDS = "prompt_rewards.jsonl"  # the mean reward of each held-out prompt at each evaluation
-STACKS = "stacks"  # Python stacks of ranks that hang, one file each
 HEARTBEAT = "heartbeat"  # step, and a counter that moves while rank 0 lives
 CONTROL = "control.json"  # the controller's request: run, pause, prune or stop, with the reason
 RESULT = "result.json"  # status, objective, failure; `pruned` is the status of a trial stopped early

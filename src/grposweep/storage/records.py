@@ -306,44 +306,6 @@ class SweepProgress:
 
 
 @dataclass(frozen=True)
-class RankStack:
-    """stacks/rank-N.json: where a rank is while it shows no sign of life. The file is removed at the rank's next sign.
-
-    ``since``: clock time in seconds of its last sign of life, at optimizer step ``step``. ``frames`` are ``file:line
-    function`` of the main thread, the innermost last.
-    """
-
-    rank: int
-    ranks: int
-    attempt: int
-    step: int
-    since: float
-    frames: tuple[str, ...]
-
-    @staticmethod
-    def path(trial: Path, rank: int) -> Path:
-        """Return the file of one rank."""
-        return trial / paths.STACKS / f"rank-{rank}.json"
-
-    @classmethod
-    def read_all(cls, trial: Path) -> list[Self]:
-        """Read what the ranks of the newest attempt have written, by rank."""
-        stacks = []
-        for path in sorted((trial / paths.STACKS).glob("rank-*.json")):
-            content = read_json(path) or {}
-            known, frames = read_fields(cls, content), content.get("frames")
-            if {"rank", "ranks", "attempt", "step", "since"} == known.keys() and isinstance(frames, list):
-                stacks.append(cls(**known, frames=tuple(map(str, frames))))
-        newest = max((stack.attempt for stack in stacks), default=0)
-        return sorted((stack for stack in stacks if stack.attempt == newest), key=lambda stack: stack.rank)
-
-    def write(self, trial: Path) -> None:
-        """Replace this rank's file."""
-        (trial / paths.STACKS).mkdir(exist_ok=True)
-        write_json(self.path(trial, self.rank), asdict(self))
-
-
-@dataclass(frozen=True)
 class CallbackState:
     """callback.json: what the grposweep Callback in another program reports.
 

@@ -55,7 +55,6 @@ class Attempt:
     heartbeat: HeartbeatFile
     control: ControlFile
     tracker: Tracker
-    stacks: watchdog.StackWriter
     inputs: TrialInputs = field(default_factory=TrialInputs)
     terminated: bool = field(default=False)  # SIGTERM or SIGUSR2 came
     began: float = field(default_factory=time.monotonic)  # the time of day may be set meanwhile
@@ -115,7 +114,6 @@ class Attempt:
     def beat(self, step: int, force: bool = False) -> None:
         """Give a sign of life, on every rank; the first rank writes it to the heartbeat."""
         watchdog.feed(self.experiment.cluster.stall_min)
-        self.stacks.step = step
         if self.is_main:
             self.heartbeat.beat(step, force)
 
@@ -191,7 +189,6 @@ def load_attempt(folder: Path) -> Attempt:
         heartbeat=HeartbeatFile(folder, plan.total_steps or 0),
         control=ControlFile(folder),
         tracker=build_tracker(experiment.tracker, folder, is_main=rank == 0),
-        stacks=watchdog.StackWriter(folder, rank, ranks, number, experiment.cluster.stall_min),
         inputs=inputs,
     )
 

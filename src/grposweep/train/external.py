@@ -73,6 +73,7 @@ def train(attempt: Attempt) -> Outcome:
         return _train_on_ray(attempt, trial, program, program.ray)
     with _marked() as mark:
         child = _start(attempt, trial, mark, program.command, program.environment)
+        watchdog.name_process(attempt.rank, child.pid)
         watch = ExternalProgramMonitor(attempt, program, child)
         code = watch.follow()
     return _outcome(attempt, trial, program, watch, code)

@@ -2,8 +2,7 @@
 
 The watchdog ends a rank that shows no sign of life for too long, with every thread's stack in its log. The interpreter's
 faulthandler has a thread for this that does not need the interpreter's lock, so a rank that hangs in a collective or in CUDA
-is ended too. A process that is stopped as a whole cannot notice; its controller does. Before that, a thread writes where a
-silent rank is, so that ``grposweep status`` can name the rank that the others wait for.
+is ended too. A process that is stopped as a whole cannot notice; its controller does.
 """
 
 import faulthandler
@@ -12,9 +11,7 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +21,6 @@ from grposweep.launchers import launcher_class
 from grposweep.launchers.base import GPU_TRIALS, RANKS, RankPlace
 from grposweep.schema import Experiment
 from grposweep.storage import paths
-from grposweep.storage.records import RankStack
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
 ADDRESS = "GRPOSWEEP_ADDRESS"  # by which other nodes reach this one
@@ -113,10 +109,6 @@ def gpu_trials() -> int:
 STDERR = 2  # the descriptor: sys.stderr may be something else by now
 SPARED = 0.05  # of the time allowed: calls within it after the last one are ignored, because each starts a new thread
 
-LOOK_SECONDS = 60.0  # of silence, before a rank writes where it is; a quarter of the time allowed if that is less
-DEEPEST = 40  # frames that are written
-
-_alive = -math.inf  # the last call of `feed`, by the monotonic clock
 _fed = -math.inf  # seconds of the monotonic clock; as the thread itself, one per process
 
 
@@ -125,8 +117,7 @@ def feed(minutes: float | None) -> None:
 
     Every thread's stack is then in its log. It may end a twentieth of that time early.
     """
-    global _fed, _alive
-    _alive = time.monotonic()
+    global _fed
     if minutes is None or time.monotonic() - _fed < SPARED * minutes * 60:
         return
     with suppress(RuntimeError):  # no thread can be started (`ulimit -u`): the controller watches the heartbeat as well
@@ -134,46 +125,12 @@ def feed(minutes: float | None) -> None:
     _fed = time.monotonic()
 
 
-class StackWriter:
-    """Write this rank's stack to the trial's folder while it shows no sign of life; a context manager.
-
-    The thread needs the interpreter's lock. A rank that hangs with the lock held writes nothing, and is named as such.
-    """
-
-    def __init__(self, folder: Path, rank: int, ranks: int, attempt: int, minutes: float | None) -> None:
-        self.step = 0  # of the last sign of life
-        self._folder, self._known = folder, {"rank": rank, "ranks": ranks, "attempt": attempt}
-        self._after = LOOK_SECONDS if minutes is None else min(LOOK_SECONDS, minutes * 15)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True, name="stacks")
-
-    def __enter__(self) -> "StackWriter":
-        self._path.unlink(missing_ok=True)  # of an earlier attempt
-        with suppress(RuntimeError):  # no thread can be started (`ulimit -u`): a rank that hangs is not named then
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=self._after)
-        if kind is None:  # of a failed attempt it tells where it was
-            self._path.unlink(missing_ok=True)
-
-    @property
-    def _path(self) -> Path:
-        return RankStack.path(self._folder, self._known["rank"])
-
-    def _watch(self, thread: int) -> None:
-        while not self._stop.wait(self._after / 4):
-            silent = time.monotonic() - _alive
-            with suppress(OSError):  # a full disk is reported by writes that matter
-                if silent < self._after:
-                    self._path.unlink(missing_ok=True)
-                elif (frame := sys._current_frames().get(thread)) is not None:
-                    frames = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_stack(frame, DEEPEST)]
-                    since = time.time() - silent
-                    RankStack(**self._known, step=self.step, since=since, frames=tuple(frames)).write(self._folder)
+def name_process(rank: int, pid: int) -> None:
+    """Write to the log how to see where this rank's process is while it shows no sign of life."""
+    host = socket.gethostname()
+    print(
+        f"rank {rank} on {host} is process {pid}. If it is silent: py-spy dump --pid {pid}", file=sys.stderr, flush=True
+    )
 
 
 def release() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -78,8 +77,9 @@ def _train(attempt: Attempt) -> int:
         train = trainer.load()
         watchdog.feed(attempt.experiment.cluster.stall_min)
         attempt.tracker.start(attempt.experiment, attempt.plan)
-        with attempt.stacks if not is_external(attempt.experiment.trainer.kind) else nullcontext():
-            outcome = train(attempt)
+        if not is_external(attempt.experiment.trainer.kind):
+            watchdog.name_process(attempt.rank, os.getpid())
+        outcome = train(attempt)
         # Rank 0 speaks for all: srun would take another rank's STOPPED for a failure, and end rank 0 while it still writes.
         if not attempt.is_main:
             return ExitCode.FINISHED
