@@ -18,7 +18,7 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 298  # a merge lowers it
+MOST_FILES = 296  # a merge lowers it
 # Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number, and never raise one.
 MOST_NODES = {"src": 333_000, "tests": 246_000}
 # The modules of each room that other rooms import; all others are the room's own.
@@ -41,7 +41,7 @@ INTERFACES = {
     "grposweep/external": "ask command environment script",
     "grposweep/launchers": "base gpu_memory",
     "grposweep/report": (
-        "compare export frames html_page plan rows run_output serve "
+        "compare export frames html_page plan rows run_output "
         "space_summary status sweeps_list tables trial_screen trial_view view"
     ),
     "grposweep/schema": "running",

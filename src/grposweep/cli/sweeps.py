@@ -1,4 +1,4 @@
-"""Commands that show sweeps and trainings by reading their files: status, show, diagnose, list, report, serve."""
+"""Commands that show sweeps and trainings by reading their files: status, show, diagnose, list, report."""
 
 from json import dumps
 from pathlib import Path
@@ -179,27 +179,3 @@ def report(
     path = write_report(view, output, offline)
     size = f"{path.stat().st_size / 1e6:.1f} MB, {count(len(view.trials), 'trial')}"
     build_console(SCREEN_COLUMNS).print(f"{path} ({size})", soft_wrap=True)
-
-
-@command("grposweep serve", "grposweep serve lr_batch --port 8000")
-def serve(
-    sweep: Named = None,
-    port: Annotated[int, Option(min=0, max=65535, help="0: any free port.", show_default=False)] = 0,
-    outputs: Outputs = Path("outputs"),
-) -> None:
-    """Serve a sweep's report on this machine.
-
-    Read only, updated while the sweep runs, until Ctrl-C.
-
-    The address holds a secret; on a remote machine, forward the port: ssh -L PORT:127.0.0.1:PORT HOST.
-    """
-    from grposweep.report.serve import ReportServer
-    from grposweep.report.view import SweepReader
-    from grposweep.storage.folders import find_sweep
-
-    with ReportServer(SweepReader(find_sweep(sweep, outputs)), port) as server:
-        print(f"{server.url}\nCtrl-C ends it.", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()

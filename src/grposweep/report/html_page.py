@@ -31,7 +31,7 @@ from grposweep.storage.records import as_mapping
 from grposweep.storage.results import failure_label
 
 NAME = "report.html"
-SCRIPTS = ("words.js", "curves.js", "maps.js", "verdicts.js", "completions.js", "page.js", "live.js")
+SCRIPTS = ("words.js", "curves.js", "maps.js", "verdicts.js", "completions.js", "page.js")
 FORMATS = (basis_text, format_contrast, format_effect, format_estimate, format_part, label_text, short)
 DIFF_LINES = 400  # of uncommitted changes on the page
 
@@ -71,23 +71,21 @@ def _plotly() -> Path:
     return Path(str(files("plotly") / "package_data" / "plotly.min.js"))
 
 
-def render_report(view: SweepView, stamp: str = "", script: str = "") -> str:
+def render_report(view: SweepView, script: str = "") -> str:
     """Return the page. Everything from outside is escaped, and the nonce keeps foreign scripts from running.
 
-    With a ``stamp`` the page asks its server for the present one, and loads itself again if that is another. ``script`` is the
-    place of plotly.js as the page sees it; without one the page holds it.
+    ``script`` is the place of plotly.js as the page sees it; without one the page holds it.
     """
     environment = Environment(
         loader=PackageLoader("grposweep.report", "html"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    content = {**page_data(view), "stamp": stamp}
+    content = page_data(view)
     text = environment.get_template("page.html.j2").render(
         **page_content(view),
         has_completions=bool(content["completions"]),
         **{function.__name__: function for function in FORMATS},
         nonce=secrets.token_urlsafe(16),
-        is_live=bool(stamp),
         style=Markup(_part("style.css")),
         script=script,
         plotly="" if script else Markup(_plotly().read_text(encoding="utf-8")),
