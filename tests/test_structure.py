@@ -18,7 +18,7 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 296  # a merge lowers it
+MOST_FILES = 295  # a merge lowers it
 # Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number, and never raise one.
 MOST_NODES = {"src": 333_000, "tests": 246_000}
 # The modules of each room that other rooms import; all others are the room's own.
@@ -50,7 +50,7 @@ INTERFACES = {
         "space study validity"
     ),
     "grposweep/storage": ("checkpoints completions damage folders forks inputs lease paths provenance records results"),
-    "grposweep/sweep": "continuation fork remove rerun retry run validate",
+    "grposweep/sweep": "continuation fork rerun retry run validate",
     "grposweep/train": "hub prompts rewards tasks tasks.arithmetic tasks.conversations",
 }
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

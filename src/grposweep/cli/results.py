@@ -1,4 +1,4 @@
-"""Commands on sweeps and their results: rerun, retry, best, export, compare, space, cancel, rm."""
+"""Commands on sweeps and their results: rerun, retry, best, export, compare, space, cancel."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -274,21 +274,3 @@ def cancel(sweep: Required, outputs: Outputs = Path("outputs")) -> None:
     from grposweep.launchers import cancel_sweep
 
     say(cancel_sweep(sweep, outputs))
-
-
-@command("grposweep rm old_sweep", "grposweep rm lr_batch 3 7     # their checkpoints and models only", name="rm")
-def remove(
-    sweep: Required,
-    trials: Annotated[list[str] | None, Argument(metavar="[TRIAL] ...", help="Numbers of trials.")] = None,
-    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
-    outputs: Outputs = Path("outputs"),
-) -> int:
-    """Remove a sweep, or the checkpoints and models of its trials.
-
-    It lists what would go, with sizes, and asks.
-
-    Exit code: 0 removed, 1 not removed, 2 unusable input.
-    """
-    from grposweep.sweep.remove import remove as remove_files
-
-    return remove_files(sweep, trials or [], outputs, asks=not yes)

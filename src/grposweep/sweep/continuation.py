@@ -5,6 +5,7 @@ With a constant learning rate this is the training that the longer schedule woul
 
 import math
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,7 +26,6 @@ from grposweep.storage.forks import ForkState, checkpoint_hash
 from grposweep.storage.provenance import repeated_by
 from grposweep.storage.records import apply_oom_fix
 from grposweep.sweep.fork import OPTIONS, kept_states
-from grposweep.sweep.remove import agrees
 from grposweep.sweep.rerun import (
     as_own_sweep,
     code_copy,
@@ -155,3 +155,12 @@ def _differences(trial: TrialFolder, before: Experiment, step: int) -> Iterator[
     setting = read_setting(before, trial.sweep.prepared().get(prepared_key(before)))
     if step % (every := boundary_steps(setting)):
         yield f"step {step} is in the middle of a rollout of {every} steps, whose remaining completions are generated again."
+
+
+def agrees(question: str) -> bool:
+    """Ask the user a question, and return whether the answer is yes. Raises UserError without a terminal."""
+    if not sys.stdin.isatty():
+        raise UserError("the input is no terminal, so the question cannot be asked. Add --yes.")
+    sys.stdout.write(f"{question} [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
