@@ -1,4 +1,4 @@
-"""The source tree's structure: which package imports which, where torch may be imported, and how many files there are."""
+"""The source tree's structure: which package imports which, where torch may be imported, and how large the code is."""
 
 import ast
 import re
@@ -18,7 +18,6 @@ RECIPES, SWEEPS = "grporecipe", "grposweep"
 ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
-MOST_FILES = 295  # a merge lowers it
 # Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number, and never raise one.
 MOST_NODES = {"src": 333_000, "tests": 246_000}
 # The modules of each room that other rooms import; all others are the room's own.
@@ -219,11 +218,6 @@ def test_only_train_imports_what_is_heavy() -> None:
         if module.partition(".")[0] in HEAVY
     ]
     assert found == []
-
-
-def test_the_package_does_not_grow_more_files() -> None:
-    """No more than there are; a new file takes the place of one that is merged, or raises the number deliberately."""
-    assert len(modules()) <= MOST_FILES
 
 
 @pytest.mark.parametrize("folder", MOST_NODES)

@@ -32,8 +32,6 @@ CONF = PROJECT / "conf" if (PROJECT / "conf").is_dir() else Path(__file__).paren
 CONFIG_DIR, CONFIG_NAME, CONFIG_PATH = (("--config-dir", "-cd"), ("--config-name", "-cn"), ("--config-path", "-cp"))
 CONFIG_FLAGS = (*CONFIG_DIR, *CONFIG_NAME, *CONFIG_PATH)  # of Hydra, each followed by its value
 logger = logging.getLogger(__name__)
-# What a launcher sets for torch.distributed. Of a launcher above us it is not meant for the processes that we start.
-OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 # A shutdown, systemd and the end of an allocation send them to all processes at once.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -249,9 +247,11 @@ def python_flags(code: Path = SOURCE) -> tuple[str, ...]:
 
 def inherited(code: Path = SOURCE) -> dict[str, str]:
     """Return this process's environment with the grposweep in ``code`` importable, and no place in a surrounding job."""
+    from grposweep.variables import is_of_a_job  # this module also runs as a script without the package
+
     # An empty part, as in PYTHONPATH=$PYTHONPATH:more, would be the working directory.
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    kept = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+    kept = {name: value for name, value in os.environ.items() if not is_of_a_job(name)}
     return {**kept, "PYTHONPATH": os.pathsep.join((str(code), *given)), "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -299,9 +299,12 @@ def is_hidden(pid: object) -> bool:
 
 
 def pid_namespace() -> str | None:
-    """Return the name of the space that this process's ids belong to (a container has its own); None without /proc."""
+    """Return the name of the space that this process's ids belong to (a container has its own); None without /proc.
+
+    The first one of every machine has the same name, so the machine's boot is part of it: cloned machines share a host name.
+    """
     try:
-        return str(Path("/proc/self/ns/pid").readlink())
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
 

@@ -3,6 +3,7 @@
 `before` is what a run of two steps did in that environment at the commit at which it was first tried.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -116,6 +117,34 @@ ENVIRONMENTS = [
     E("a shell of a job", "failed: this trial was started with 8 processes",
       {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3",
        "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}),
+    E("accelerate launch above", "bf16 without a word; DeepSpeed, dynamo and the parallel plugin failed every trial",
+      {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+       "ACCELERATE_USE_PARALLELISM_CONFIG": "true", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4", "FSDP_VERSION": "1"}),
+    E("mpirun above", "failed: MASTER_ADDR env was not set",
+      {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMI_SIZE": "4",
+       "PMI_RANK": "1", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_RANK": "1", "MPI_LOCALNRANKS": "4"}),
+    E("torchrun above", FINE, {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "1", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4"}),
+    E("TF32 by a variable", "TF32 without a word", {"NVIDIA_TF32_OVERRIDE": "1"}, code=2, says="set model.tf32"),
+    E("oneDNN in bf16", "bf16 without a word", {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}, code=2, says="set model.dtype"),
+    E("below an agent of W&B", FINE, {"WANDB_SWEEP_ID": "abc", "WANDB_RUN_ID": "fixed", "WANDB_RESUME": "must"}),
+    E("a hook of git", "the commit of the other repository was recorded", {"GIT_DIR": "/nowhere/.git", "GIT_WORK_TREE": "/"}),
+    E("a git that hangs", "nothing was printed, and nothing ended", {"PATH": "{here}/tools:" + os.environ["PATH"]},
+      {"tools/git": "#!/bin/sh\nsleep 1000\n"}, "chmod +x tools/git", hides=True),
+    E("a service of Kubernetes", FINE, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_PORT": "tcp://10.0.0.1:443"}),
+    E("a job of PBS and of LSF", FINE, {"PBS_JOBID": "7.head", "PBS_NODEFILE": "/nowhere", "LSB_JOBID": "7", "LSB_HOSTS": "a b"}),
+    E("CI", FINE, {"CI": "true", "GITHUB_ACTIONS": "true"}, shows=True),
+    E("errors of Hydra in full", FINE, {"HYDRA_FULL_ERROR": "1"}),
+    E("a library that cannot be preloaded", FINE, {"LD_PRELOAD": "/nowhere/libnothing.so"}),
+    E("relative folders", FINE, {"TMPDIR": "tmp", "XDG_CACHE_HOME": "cache"}, {"tmp/empty": "", "cache/empty": ""}),
+    E("a terminal of one column", FINE, {"COLUMNS": "1", "LINES": "1"}, shows=True),
+    E("faults and memory traced", FINE, {"PYTHONFAULTHANDLER": "1", "PYTHONTRACEMALLOC": "1", "PYTHONPROFILEIMPORTTIME": ""}),
+    E("memory that is filled", FINE, {"MALLOC_PERTURB_": "85", "PYTHONMALLOC": "malloc"}),
+    E("deterministic kernels", FINE, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"}),
+    E("the user's own site", FINE, {"PYTHONUSERBASE": "{here}/user", "PYTHONNOUSERSITE": None}, {"user/note": ""}),
+    E("no core files and a small stack", FINE, enter="ulimit -c 0 -s 1024"),
+    E("a low priority on one core", FINE, enter="renice -n 15 $$ >/dev/null && taskset -cp 0 $$ >/dev/null"),
+    E("a session of its own", FINE, enter="trap '' HUP QUIT USR1"),
+    E("many warnings of threads", FINE, {"OMP_NUM_THREADS": "0", "KMP_AFFINITY": "verbose", "TOKENIZERS_PARALLELISM": "true"}),
     E("a folder with blanks and Unicode", FINE, enter="mkdir 'wörk dir 日本' && cd 'wörk dir 日本'", hides=True),
     E("a folder behind a link", FINE, enter="mkdir real && ln -s real link && cd link", hides=True),
     E("a folder that was deleted", "FileNotFoundError with a traceback", enter="mkdir gone && cd gone && rmdir ../gone",

@@ -11,7 +11,7 @@ import pytest
 from environments.table import ENVIRONMENTS, Environment, together
 from grporecipe.errors import ExitCode
 from grposweep.process import SOURCE, ForkServer
-from support import PROJECT, RUN, Ended, environment, read
+from support import PROJECT, RUN, Ended, environment, lines, read
 
 FIXTURES = PROJECT / "tests" / "fixtures"
 STEPS = ("schedule=steps", "schedule.max_steps=2", "schedule.evaluations=1", "task.eval_prompts=8", "name=s",
@@ -90,10 +90,24 @@ def test_a_sweep_is_shown(where: Environment, here: Path) -> None:
         assert "\x1b[2K" not in ended.out  # nothing that erases a line
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The rewards and gradients of a run without any of these environments."""
+    here = tmp_path_factory.mktemp("plain")
+    assert run_there([], here, str(RUN), *STEPS).code == 0
+    return trained(here)
+
+
+def trained(here: Path) -> list[object]:
+    """What each step of the only run below a folder has logged of the training."""
+    (metrics,) = here.rglob("metrics.jsonl")
+    return [(line.get("loss"), line.get("grad_norm"), line.get("eval_reward")) for line in lines(metrics)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: ", ".join(one.name for one in group))
-def test_two_steps_train(group: list[Environment], here: Path) -> None:
-    """``python src/run.py`` trains two steps, or ends with one message; never with a traceback."""
+def test_two_steps_train(group: list[Environment], here: Path, plain: list[object]) -> None:
+    """``python src/run.py`` trains the same two steps, or ends with one message; never with a traceback."""
     fake = ("trainer=fake",) if group[0].fake and not EACH else ()
     ended = run_there(group, here, str(RUN), *STEPS, *fake)
     assert (ended.code, "Traceback" in ended.out + ended.err) == (group[0].code, False), ended
@@ -101,3 +115,5 @@ def test_two_steps_train(group: list[Environment], here: Path) -> None:
     assert "\x1b[?25l" not in ended.out  # nothing that hides a cursor: there is no terminal
     results = [read(path) for path in here.rglob("result.json")]
     assert [(found["status"], found["step"]) for found in results] == [("finished", 2)] * (not group[0].code)
+    if not (group[0].code or fake):
+        assert trained(here) == plain

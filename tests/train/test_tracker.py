@@ -111,6 +111,40 @@ def test_a_tracker_that_fails_later_warns_once(
     assert len(metrics_of(folder)) == 7
 
 
+@pytest.mark.parametrize("error", ["CommError", "AuthenticationError"])
+def test_a_server_that_is_away_costs_a_warning_and_a_refused_key_the_attempt(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch, capsys: Any, error: str
+) -> None:
+    """The run is written offline, and the warning has the command that sends it."""
+    import wandb
+
+    init = wandb.init
+
+    def away(**arguments: Any) -> Any:
+        if arguments["mode"] == "online":
+            raise getattr(wandb.errors, error)("connection refused")
+        return init(**arguments)
+
+    monkeypatch.setattr(wandb, "init", away)
+    folder = make_fake("tracker.kind=wandb", "tracker.mode=online")
+    is_away = error == "CommError"
+    assert run_attempt(folder) == (ExitCode.FINISHED if is_away else ExitCode.FAILED)
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == is_away
+    assert (f"wandb sync {folder / 'wandb'}/offline-run-*" in capsys.readouterr().err) == is_away
+
+
+def test_below_an_agent_of_wandb_each_trial_is_a_run_of_its_own(
+    make_fake: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent sets the id of its own run, and in its sweep W&B drops ours."""
+    monkeypatch.setenv("WANDB_SWEEP_ID", "abc")
+    monkeypatch.setenv("WANDB_RUN_ID", "fixed")
+    folder = make_fake("tracker.kind=wandb")
+    assert run_attempt(folder) == ExitCode.FINISHED
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    assert run.name.endswith(tracker.run_id(folder))
+
+
 @pytest.mark.parametrize("kind", ["tensorboard", "trackio", "swanlab", "mlflow"])
 def test_trls_own_trackers_are_named_to_it(make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Offline their variables name the trial's folder and no server."""

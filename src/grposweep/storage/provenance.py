@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grporecipe.files import append_line, file_digest
+from grporecipe.terminal import say
 from grposweep import __version__
 from grposweep.process import CONFIG_FLAGS, OWN_PACKAGES, PROJECT, SOURCE
 from grposweep.redaction import redact
@@ -27,6 +28,7 @@ from grposweep.storage import paths
 from grposweep.storage.inputs import Inputs
 from grposweep.storage.records import as_mapping
 
+GIT_SECONDS = 10.0  # a large checkout on a slow disk answers sooner
 # Fields of a metrics line that may differ between two runs of one trial. All others are bit-identical on a CPU.
 TIMES = (
     "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
@@ -52,13 +54,14 @@ PACKAGES = (
 
 def collect_provenance(inputs: Inputs) -> dict[str, Any]:
     """Collect git sha and diff of the project, package versions, the user's files, Python, host and folder."""
-    diff = _git("diff", "HEAD")
+    commit = _git("rev-parse", "HEAD")
+    diff = None if commit is None else _git("diff", "HEAD")
     is_own = Path(sys.argv[0]).name in ("grposweep", "__main__.py")  # `grposweep run` hides its first word from Hydra
     started_as = ["-m", "grposweep", "run", *sys.argv[1:]] if is_own else sys.argv
     constraints = PROJECT / "constraints.txt"
     return {
         "grposweep": __version__,
-        "git_sha": _git("rev-parse", "HEAD"),
+        "git_sha": commit,
         "git_diff": None if diff is None else redact(diff),
         "constraints_sha256": file_digest(constraints),
         "packages": package_versions(),
@@ -138,13 +141,28 @@ def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Run git in the project's checkout and return its output; None if that fails."""
+    """Run git in the project's checkout and return its output; None if that fails, which is printed."""
     if not (PROJECT / ".git").exists() or shutil.which("git") is None:
         return None
-    answer = subprocess.run(
-        ["git", "-C", str(PROJECT), *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    # GIT_DIR and others, as in a hook, would lead to another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(PROJECT), *arguments]
+    try:
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=GIT_SECONDS
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        why = (
+            f"it did not answer within {GIT_SECONDS:.0f} s"
+            if isinstance(error, subprocess.TimeoutExpired)
+            else str(error)
+        )
+    else:
+        if answer.returncode == 0:
+            return answer.stdout.strip()
+        why = next(iter(answer.stderr.splitlines()), f"exit code {answer.returncode}")
+    say(f"git {arguments[0]} failed ({why}), so the version of grposweep's code is not recorded.", sys.stderr)
+    return None
 
 
 def snapshot_code(sweep: Path) -> Path:

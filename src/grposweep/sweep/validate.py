@@ -3,6 +3,7 @@
 Most mistakes are found here, so this imports neither Optuna nor numpy nor rich before they are needed.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from grposweep.search.validity import SpaceValidity, Validator, check_space
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import as_mapping
 from grposweep.sweep.task_check import task_problems
+from grposweep.variables import refused_variables
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,8 @@ def validate_sweep(space: Space, points: Points, overrides: list[str]) -> Valida
     check_space(space, points, [*map(override_name, overrides)], trains=True)
     judged = validate_space(space, points)
     refuse_mistakes(check_switches((parameter.name for parameter in space.parameters), judged.distinct))
+    if any(runs_trl(experiment.trainer.kind) for experiment in judged.distinct("trainer")):
+        refuse_mistakes(refused_variables(os.environ, base.cluster.environment))
     # a sweep with results has its files and metric
     if base.name is None or not (Path(base.outputs) / base.name).exists():
         refuse_mistakes(task_problems(judged.distinct("task", "trainer", "cluster", "model")))

@@ -24,7 +24,7 @@ from grposweep.cost import plan_content
 from grposweep.external import Entry, ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
-from grposweep.process import MARK, OF_RANKS, kill_group, signals_blocked, start_guard
+from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.storage import paths
@@ -35,6 +35,7 @@ from grposweep.train import process as watchdog
 from grposweep.train import ray_cluster
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
+from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5
 RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")

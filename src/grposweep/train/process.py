@@ -24,6 +24,7 @@ from grposweep.storage import paths
 
 RESTARTS, PORT = "GRPOSWEEP_RESTARTS", "GRPOSWEEP_PORT"
 ADDRESS = "GRPOSWEEP_ADDRESS"  # by which other nodes reach this one
+REACH_SECONDS = 45.0
 WEIGHTS_PORT = 20_000  # for a server that no job started; below what systems give to outgoing connections
 
 
@@ -74,6 +75,29 @@ def address_towards(host: str) -> str | None:
         except OSError:
             return None
         return str(probe.getsockname()[0])
+
+
+def reach_first_rank(seconds: float = REACH_SECONDS) -> None:
+    """Wait until this rank's machine reaches that of the first one, whose port may still be closed.
+
+    Raises ConnectionError after ``seconds``. torch.distributed would wait half an hour without a word.
+    """
+    rank, address, port = (os.environ.get(name, "") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((address, int(port)), timeout=5.0).close()
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise ConnectionError(
+                    f"rank {rank} cannot reach the first rank at {address}:{port} ({error}). Check the network between the "
+                    "nodes, or on one machine its loopback interface."
+                ) from error
+            time.sleep(1.0)
+        else:
+            return
 
 
 def restarts() -> int:

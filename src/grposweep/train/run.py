@@ -10,11 +10,11 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from grporecipe.errors import ExitCode, ProgramFailed, UserError
+from grporecipe.errors import ExitCode, ProgramFailed, UserError, refuse_mistakes
 from grporecipe.registries import Lazy
 from grposweep.process import STOP_SIGNALS
 from grposweep.redaction import redact
-from grposweep.registries import OWN_TRAINERS, is_external
+from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.storage import paths
 from grposweep.storage.records import read_metrics
 from grposweep.storage.results import FailureReport, TrialResult, TrialStatus, end_run, run_cost, start_run
@@ -25,6 +25,7 @@ from grposweep.train.records import (
     find_objective,
 )
 from grposweep.train.tracker import with_intervals
+from grposweep.variables import leave_job, refused_variables
 
 LAST_LINES = 15  # of a traceback, kept in result.json
 PROGRAM = Lazy("grposweep.train.external:train")
@@ -61,6 +62,12 @@ def _train(attempt: Attempt) -> int:
     """Train with the tracker open and signals turned into requests to stop; SIGUSR2 is a job's warning."""
     sys.path[:] = attempt.inputs.search_path(sys.path, attempt.experiment.task)
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # a warning at the import of TRL's asynchronous trainer
+    trains_ours = runs_trl(attempt.experiment.trainer.kind)
+    leave_job(os.environ, trains_ours)
+    if trains_ours:
+        refuse_mistakes(refused_variables(os.environ))
+        if attempt.rank > 0:
+            watchdog.reach_first_rank()
     trainer = OWN_TRAINERS.get(attempt.experiment.trainer.kind, PROGRAM)
 
     def on_terminate(_signal: int, _frame: FrameType | None) -> None:

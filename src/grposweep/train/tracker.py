@@ -6,6 +6,7 @@ A new tracker is a class here, and a line in ``grposweep.registries.TRACKERS``.
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ class WandbTracker(Tracker):
     An offline run cannot be continued: two attempts would leave two folders of one id, each with half of the history.
     So a later attempt writes the run again, beginning with the lines that metrics.jsonl has kept; but where the earlier
     half has been sent already, W&B appends to it, and the later attempt writes its own lines only. A failure after the
-    start warns once and does not end the training.
+    start warns once and does not end the training. If W&B does not answer at the start, the run is written offline.
     """
 
     def __init__(self, options: schema.Tracker, folder: Path) -> None:
@@ -95,26 +96,44 @@ class WandbTracker(Tracker):
     def start(self, experiment: schema.Experiment, plan: Plan) -> None:
         import wandb  # a second or two: imported only if it is needed
 
-        name, is_offline = run_id(self.folder), self.options.mode == "offline"
+        try:
+            self.run = self._open(experiment, plan, self.options.mode)
+        except wandb.errors.CommError as error:
+            if isinstance(error, wandb.errors.AuthenticationError):
+                raise
+            folder = self.folder / "wandb"
+            print(
+                f"W&B cannot be reached ({str(error).splitlines()[0]}), so this run is written to {folder}. Send it later: "
+                f"wandb sync {shlex.quote(str(folder))}/offline-run-*",
+                file=sys.stderr,
+            )
+            self.run = self._open(experiment, plan, "offline")
+
+    def _open(self, experiment: schema.Experiment, plan: Plan, mode: str) -> "wandb.Run":
+        """Open the run of this trial. Raises CommError if W&B does not answer."""
+        import wandb
+
+        is_offline = mode == "offline"
         if is_offline:
             self._drop_offline_runs()
-        self.run = wandb.init(
+        run = wandb.init(
             project=self.options.project,
             entity=self.options.entity,
             group=self.folder.parent.parent.name,
             name=self.folder.name,
-            id=name,
+            id=run_id(self.folder),
             tags=self.options.tags or None,
             notes=self.options.notes,
             config=columns(experiment, plan, self.folder),
             dir=str(self.folder),
-            mode=self.options.mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
+            mode=mode,  # type: ignore[arg-type]  # build_tracker() checked the literal
             # Offline, W&B only warns about resuming; the id alone does it at `wandb sync`.
             resume=None if is_offline else "allow",
             settings=wandb.Settings(silent=True, console="off"),
         )
         # Our own step axis: after a resume steps happen again, and W&B's drops what does not move forward.
-        self.run.define_metric("*", step_metric="step")
+        run.define_metric("*", step_metric="step")
+        return run
 
     def _drop_offline_runs(self) -> None:
         """Drop what earlier attempts wrote offline, unless W&B has it already."""
