@@ -6,12 +6,12 @@
 import errno
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
@@ -22,6 +22,8 @@ _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_te
 
 
 LARGEST = 1 << 28  # bytes of a file that is read as a whole
+WHOLE = 1 << 24  # bytes up to which a file of lines is read as a whole, which is faster
+LARGEST_NUMBER = 1e150  # whose square is finite
 STALE_TRIES = 5  # to read a file that is replaced meanwhile
 DEEPEST = 100  # levels of lists and objects; a walk of 1,000 would end in a RecursionError, and our own files have 8
 MOST_YAML_VALUES = 1_000_000  # counted with aliases expanded: a few lines of nested aliases can stand for 2**40 values
@@ -243,11 +245,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def no_link(path: str, flags: int) -> int:
+    """Open a file, as the ``opener`` of FileIO. A symbolic link, which a foreign folder may hold, raises OSError."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def append_line(path: Path, value: dict[str, Any]) -> None:
     """Append one JSON line that includes the format's version, in a single write. A torn last line is ended first."""
     data = (json.dumps({"v": VERSION, **value}) + "\n").encode()
     # training appends at every step, and an unbuffered write takes half the time
-    with path.open("ab+", buffering=0) as file:
+    with FileIO(path, "ab+", opener=no_link) as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data
@@ -260,13 +267,22 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
 
     ``shape`` gives required keys and their types, such as ``step=int``. Lines without them are skipped.
     """
-    try:
-        text = read_text(path, errors="replace")
-    except (FileNotFoundError, ValueError):
-        return
-    for value in objects(text.split("\n")):  # splitlines() would also cut at U+2028, which JSON strings may hold
+    for value in objects(_split_lines(path)):
         if all(isinstance(value.get(name), kind) for name, kind in shape.items()):
             yield value
+
+
+def _split_lines(path: Path) -> Iterator[str | bytes]:
+    """Yield the lines of a file; a large one is not held in memory as a whole. A missing file has none."""
+    try:
+        if (stamp := file_stamp(path)) is None or stamp[1] <= WHOLE:
+            # splitlines() would also cut at U+2028, which JSON strings may hold
+            yield from read_text(path, errors="replace").split("\n")
+            return
+        with open_file(path) as file:
+            yield from file
+    except (FileNotFoundError, ValueError):
+        return
 
 
 def objects(lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
@@ -307,9 +323,9 @@ def count_or_none(value: Any) -> int | None:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """Return a finite JSON number; None for any other value."""
+    """Return a JSON number whose square is finite, because statistics square it; None for any other value."""
     number = value if type(value) is float else as_number(value)
-    return number if number is not None and math.isfinite(number) else None
+    return number if number is not None and abs(number) <= LARGEST_NUMBER else None
 
 
 def yaml_loader() -> Any:

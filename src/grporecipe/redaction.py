@@ -28,6 +28,8 @@ _OF_A_MODEL = frozenset(
      "THINK", "TOOL", "PROMPT", "INPUT", "OUTPUT", "LABEL", "REWARD", "RESPONSE", "ANSWER", "QUESTION", "SOLUTION", "COLUMN",
      "CACHE", "SORT", "GROUP", "PRIMARY", "FOREIGN", "METRIC", "INDEX", "DATA", "TEMPLATE", "CHAT", "TEXT"]
 )  # fmt: skip
+# Last words of an environment variable.
+_ENDS = frozenset(["PASS", "PWD", "AUTH", "COOKIE", "COOKIES", "LICENSE", "WEBHOOK"])
 _WANDB = "USE_WANDB"  # OpenRLHF's --use_wandb takes the key
 _NO_SECRETS = frozenset(["null", "none", "true", "false", "str", "bytes", SHOWN])
 
@@ -45,7 +47,7 @@ def _kind(name: str) -> str:
         return "sure"
     if not _OF_A_MODEL.isdisjoint(words):
         return ""
-    if own.isupper() and ("TOKEN" in words or own.endswith(("_PASS", "_PWD"))):
+    if own.isupper() and ("TOKEN" in words or words[-1] in _ENDS):
         return "sure"
     has_one = "TOKEN" in words or not {"KEY", "PAT"}.isdisjoint(words[1:]) or "_".join(words[-2:]) == _WANDB
     return "likely" if has_one else ""
@@ -112,13 +114,17 @@ _TOKEN = re.compile(
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|wandb_v1_\w{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,})"
 )
 _URL = re.compile(r"(://[^/\s:@]+:)[^/\s@$]+(?=@)")  # ://user:password@host
+_WEBHOOK = re.compile(
+    r"(https://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com|chat\.googleapis\.com/v1/spaces)/)"
+    r"[\w/@.?=&%-]+"
+)
 _HEADER = re.compile(r"((?i:\bbearer)\s+|(?i:\bauthorization)[\"']?\s*[:=]\s*[\"']?(?i:basic|token)\s+)[\w.~+/=:-]{8,}")
 # Up to the end of the key, or to where it was cut off: lines of base64, prefixed with a sign in a diff.
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|(?:\s*[-+ ]?[\w+/=]{16,})*)"
 )
 # NAME=value, "name": "value", --name value
-_HINT = re.compile(r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb")
+_HINT = re.compile(r"(?i)key|token|secret|pass|pwd|pat|credentials|use_wandb|auth|cookie|license|webhook")
 _NAME = re.compile(
     r"(?<![\w.-])(?:--([A-Za-z][\w.-]{0,80})[ \t]+(?!-)|-{0,2}\+{0,2}([A-Za-z_][\w.-]{0,80})[\"']?[ \t]*[:=][ \t]*)"
 )
@@ -132,6 +138,7 @@ def redact(text: str) -> str:
         text = text.replace(value, SHOWN)
     text = _HEADER.sub(rf"\g<1>{SHOWN}", text)
     text = _URL.sub(rf"\g<1>{SHOWN}", text)
+    text = _WEBHOOK.sub(rf"\g<1>{SHOWN}", text)
     return _TOKEN.sub(SHOWN, _redact_named(text) if _HINT.search(text) else text)
 
 

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +80,7 @@ class SpawnedProcesses:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        output = None if log is None else log.open("ab")
+        output = None if log is None else FileIO(log, "ab", opener=_no_link)
         # A recorded copy of older code would never unblock them.
         numbers = STOP_SIGNALS if self._code == SOURCE else ()
         with signals_blocked(*numbers):
@@ -138,7 +139,7 @@ class ForkServer:
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
-        errors = contextlib.nullcontext() if self._log is None else self._log.open("ab")
+        errors = contextlib.nullcontext() if self._log is None else FileIO(self._log, "ab", opener=_no_link)
         with errors as stream, signals_blocked(*STOP_SIGNALS):
             return subprocess.Popen(
                 [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
@@ -233,6 +234,11 @@ class ForkServer:
         if line.strip():
             logger.info("the warm server (process %d) wrote: %s", self._server.pid, line.decode(errors="replace"))
         return []
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a log, which is no link to a file of the user; as `grporecipe.files.no_link`, for a script without the package."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def python_flags(code: Path = SOURCE) -> tuple[str, ...]:

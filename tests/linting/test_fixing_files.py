@@ -132,6 +132,18 @@ def test_links_and_modes_survive(lint: Lint, recipe: Write, here: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+def test_a_link_out_of_a_repository_is_left_alone(lint: Lint, recipe: Write, here: Path, tmp_path: Path) -> None:
+    """A cloned repository must not reach the user's other files."""
+    (here / ".git").mkdir()
+    own = tmp_path / "own.yaml"
+    recipe("torch_dtype: auto\n").rename(own)
+    (here / "link.yaml").symlink_to(own)
+    before = own.read_text()
+    ended = lint(".", "--processes", "8", "--fix", *NEWEST)
+    assert own.read_text() == before
+    assert f"Run lint on {own} to fix that file" in " ".join((ended.out + ended.err).split())
+
+
 def test_json_answers_are_about_the_fixed_file(lint: Lint, recipe: Write) -> None:
     """One object per file, as without --fix."""
     recipe("torch_dtype: auto\n")

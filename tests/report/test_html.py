@@ -57,6 +57,17 @@ def test_the_pages_of_a_folder_share_one_plotly(commands: Commands) -> None:
     assert (refused.code, shared.name in refused.err, "Add --offline" in refused.err) == (2, True, True)
 
 
+def test_a_foreign_plotly_of_the_same_size_is_replaced(commands: Commands) -> None:
+    """The page that is made next to it would run it."""
+    make_sweep(Path("outputs/s"), Made(trials=2))
+    commands("report")
+    (shared,) = Path("outputs").glob("plotly-*.min.js")
+    own = shared.read_bytes()
+    shared.write_bytes(b"x" * len(own))
+    commands("report")
+    assert shared.read_bytes() == own
+
+
 def test_a_report_that_cannot_be_written_is_one_message(commands: Commands) -> None:
     """Another user's sweep is read-only."""
     make_sweep(Path("outputs/s"), Made(trials=2))

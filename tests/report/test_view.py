@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -312,3 +313,29 @@ def test_a_long_name_of_a_sweep_stays_on_one_line_of_the_list(
     view = read_sweep(make_sweep(tmp_path / "tiny-arithmetic-run-28b196", Made(trials=6, running=1)))
     build_console(80).print(sweeps_table([view]))
     assert "tiny-arithmetic-run-28b196 " in capsys.readouterr().out
+
+
+def test_huge_values_of_a_file_are_no_values(tmp_path: Path) -> None:
+    """Their squares are no numbers, and statistics square them."""
+    path = make_sweep(tmp_path / "s", Made(trials=6, replicates=1))
+    for number, folder in enumerate(trials(path)):
+        content = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**content, "objective": (-1) ** number * 1e308}))
+    view = read_sweep(path)
+    assert [trial.value for trial in view.trials] == [None] * len(view.trials)
+    build_console().print(status_screen(view))
+
+
+def test_of_very_many_steps_some_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All evaluations, evenly spread steps, and the last one, in the file's order."""
+    monkeypatch.setattr("grposweep.report.trial_view.MOST_STEPS", 100)
+    path = make_sweep(tmp_path / "s", Made(trials=1, steps=1000, evaluations=10))
+    (folder,) = trials(path)
+    all_lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    held = read_sweep(path).trials[0].lines
+    steps = [line["step"] for line in held if line["kind"] == "train"]
+    assert 100 <= len(steps) <= 200
+    assert steps[-1] == max(line["step"] for line in all_lines if line["kind"] == "train")
+    assert len({later - step for step, later in pairwise(steps[:-1])}) == 1
+    assert [line for line in held if line["kind"] == "eval"] == [line for line in all_lines if line["kind"] == "eval"]
+    assert [all_lines.index(line) for line in held] == sorted(all_lines.index(line) for line in held)

@@ -74,6 +74,10 @@ CANARIES = {
     "a query": "GET https://host/v1?user=me&api_key=x1Yx1Yx1Yx1Y&page=1",
     "a keyword": 'login(hub_token="x1Yx1Yx1Yx1Y")',
     "an address": "postgresql://me:x1Yx1Y@host/db",
+    "an address of a webhook": "https://hooks.slack.com/services/T0x1Y/B0x1Y/x1Yx1Yx1Yx1Y posts to a host",
+    "a cookie": "COOKIE=session-x1Yx1Yx1Yx1Y",
+    "a login of npm": "NPM_AUTH=x1Yx1Yx1Yx1Y",
+    "a licence": "MY_LICENSE: x1Yx1Yx1Yx1Y",
     "a variable of the environment": "the key is x1Yx1Yx1Yx1Yx1Yx1Y, it says",
 }
 

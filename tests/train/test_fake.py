@@ -1,5 +1,6 @@
 """The life of an attempt, shown on the fake trainer, which shares it with the real one."""
 
+import contextlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -176,3 +177,18 @@ def test_a_folder_that_is_no_trial_gets_one_sentence(tmp_path: Path, capsys: pyt
     """No traceback for a mistyped path."""
     assert run_attempt(tmp_path) == ExitCode.BAD_INPUT
     assert "no trial folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "attempts.jsonl", ".heartbeat.json.attempt.new"])
+def test_a_file_of_a_sweep_that_is_a_link_is_not_written_through(
+    make_fake: MakeTrial, tmp_path: Path, name: str
+) -> None:
+    """A sweep of others may hold links to the user's own files."""
+    own = tmp_path / "bashrc"
+    own.write_text("alias ll='ls -l'\n")
+    folder = make_fake()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(own)
+    with contextlib.suppress(OSError):
+        run_attempt(folder)
+    assert own.read_text() == "alias ll='ls -l'\n"

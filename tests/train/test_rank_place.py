@@ -1,5 +1,6 @@
 """A rank of a job finds its place among the others, by its launcher's variables."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,18 @@ def test_a_job_holds_its_servers_gpus_too(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("GRPOSWEEP_RANKS")
     served = Experiment(cluster=Cluster(processes=3), generation=Generation(vllm_gpus=1))
     assert devices(served) == 4
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="a network of its own needs unshare (util-linux)")
+def test_a_rank_that_cannot_reach_the_first_one_says_so() -> None:
+    """Without a loopback interface, torch.distributed waits for half an hour."""
+    call = "from grposweep.train.process import reach_first_rank as reach; reach(1.0)"
+    place = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for enter, says in (
+        ((), ""),
+        (("unshare", "--user", "--net"), "rank 1 cannot reach the first rank at 127.0.0.1:9"),
+    ):
+        command = [*enter, sys.executable, "-c", call]
+        ended = subprocess.run(command, env=environment(**place), capture_output=True, text=True, check=False)
+        assert ended.returncode == bool(says)
+        assert says in ended.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,8 @@ def test_a_server_that_is_away_costs_a_warning_and_a_refused_key_the_attempt(
     is_away = error == "CommError"
     assert run_attempt(folder) == (ExitCode.FINISHED if is_away else ExitCode.FAILED)
     assert len(list((folder / "wandb").glob("offline-run-*"))) == is_away
-    assert (f"wandb sync {folder / 'wandb'}/offline-run-*" in capsys.readouterr().err) == is_away
+    command = f"wandb sync {shlex.quote(str(folder / 'wandb'))}/offline-run-*"
+    assert (command in capsys.readouterr().err) == is_away
 
 
 def test_below_an_agent_of_wandb_each_trial_is_a_run_of_its_own(

@@ -11,6 +11,7 @@ import yaml
 from grporecipe.errors import UserError
 from grporecipe.files import write_text
 from grporecipe.linting.linter import Diagnostic, Fix, JudgedText, LintResult, RuleSelection, judge_text
+from grporecipe.project.repository import find_root
 from grporecipe.project.versions import Judged
 from grporecipe.reading.load import PYTHON, SHELLS, Options, load_text
 from grporecipe.reading.yaml_text import parse_nested, parse_yaml
@@ -61,6 +62,11 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
         judged, words = step
         changes.append(words)
     if write and judged.text != original:
+        target, folder = path.resolve(), (find_root(path) or path.parent).resolve()
+        if not target.is_relative_to(folder):
+            # A repository of others may hold links to the user's own files.
+            note = f"a link to {target}, outside of {folder}, was left alone. Run lint on {target} to fix that file"
+            return FixedFile(judge_text(path, original, options, selection), original, note=note)
         _write(path, original, judged.text)
     return FixedFile(judged, original, tuple(changes), _what_is_left(path, judged, unsafe))
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from grporecipe.files import as_number, write_text
+from grporecipe.files import as_number, file_digest, write_text
 from grporecipe.terminal import count, label_text, short, short_names
 from grposweep.redaction import redact
 from grposweep.report.advice import advise
@@ -61,7 +61,9 @@ def write_report(view: SweepView, output: Path | None = None, offline: bool = Fa
     with writable(str(path), "Set --output to a file that can."):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    if not offline and not (shared.is_file() and shared.stat().st_size == _plotly().stat().st_size):
+    # Compared by content: in a folder of others it may be another script. A hash in the page is no way to tell, because
+    # browsers refuse "integrity" for files.
+    if not offline and file_digest(shared) != file_digest(_plotly()):
         with writable(str(shared), "Add --offline, which puts it into the page."):
             write_text(shared, _plotly().read_text(encoding="utf-8"))
     return path

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ SILENT_SECONDS = 600.0  # a running trial whose heartbeat stands still for so lo
 
 EVAL_PROMPTS = re.compile(r"^task:\n(?:  .*\n)*?  eval_prompts: (\d+)$", re.MULTILINE)
 NAMED = 8  # trials that failed alike
+
+MOST_STEPS = 20_000  # training lines that are held in memory, at least
 
 
 class State(StrEnum):
@@ -253,8 +256,24 @@ class TrialView:
 
     @cached_property
     def lines(self) -> Sequence[Mapping[str, Any]]:
-        """All lines of metrics.jsonl."""
-        return list(read_lines(self.path / paths.METRICS, step=int))
+        """The lines of metrics.jsonl. Of very many training steps they are every second, fourth, ... and the last."""
+        others: list[tuple[int, Mapping[str, Any]]] = []
+        steps: list[tuple[int, Mapping[str, Any]]] = []
+        every, seen, last = 1, 0, None
+        for place, line in enumerate(read_lines(self.path / paths.METRICS, step=int)):
+            if line.get("kind") != "train":
+                others.append((place, line))
+                continue
+            last = (place, line)
+            if seen % every == 0:
+                steps.append(last)
+            seen += 1
+            if len(steps) == 2 * MOST_STEPS:
+                steps = steps[::2]
+                every *= 2
+        if last is not None and steps[-1] is not last:
+            steps.append(last)
+        return [line for _, line in sorted(others + steps, key=itemgetter(0))]
 
     def curve(self, metric: str, most: int | None = None) -> list[CurvePoint]:
         """Return a metric over the trial's steps, without values that are not finite.

@@ -6,6 +6,7 @@ The sweep works from its trial folders and never reads a copy, so a full disk or
 import json
 import threading
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from grporecipe.errors import UserError
+from grporecipe.files import no_link
 from grposweep.search.space import Direction
 
 PAUSE_SECONDS = 5.0  # between two attempts to reach a server that is away
@@ -50,7 +52,7 @@ class _UnsyncedJournal(JournalFileBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append one line per log."""
-        with Path(self._file_path).open("ab") as file:
+        with FileIO(self._file_path, "ab", opener=no_link) as file:
             file.write("".join(f"{json.dumps(log)}\n" for log in logs).encode())
 
 

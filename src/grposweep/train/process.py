@@ -45,7 +45,8 @@ def take_rank_place(folder: Path) -> None:
         os.environ.setdefault(
             "VLLM_HOST_IP", own
         )  # vLLM guesses it by a route to the internet, which a node may not have
-    log = os.open(folder / paths.LOGS / f"rank-{place.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(folder / paths.LOGS / f"rank-{place.rank}.log", flags, 0o644)
     sys.stdout.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -120,7 +120,7 @@ def _redirect(log: str | None) -> None:
     """Close the input. Send output to the log file, or to the error stream."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if log is not None:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), 2)
     os.dup2(2, 1)
 
 
