@@ -49,7 +49,7 @@ INTERFACES = {
         "space study validity"
     ),
     "grposweep/storage": ("checkpoints completions damage folders forks inputs lease paths provenance records results"),
-    "grposweep/sweep": "continuation fork rerun retry run validate",
+    "grposweep/sweep": "continuation rerun retry run validate",
     "grposweep/train": "hub prompts rewards tasks tasks.arithmetic tasks.conversations",
 }
 HEAVY = {"torch", "transformers", "trl", "wandb", "accelerate", "datasets", "peft"}

@@ -112,7 +112,7 @@ def test_without_hydra_recipes_are_judged_and_sweeps_say_what_to_install(tmp_pat
 
 
 def test_a_full_disk_is_answered_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """``rerun`` and ``fork`` write as sweeps do."""
+    """``rerun`` and ``continue`` write as sweeps do."""
 
     def write() -> int:
         raise OSError(errno.ENOSPC, "No space left on device", "outputs/s/lease.json")

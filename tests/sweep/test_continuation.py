@@ -32,7 +32,7 @@ def test_the_winner_is_trained_longer_and_its_curve_is_one_piece(finished: list[
 @pytest.mark.parametrize(
     ("trial", "overrides", "why"),
     [(1, ["schedule.max_steps=8"], "no checkpoint (trainer.keep=best_checkpoint) ... trainer.keep=last"),
-     (0, ["schedule.max_steps=8", "lr=1e-2"], "lr: a trial continues with its own values"),
+     (0, [], "no length: a trial continues to the end of one longer schedule"),
      (0, ["schedule.evaluations=3"], "Set one of schedule.max_steps"),
      (0, ["schedule.max_steps=4"], "has trained 4. Set a longer one"),
      (0, ["schedule.max_steps=8", "schedule.epochs=1"], "one longer schedule")],
@@ -58,7 +58,7 @@ def test_a_decaying_rate_is_asked_about(sweep_here: Sweep, capsys: pytest.Captur
 
 
 def test_a_sweep_of_a_sweep_of_one_trial_has_a_short_name_and_old_names_are_found(finished: list[TrialFolder]) -> None:
-    """The name is that of the first sweep and its trial. A folder with the longer name of earlier versions is resumed."""
+    """The name is that of the first sweep and its trial. A folder with the longer name is resumed."""
     outputs, words = finished[0].sweep.path.parent, ["schedule.max_steps=6"]
     assert continue_trial(finished[0], words) == 0
     (first,) = outputs.glob("s-0-continue-*")

@@ -92,51 +92,37 @@ def _trial_and_overrides(names: list[str], outputs: Path) -> tuple["TrialFolder"
 
 
 @command(
-    "grposweep fork 3 --at 200 lr=1e-6,1e-5 kl=low,high         # lr or KL?",
-    "grposweep fork lr_batch best --at 200 lr=1e-6 search.seeds=5",
-)
-def fork(
-    names: NamesAndKeys,
-    at: Annotated[int, Option("--at", metavar="STEP", help="The optimizer step of a checkpoint.")],
-    outputs: Outputs = Path("outputs"),
-) -> int:  # fmt: skip  # an option a line reads best
-    """Continue a trial from a checkpoint with changed values.
-
-    Each child changes one parameter. The comparison has paired intervals.
-
-    A control changes nothing. All children of a seed have the same data order and random numbers. Results go to a new sweep
-    next to the trial's; the same command resumes it.
-    Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
-    """
-    from grposweep.sweep.fork import fork_trial
-
-    trial, changes = _trial_and_overrides(names, outputs)
-    if not changes:
-        raise UserError("no key is given, and a fork changes one. Name keys with values, such as lr=1e-6,1e-5.")
-    return fork_trial(trial, at, changes)
-
-
-@command(
-    "grposweep continue best schedule.max_steps=2000   # the winner, longer",
+    "grposweep continue best schedule.max_steps=2000        # the winner, longer",
+    "grposweep continue 3 --from 200 lr=1e-6,1e-5 kl=low,high",
     "grposweep continue lr_batch 3 schedule.epochs=2 --yes",
     name="continue",
 )
 def continue_(
     names: NamesAndKeys,
+    start: Annotated[
+        int | None,
+        Option("--from", metavar="STEP", help="The optimizer step of a checkpoint.", show_default="the last"),
+    ] = None,
     yes: Annotated[
         bool, Option("--yes", help="Do not ask if the training differs from the longer schedule's.")
     ] = False,
     outputs: Outputs = Path("outputs"),
 ) -> int:
-    """Train a trial longer, from its last checkpoint.
+    """Train a trial on from a checkpoint: longer, or changed.
 
-    With a constant learning rate it is exactly the training that the longer schedule would have been. Otherwise the command says
-    what differs, and asks. Results go to a new sweep next to the trial's; the same command resumes it.
+    With a longer schedule.* alone the trial trains longer. With a constant learning rate it is exactly the training that the
+    longer schedule would have been. Otherwise the command says what differs, and asks.
+
+    With other keys it branches, and --from names the checkpoint. Each child changes one parameter, and a control changes
+    nothing. All children of a seed have the same data order and random numbers, so the comparison has paired intervals.
+
+    Results go to a new sweep next to the trial's; the same command resumes it.
     Exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted.
     """
     from grposweep.sweep.continuation import continue_trial
 
-    return continue_trial(*_trial_and_overrides(names, outputs), yes)
+    trial, overrides = _trial_and_overrides(names, outputs)
+    return continue_trial(trial, overrides, start, yes)
 
 
 @command("grposweep retry           # all failed trials of the newest sweep", "grposweep retry lr_batch 3 7")

@@ -210,7 +210,7 @@ def _provenance(view: SweepView) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     yield from ((title, redact(str(recorded[name]))) for name, title in names.items() if recorded.get(name))
     if state := ForkState.parse(recorded.get("fork_of")):
-        yield "fork of", f"{state}, checkpoint {state.sha256}"
+        yield "continues", f"{state}, checkpoint {state.sha256}"
     yield "search", f"{view.sampler or 'unknown'}, {view.metric} {view.direction}d"
 
 

@@ -128,7 +128,7 @@ def print_space_summary(
     if summary.sampler and runs_trl(base.trainer.kind) and base.trainer.keep == "best":
         every = replace(base, trainer=replace(base.trainer, keep="all"))
         size = _gib(estimate_bytes(every, parameters, summary.left, summary.at_once))
-        console.print(f"to fork finished trials from their checkpoints, keep all: trainer.keep=all (about {size})")
+        console.print(f"to continue finished trials from any checkpoint, keep all: trainer.keep=all (about {size})")
     busy = summary.at_once * base.cluster.processes * base.cluster.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if summary.is_local and busy > cores:

@@ -33,19 +33,19 @@ MOST = 8  # running trials on one screen; half as many in any other state
 
 def status_screen(view: SweepView) -> Group:
     """Return the whole screen, 80 columns wide."""
-    parts = _fork(view), _progress(view), _best(view), _effects(view), _cost(view), _running(view), *_others(view)
+    parts = _start_of(view), _progress(view), _best(view), _effects(view), _cost(view), _running(view), *_others(view)
     return Group(_line(f"{view.name}:", view.progress_text, "bold"), *(part for part in parts if part is not None))
 
 
-def _fork(view: SweepView) -> RenderableType | None:
-    """Return the checkpoint from which a fork's trials started."""
+def _start_of(view: SweepView) -> RenderableType | None:
+    """Return the checkpoint from which a continuation's trials started."""
     recorded = view.provenance.get("fork_of")
     if recorded is None:
         return None
     from grposweep.storage.forks import ForkState
 
     state = ForkState.parse(recorded)
-    return None if state is None else _line("fork", f"of {state}")
+    return None if state is None else _line("from", str(state))
 
 
 def watch_status(reader: SweepReader, console: Console) -> None:
@@ -224,7 +224,7 @@ def _last_end(trial: TrialView) -> str:
 
 
 def _resumption(view: SweepView, trial: TrialView) -> str:
-    """Return where a stopped trial is, and how it resumes. Only an external program knows its own checkpoints; a fork has one."""
+    """Return where a stopped trial is, and how it resumes. An external program and a continuation have their own checkpoints."""
     from grposweep.registries import OWN_TRAINERS
 
     trainer = as_mapping(view.baseline.get("trainer"))

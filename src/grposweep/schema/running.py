@@ -48,7 +48,7 @@ class Trainer:
     compile: bool = key(False, trl="torch_compile")
     """Run the model through torch.compile."""
     fork: str | None = key(None, newer=True)
-    """Hash of the checkpoint that a trial starts from; 'grposweep fork' sets it (null: the start of a training)."""
+    """Hash of the checkpoint that a trial starts from; 'grposweep continue' sets it (null: the start of a training)."""
     args: dict[str, Any] = key({}, newer=True)
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For the
     user's own command also its options: ``{NAME}`` in it, or appended as ``--NAME value``."""

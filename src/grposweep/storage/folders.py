@@ -42,7 +42,7 @@ METRICS_TAIL_BYTES = 1 << 16  # of metrics.jsonl: enough for its last lines
 INDEX = "outputs.txt"  # in the user's cache: the folders that hold sweeps
 SEARCH_DEPTH = 4  # levels of folders below the one that is searched
 # Ends the name of a sweep of a single trial, after the name of the trial's sweep.
-RERUN = re.compile(r"-(\d+)-(rerun|fork|continue)-[0-9a-f]{6}$")
+RERUN = re.compile(r"-(\d+)-(rerun|continue)-[0-9a-f]{6}$")
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def find_sweep(named: str | None, outputs: Path) -> SweepFolder:
 
 
 def newest_sweep(outputs: Path, reruns: bool = True) -> SweepFolder:
-    """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and forks of single trials count too.
+    """Return the sweep under ``outputs`` that changed last. With ``reruns``, reruns and continuations of single trials count too.
 
     Dry runs and sweeps of the fake trainer count only if there is no other.
 

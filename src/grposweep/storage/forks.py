@@ -1,6 +1,6 @@
-"""The start of a fork's trials: a checkpoint of another trial, and what that trial had logged until then.
+"""The start of a continuation's trials: a checkpoint of another trial, and what that trial had logged until then.
 
-It is in the fork's sweep folder (``forked/``), so the parent may continue, delete its checkpoints or be removed.
+It is in the sweep folder of the continuation (``forked/``), so the parent may continue, delete its checkpoints or be removed.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class ForkState:
 
     @classmethod
     def read(cls, sweep: Path) -> Self | None:
-        """Return the record in a fork's sweep folder; None if there is none, or if it is damaged."""
+        """Return the record in a continuation's sweep folder; None if there is none, or if it is damaged."""
         return cls.parse(read_json(sweep / paths.FORK / paths.FORK_RECORD))
 
     @classmethod
@@ -53,15 +53,15 @@ class ForkState:
         return self.sha256[:12]
 
     def is_of(self, sweep: Path, trial: str) -> bool:
-        """Return whether the parent is this trial. A sweep's folder may have been moved with its forks, so its name counts."""
+        """Return whether the parent is this trial. A sweep's folder may have been moved, so its name counts."""
         return (Path(self.sweep).name, self.trial) == (sweep.name, trial)
 
     def checkpoint(self, sweep: Path) -> Checkpoint:
-        """Return the copy of the checkpoint in a fork's sweep folder."""
+        """Return the copy of the checkpoint in a continuation's sweep folder."""
         return Checkpoint(sweep / paths.FORK / f"checkpoint-{self.step}", self.step)
 
     def keep(self, checkpoint: Path, logs: Path, sweep: Path) -> None:
-        """Copy a checkpoint and the files in ``logs`` (metrics and completions) to a fork's sweep folder, the record last.
+        """Copy a checkpoint and the files in ``logs`` (metrics and completions) to a continuation's sweep, the record last.
 
         Files are hard links if the file system supports them, so a checkpoint takes its space once.
         """
@@ -75,7 +75,7 @@ class ForkState:
             shutil.rmtree(target, ignore_errors=True)
             raise UserError(
                 f"{checkpoint} could not be copied whole: its trial still runs and deleted it, or the disk is full. Wait until "
-                "the trial has ended, or set --at to a step that it keeps."
+                "the trial has ended, or set --from to a step that it keeps."
             )
         _copy_logs(logs, target)
         write_json(target / paths.FORK_RECORD, asdict(self))
@@ -92,8 +92,8 @@ def checkpoint_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def start_of_fork(trial: Path, digest: str) -> Checkpoint:
-    """Return the checkpoint that a fork's trial starts from, and give the trial the logs until then.
+def start_of_continuation(trial: Path, digest: str) -> Checkpoint:
+    """Return the checkpoint that a continuation's trial starts from, and give the trial the logs until then.
 
     Raises UserError if the sweep of the trial has no such state.
     """
@@ -102,7 +102,7 @@ def start_of_fork(trial: Path, digest: str) -> Checkpoint:
     if state is None or state.digest != digest:
         raise UserError(
             f"trainer.fork={digest}: {sweep / paths.FORK} holds no such checkpoint, so this training has nothing to start from. "
-            "Start it with 'grposweep fork', or set trainer.fork=null to train from the start."
+            "Start it with 'grposweep continue', or set trainer.fork=null to train from the start."
         )
     _copy_logs(sweep / paths.FORK, trial)
     return state.checkpoint(sweep)

@@ -27,7 +27,7 @@ INPUTS = "inputs.json"  # hashes of the user's files that trainings depend on
 INPUTS_FOLDER = "inputs"  # copies of them, one folder for each state
 SHARED_SERVER = "servers/shared"  # the vLLM server that all trials share, with files as a trial has
 TRIALS = "trials"  # one folder for each trial
-FORK = "forked"  # in a fork's sweep: the checkpoint that its trials start from, with what was logged until then
+FORK = "forked"  # in a continuation's sweep: the checkpoint that its trials start from, with what was logged until then
 FORK_RECORD = "fork.json"  # in that folder: parent, step, seed and hash
 
 # In the folder of a shared server.

@@ -270,7 +270,7 @@ class EarlyStoppingMonitor:
     def _decide(self, trial: FrozenTrial, more: bool) -> tuple[ControlAction, str, str] | None:
         """Decide about a running trial: guards first; replicates of leaders on other seeds are not stopped early.
 
-        What all others of a fork, or of one factor at a time, are compared with is never ended: without it nothing is known.
+        What all others of a branch, or of one factor at a time, are compared with is never ended: without it nothing is known.
 
         Each new evaluation is judged as if it were the latest, so that decisions do not depend on how often this is called.
         """

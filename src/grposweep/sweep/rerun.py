@@ -61,7 +61,9 @@ def rerun_trial(trial: TrialFolder, overrides: list[str]) -> int:
     state = ForkState.read(sweep)
 
     def keep(folder: Path) -> None:
-        if state is not None and experiment.trainer.fork == state.digest:  # a fork's trial: from the same checkpoint
+        if (
+            state is not None and experiment.trainer.fork == state.digest
+        ):  # a continuation's trial: from the same checkpoint
             state.keep(state.checkpoint(sweep).path, sweep / paths.FORK, folder)
         keep_inputs(trial, experiment, folder)
 
@@ -136,9 +138,9 @@ def as_own_sweep(before: Experiment, trial: TrialFolder) -> Experiment:
 
 
 def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> str:
-    """Return the name of a trial's rerun, fork or continuation; with accepted changes of files it is another sweep.
+    """Return the name of a trial's rerun or continuation; with accepted changes of files it is another sweep.
 
-    It names the sweep and the trial that were there first: ``lr_batch-3-fork-b692c6`` also for the fork of a rerun.
+    It names the sweep and the trial that were there first: ``lr_batch-3-continue-b692c6`` also for a rerun's continuation.
     """
     identity = sweep_identity(space.identity(), base)
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):

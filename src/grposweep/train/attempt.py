@@ -20,7 +20,7 @@ from grposweep.schema import Experiment, Task
 from grposweep.storage import paths
 from grposweep.storage.checkpoints import Checkpoint, newest_checkpoint, set_aside
 from grposweep.storage.completions import rewind_completions
-from grposweep.storage.forks import start_of_fork
+from grposweep.storage.forks import start_of_continuation
 from grposweep.storage.inputs import TrialInputs
 from grposweep.storage.records import apply_oom_fix, read_attempts
 from grposweep.train import process as watchdog
@@ -101,11 +101,11 @@ class Attempt:
         return self.inputs.task(self.experiment.task)
 
     def begin(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint, a fork's first one, or None; metrics go back to its step. Only for rank 0."""
+        """Return the newest complete checkpoint, or that of a continuation, or None; metrics go back to its step. For rank 0."""
         checkpoint, fork = newest_checkpoint(self.checkpoints, self.ranks), self.experiment.trainer.fork
         set_aside(self.checkpoints, self.ranks)
         if checkpoint is None and fork is not None:
-            checkpoint = start_of_fork(self.folder, fork)
+            checkpoint = start_of_continuation(self.folder, fork)
         step = None if checkpoint is None else checkpoint.step
         self.metrics.rewind(step)
         rewind_completions(self.folder, step)

@@ -1,4 +1,4 @@
-"""What a resume restores apart from the state that transformers keeps: the reference model, and the rates of a fork."""
+"""What a resume restores apart from the state that transformers keeps: the reference model, and the rates of a continuation."""
 
 import os
 from collections.abc import Iterator
@@ -51,13 +51,13 @@ def allow_deepspeed_states(sharding: str) -> None:
 def configured(optimizer: Any, scheduler: Any) -> Iterator[None]:
     """Load states within. Afterwards learning rates, weight decay and betas are those of the configuration again.
 
-    For the start of a fork: torch restores them all from a checkpoint, and transformers its scheduler's base rates. The moments
+    For a continuation: torch restores them all from a checkpoint, and transformers its scheduler's base rates. The moments
     and the scheduler's step stay as loaded.
     """
     scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate's wrapper
     if not isinstance(scheduler, LambdaLR):
         raise UserError(
-            f"a fork with the learning rate scheduler {type(scheduler).__name__}: its state cannot be separated from its "
+            f"a continuation with the learning rate scheduler {type(scheduler).__name__}: its state cannot be separated from its "
             "learning rates. Set optimizer.lr_scheduler_type=constant, linear or cosine."
         )
     given = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]

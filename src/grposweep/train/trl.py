@@ -250,8 +250,8 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         return sampler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the states; at the start of a fork with the rates of its own configuration."""
-        with configured(self.optimizer, self.lr_scheduler) if self._forks(checkpoint) else nullcontext():
+        """Load the states; at the start of a continuation with the rates of its own configuration."""
+        with configured(self.optimizer, self.lr_scheduler) if self._continues(checkpoint) else nullcontext():
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self.args.sync_ref_model:
             load_reference(self.accelerator.unwrap_model(self.ref_model), Path(checkpoint))
@@ -266,14 +266,14 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]  # trl is not typed
         super()._save_checkpoint(model, trial)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the random numbers; a fork on a fresh seed draws others, the same for all children of that seed."""
+        """Restore the random numbers; a branch on a fresh seed draws others, the same for all children of that seed."""
         super()._load_rng_state(checkpoint)
-        state = self._forks(checkpoint)
+        state = self._continues(checkpoint)
         if state is not None and state.seed != self.args.seed:
             accelerate.utils.set_seed(self.args.seed + sampling_group(self.attempt, self.args))
 
-    def _forks(self, checkpoint: str | None) -> ForkState | None:
-        """Return the fork whose state this checkpoint is; None for a checkpoint of the trial itself."""
+    def _continues(self, checkpoint: str | None) -> ForkState | None:
+        """Return the continuation whose state this checkpoint is; None for a checkpoint of the trial itself."""
         sweep = self.attempt.folder.parent.parent
         is_fork = checkpoint is not None and Path(checkpoint).parent == sweep / paths.FORK
         return ForkState.read(sweep) if is_fork else None

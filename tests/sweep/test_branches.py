@@ -1,4 +1,4 @@
-"""``grposweep fork``: children of a checkpoint, one change each, on the same data and random numbers."""
+"""``grposweep continue`` with changed keys: children of a checkpoint, one change each, on the same data and random numbers."""
 
 import shutil
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from grposweep.report.status import status_screen
 from grposweep.report.view import read_sweep
 from grposweep.schema import Experiment
 from grposweep.storage.folders import SweepFolder, TrialFolder
-from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_fork
-from grposweep.sweep.fork import fork_trial
+from grposweep.storage.forks import ForkState, checkpoint_hash, start_of_continuation
+from grposweep.sweep.continuation import continue_trial
 from in_process import Sweep
 from refused import says
 from support import Ended, grposweep, lines, read, trials
@@ -47,26 +47,29 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialFolder:
     [(4, "seed=1,2", "search.seeds=N"), (4, "batch.num_generations=4", "the data order would change"),
      (4, "model=qwen3_0_6b", "the weights of this model"), (4, "optimizer.optim=sgd", "the state of the other optimizer"),
      (4, "kl.ref_model_sync_steps=3", "the reference model is that of the checkpoint"),
-     (4, "cluster.processes=2", "so many ranks"),
+     (4, "cluster.processes=2 lr=1e-4", "so many ranks"),
      (4, "lr=interval(1e-5,1e-3)", "List them"), (4, "lr=0.0003", "changes nothing"),
-     (4, "sweeps=kl_grid", "would replace several groups"), (4, "search=grid", "a fork compares each value with a control"),
-     (7, "lr=1e-4", "has no checkpoint there, but at 2, 4. Set --at 4")],
+     (4, "sweeps=kl_grid", "would replace several groups"),
+     (4, "search=grid lr=1e-4", "a branch compares each value with a control"),
+     (7, "lr=1e-4", "has no checkpoint there (it has checkpoints at 2, 4). Set --from 4"),
+     (None, "lr=1e-4", "lr: with another value than its own ... Set --from 4 (it has checkpoints at 2, 4)"),
+     (4, "schedule.max_steps=16 lr=1e-4", "follow a plan of the whole training")],
 )  # fmt: skip
-def test_what_a_fork_cannot_do_is_refused_before_anything_starts(
-    parent: TrialFolder, step: int, change: str, why: str
+def test_what_a_branch_cannot_do_is_refused_before_anything_starts(
+    parent: TrialFolder, step: int | None, change: str, why: str
 ) -> None:
     """The message says why; no folder is made. Only complete checkpoints count."""
     with pytest.raises(UserError, match=says(why)):
-        fork_trial(parent, step, [change])
+        continue_trial(parent, change.split(), step)
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
 
-def test_a_fork_whose_changes_are_all_invalid_is_refused(
+def test_a_branch_whose_changes_are_all_invalid_is_refused(
     parent: TrialFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only the control would be trained."""
     with pytest.raises(UserError, match="None of the changes is valid"):
-        fork_trial(parent, 4, ["generation.temperature=0"])
+        continue_trial(parent, ["generation.temperature=0"], 4)
     assert "GL104" in capsys.readouterr().out
     assert [path.name for path in Path("outputs").iterdir()] == ["s"]
 
@@ -75,7 +78,7 @@ def test_a_trial_that_kept_no_checkpoint_is_answered_with_the_command_that_keeps
     """trainer.keep=best deletes them at the end of a training."""
     parent.delete_checkpoints()
     with pytest.raises(UserError, match=r"grposweep rerun .* trainer\.keep=all"):
-        fork_trial(parent, 4, ["lr=1e-4"])
+        continue_trial(parent, ["lr=1e-4"], 4)
 
 
 def test_a_child_is_another_experiment_than_a_training_from_the_start() -> None:
@@ -94,13 +97,13 @@ def test_a_child_starts_with_what_its_parent_had_logged(parent: TrialFolder, tmp
     state = ForkState("s", parent.path.name, 4, 0, checkpoint_hash(source))
     state.keep(source, parent.path, tmp_path / "fork")
     parent.delete_checkpoints()
-    assert start_of_fork(child, state.digest).step == 4
+    assert start_of_continuation(child, state.digest).step == 4
     assert lines(child / "metrics.jsonl") == [{"step": 1}]
     with pytest.raises(UserError, match="nothing to start from"):
-        start_of_fork(child, "another")
+        start_of_continuation(child, "another")
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_copied_leaves_no_half_fork(
+def test_a_checkpoint_that_is_deleted_while_it_is_copied_leaves_no_half_copy(
     parent: TrialFolder, tmp_path: Path
 ) -> None:
     """The parent may still train, and keeps only its newest checkpoints."""
@@ -112,7 +115,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_leaves_no_half_fork(
     assert not list(tmp_path.glob("fork/*"))
 
 
-def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> None:
+def test_a_continuations_page_and_status_say_what_it_started_from(tmp_path: Path) -> None:
     """Parent, step and hash come from sweep.yaml, so a copy of the folder says it as well."""
     sweep = tmp_path / "x"
     (sweep / "trials").mkdir(parents=True)
@@ -121,10 +124,10 @@ def test_a_forks_page_and_status_say_what_it_started_from(tmp_path: Path) -> Non
     console = Console(width=100)
     with console.capture() as shown:
         console.print(status_screen(read_sweep(SweepFolder(sweep))))
-    assert "of lr_batch trial 0003-abcdef at step 40" in shown.get()
+    assert "from     lr_batch trial 0003-abcdef at step 40" in shown.get()
 
 
-def test_a_fork_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_path: Path) -> None:
+def test_a_branch_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_path: Path) -> None:
     """Otherwise it would show the results of the fork that read the recorded files."""
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "1+0=", "answer": "1"}\n' * 9)
@@ -133,27 +136,27 @@ def test_a_fork_with_accepted_changes_is_another_sweep(sweep_here: Sweep, tmp_pa
     parent = TrialFolder(trials(sweep_here(*fake, *task))[0])
     prompts.write_text('{"prompt": "1+0=", "answer": "2"}\n' * 9)
     for choice in ("recorded", "accept"):
-        assert fork_trial(parent, 4, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"]) == 0
+        assert continue_trial(parent, ["lr=1e-2", "search.seeds=2", f"search.changed_files={choice}"], 4) == 0
     read_by = [read(path)["files"] for path in Path("outputs").glob("s-*/trials/0000-*/provenance.json")]
     assert len({str(files) for files in read_by}) == 2
 
 
-def test_a_fork_can_be_resumed_from_its_own_copy_after_a_move(
+def test_a_branch_can_be_resumed_from_its_own_copy_after_a_move(
     sweep_here: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent's checkpoints are gone, and paths in the records name the old folder."""
     fake = ("trainer=fake", "trainer.keep=all", "schedule=steps", "schedule.max_steps=8", "name=s", "lr=1e-3")
     parent = TrialFolder(trials(sweep_here(*fake))[0])
     change = ["lr=1e-2", "search.seeds=2"]
-    assert fork_trial(parent, 4, change) == 0
+    assert continue_trial(parent, change, 4) == 0
     parent.delete_checkpoints()
     shutil.move("outputs", "moved")
-    assert fork_trial(TrialFolder(tmp_path / "moved" / "s" / "trials" / parent.path.name), 4, change) == 0
+    assert continue_trial(TrialFolder(tmp_path / "moved" / "s" / "trials" / parent.path.name), change, 4) == 0
     assert "4 of them recorded already" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
+def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run: Run, here: Path) -> None:
     """The control repeats the parent; the record names parent, step and hash; the same command continues without the parent."""
     fake = (
         "trainer=fake",
@@ -166,7 +169,7 @@ def test_a_fork_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(run:
     )
     original = trials(run(*fake).sweep)[0]
     step = min(int(path.name.split("-")[1]) for path in (original / "checkpoints").iterdir())
-    words = ("fork", "0", "--at", str(step), "lr=1e-3,1e-2", "search.seeds=2", "--sweep", "s")
+    words = ("continue", "0", "--from", str(step), "lr=1e-3,1e-2", "search.seeds=2", "--sweep", "s")
     first = grposweep(here, *words)
     assert first.code == ExitCode.FINISHED, first.err
     assert "the control against its parent: every number of metrics.jsonl is the same" in first.out
