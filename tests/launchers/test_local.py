@@ -593,7 +593,7 @@ def test_the_death_of_the_warm_server_is_no_failure_of_its_trials(tmp_path: Path
 def test_a_rank_that_the_kernel_kills_while_memory_is_short_is_out_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel counts what it kills for that reason; without such a kill it was killed by somebody."""
+    """The kernel counts what it kills for that reason; without such a kill it was a user or a program."""
     counters = tmp_path / "vmstat"
     monkeypatch.setattr("grposweep.process.KERNEL_COUNTERS", counters)
     kinds = []

@@ -81,7 +81,7 @@ def address_towards(host: str) -> str | None:
 def reach_first_rank(seconds: float = REACH_SECONDS) -> None:
     """Wait until this rank's machine reaches that of the first one, whose port may still be closed.
 
-    Raises ConnectionError after ``seconds``. torch.distributed would wait half an hour without a word.
+    Raises ConnectionError after ``seconds``. torch.distributed would wait half an hour and print nothing.
     """
     rank, address, port = (os.environ.get(name, "") for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"))
     until = time.monotonic() + seconds
