@@ -1,8 +1,8 @@
 """Variables of the environment that would change a training, or give a trial a place in a surrounding job.
 
-One table says which are removed and which are refused. What torch, accelerate and transformers read is in ``os.environ`` of accelerate 1.15
-(``utils/environment.py``, ``state.py``, ``utils/dataclasses.py``), transformers 5 (``training_args.py``), torch 2.13
-(``aten/src/ATen/Context.cpp``) and cuBLAS; W&B 0.31 documents its own.
+One table says which are removed and which are refused. What torch, accelerate and transformers read is in ``os.environ`` of
+accelerate 1.15 (``utils/environment.py``, ``state.py``, ``utils/dataclasses.py``), transformers 5 (``training_args.py``),
+torch 2.13 (``aten/src/ATen/Context.cpp``) and cuBLAS; W&B 0.31 documents its own.
 """
 
 import re
