@@ -9,7 +9,6 @@ import math
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,19 +73,18 @@ def measure(name: str, asks: int, history: int) -> None:
     valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
     ours, theirs, wrong, done = [], [], 0, 0
     while done < asks:
-        with tempfile.TemporaryDirectory() as scratch:
-            study = SweepStudy(Path(scratch), space, "maximize")
-            plain = optuna.create_study(direction="maximize", sampler=PLAIN[name](seed=done))
-            for _ in range(min(history, asks - done)):
-                seconds, point = timed(lambda study=study, seed=done: study.ask(valid, name, seed))
-                assert point is not None
-                ours.append(seconds)
-                wrong += not is_valid(point)
-                seconds, _ = timed(lambda plain=plain: plain_ask(plain, space))
-                theirs.append(seconds)
-                plain.tell(len(plain.get_trials(deepcopy=False)) - 1, value(point))
-                tell(study, point)
-                done += 1
+        study = SweepStudy(space, "maximize")
+        plain = optuna.create_study(direction="maximize", sampler=PLAIN[name](seed=done))
+        for _ in range(min(history, asks - done)):
+            seconds, point = timed(lambda study=study, seed=done: study.ask(valid, name, seed))
+            assert point is not None
+            ours.append(seconds)
+            wrong += not is_valid(point)
+            seconds, _ = timed(lambda plain=plain: plain_ask(plain, space))
+            theirs.append(seconds)
+            plain.tell(len(plain.get_trials(deepcopy=False)) - 1, value(point))
+            tell(study, point)
+            done += 1
     a, b = statistics.median(ours) * 1e3, statistics.median(theirs) * 1e3
     print(f"| {name} | {asks:,} | {history} | {wrong} | {a:.2f} | {b:.2f} | {a / b:.2f} |", flush=True)
 
@@ -105,25 +103,24 @@ def measure_late(name: str, trials: int, rounds: int) -> None:
     valid = ValidPoints(is_valid, tuple(point for point in space.finite_points() if is_valid(point)))
     stream, way = random.Random(0), build_policy(name, EFFORT)
     spent: dict[str, list[float]] = {"foresee": [], "ask": [], "tell": [], "judge": [], "promote": []}
-    with tempfile.TemporaryDirectory() as scratch:
-        study, curves = SweepStudy(Path(scratch), space, "maximize"), []
-        for number in range(trials):
-            point = study.ask(valid, "random", number)
-            assert point is not None
-            curves.append(build_curve(study.add(point, {}), point, stream))
-            if curves[-1].state == State.FINISHED:
-                study.tell(number, curves[-1].held_out[-1])
-        for number in range(trials, trials + 3 * rounds, 3):  # those that finish
-            seconds, foreseen = timed(partial(way.predict, curves))
-            asked, point = timed(partial(study.ask, valid, "tpe", number, predicted=foreseen))
-            assert point is not None
-            curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
-            judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves, True))
-            told, _ = timed(partial(study.tell, curve.number, curve.held_out[-1]))
-            curves.append(curve)
-            promoted, _ = timed(partial(way.promote, curves, True))
-            for call, time_ in zip(spent, (seconds, asked, told, judged, promoted), strict=True):
-                spent[call].append(time_)
+    study, curves = SweepStudy(space, "maximize"), []
+    for number in range(trials):
+        point = study.ask(valid, "random", number)
+        assert point is not None
+        curves.append(build_curve(study.add(point, {}), point, stream))
+        if curves[-1].state == State.FINISHED:
+            study.tell(number, curves[-1].held_out[-1])
+    for number in range(trials, trials + 3 * rounds, 3):  # those that finish
+        seconds, foreseen = timed(partial(way.predict, curves))
+        asked, point = timed(partial(study.ask, valid, "tpe", number, predicted=foreseen))
+        assert point is not None
+        curve = replace(build_curve(number - number % 3, point, stream), number=study.add(point, {}))
+        judged, _ = timed(partial(way.decide, replace(curve, state=State.RUNNING), curves, True))
+        told, _ = timed(partial(study.tell, curve.number, curve.held_out[-1]))
+        curves.append(curve)
+        promoted, _ = timed(partial(way.promote, curves, True))
+        for call, time_ in zip(spent, (seconds, asked, told, judged, promoted), strict=True):
+            spent[call].append(time_)
     row = " | ".join(f"{statistics.median(values) * 1e3:.1f}" for values in spent.values())
     both = statistics.median(a + b + c for a, b, c in zip(spent["foresee"], spent["ask"], spent["tell"], strict=True))
     print(f"| {name} | {trials:,} | {row} | {both * 1e3:.1f} |", flush=True)

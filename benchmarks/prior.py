@@ -10,7 +10,6 @@ python benchmarks/prior.py [--seeds 40]
 import argparse
 import math
 import sys
-import tempfile
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -41,9 +40,9 @@ def truth(point: Point, best: float) -> float:
     return TOP - 0.1 * distance**2 - 0.02 * (point["batch"] == "small") - 0.01 * (point["kl"] == "none")
 
 
-def regrets(folder: Path, seed: int, best: float, first: list[Point]) -> list[float]:
+def regrets(seed: int, best: float, first: list[Point]) -> list[float]:
     """What the best trial is below the optimum after each number of trials."""
-    study, noise = SweepStudy(folder, SPACE, "maximize"), Random(seed)
+    study, noise = SweepStudy(SPACE, "maximize"), Random(seed)
     valid, found = ValidPoints(lambda _: True, tuple(FINITE)), list[float]()
     for number in range(TRIALS):
         point = study.ask(valid, "tpe", seed, first[number] if number < len(first) else {})
@@ -56,8 +55,7 @@ def regrets(folder: Path, seed: int, best: float, first: list[Point]) -> list[fl
 def compare(best: float, seed: int) -> tuple[list[float], list[float]]:
     """The same without and with the prior."""
     first = prior_points(SPACE, FINITE, lambda _: FULL.usual, seed)
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        return regrets(Path(one), seed, best, []), regrets(Path(other), seed, best, first)
+    return regrets(seed, best, []), regrets(seed, best, first)
 
 
 def main() -> None:

@@ -126,7 +126,7 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
     sampler = "tpe" if made.sampler == "auto" else made.sampler
     outlook = {"v": 1, "target": made.trials + 4, "at_once": 2, "sampler": sampler, "points": 12, "valid": 8}
     waiting = {str(made.trials - 1): "(Priority)"} if made.queued else {}
-    (path / "outlook.json").write_text(json.dumps({**outlook, "budget_gpu_hours": 50.0, "waiting": waiting}))
+    (path / "outlook.json").write_text(json.dumps({**outlook, "budget_hours": 50.0, "waiting": waiting}))
 
 
 def _write_trial(

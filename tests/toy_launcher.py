@@ -10,6 +10,7 @@ from grporecipe.errors import ExitCode
 from grporecipe.files import append_line, write_json
 from grposweep.cli.composed import composer
 from grposweep.config.compose import open_session
+from grposweep.config.search_budget import Budget
 from grposweep.launchers.base import End, EndState, Job, Launcher, LauncherBusy
 from grposweep.search.early_stopping import StoppingPolicy
 from grposweep.search.parse import parse_space, split_tokens
@@ -19,10 +20,10 @@ from grposweep.storage.folders import SweepFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import open_study
-from grposweep.sweep.trial_queue import Outlook, TrialQueue
+from grposweep.sweep.spending import Spending
+from grposweep.sweep.trial_queue import TrialQueue
 from grposweep.train.records import MetricsFile
 
 CROWDED = (
@@ -57,9 +58,9 @@ def open_controller(folder: SweepFolder, place: "Place", stopping: StoppingPolic
     search, validator = points.base.search, Validator(space, points)
     (folder.path / "trials").mkdir(exist_ok=True)
     study = open_study(folder, space, "maximize", search.metric)
-    spending = GpuHourBudget.of(folder, study, search, validator)
-    points_of_grid, outlook = list(space.finite_points()), Outlook(seconds=spending.seconds)
-    queue = TrialQueue(study, validator, search, "grid", points_of_grid, outlook=outlook, at_once=place.slots)
+    limit = None if search.budget is None else Budget.parse(search.budget).hours
+    spending = Spending(folder, study, limit)
+    queue = TrialQueue(study, validator, search, "grid", list(space.finite_points()))
     recorder = OutcomeRecorder(folder, study, validator, search)
     monitor = EarlyStoppingMonitor(folder, study, search, stopping)
     return Controller(folder, queue, recorder, place, cast(Lease, Free()), [], {}, monitor, spending)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from pathlib import Path
 
 from optuna.trial import FrozenTrial
 from outcome import Outcome, draw_trainings
@@ -60,7 +59,7 @@ class Rehearsal:
         self.trainings = draw_trainings(pool, seed)
         self.left = list(range(len(pool.places)))
         self.most = min(trials, len(self.left))
-        self.study = SweepStudy(Path("replay"), pool.space, "maximize")
+        self.study = SweepStudy(pool.space, "maximize")
         self.budget = budget  # completions; trials that are cut by its end do not count
         self.over = False
         self.stopping = (

@@ -282,21 +282,6 @@ def test_a_fit_measures_prompts_if_data_and_tokenizer_are_files_here(
     assert "Assumed: prompts" not in capsys.readouterr().out
 
 
-def test_a_plan_by_measured_costs_knows_checkpoints_beyond_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    """A step as long takes six seconds, so one checkpoint of 20,000 steps comes after 33 hours."""
-    sweep = PROJECT / "tests" / "fixtures" / "measured"
-    long = [
-        "schedule.budget_completions=640000",
-        "schedule.checkpoints=1",
-        "cluster.walltime_min=240",
-        "schedule.checkpoint_minutes=null",
-    ]
-    show_plan(long, Options(), as_json=False, measured=str(sweep))
-    assert "GC202 schedule.checkpoints=1: an optimizer step takes 6.02 seconds" in " ".join(
-        capsys.readouterr().out.split()
-    )
-
-
 SERVED = (
     "model_name_or_path: Qwen/Qwen2.5-1.5B\nper_device_train_batch_size: 4\nnum_generations: 8\n"
     "gradient_accumulation_steps: 1\nuse_vllm: true\nvllm_mode: colocate\nmax_steps: 10\n"

@@ -148,12 +148,12 @@ def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path, capsys: pytes
 def test_hours_without_a_gpu_are_cpu_hours(tmp_path: Path, gpu: bool | None, unit: str) -> None:
     """As the run noted; an older run has no note. A budget is in GPU hours always."""
     view = make(tmp_path, *CLEAR)
-    assert view.progress.budget_gpu_hours is not None
+    assert view.progress.budget_hours is not None
     start_run(view.trials[0].path, 0, 1, gpu=gpu)
     runs = view.trials[0].path / "runs.jsonl"
     runs.write_text(runs.read_text().splitlines()[-1] + "\n")
     assert view.spent_text.endswith("GPU hours")
-    assert replace(view, progress=replace(view.progress, budget_gpu_hours=None)).hours_unit == unit
+    assert replace(view, progress=replace(view.progress, budget_hours=None)).hours_unit == unit
 
 
 def test_a_parameter_without_any_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

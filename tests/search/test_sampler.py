@@ -53,7 +53,7 @@ def score(point: Point) -> float:
 
 def open_study(folder: Path, space: Space = MIXED) -> SweepStudy:
     """A new study."""
-    return SweepStudy(folder, space, "maximize")
+    return SweepStudy(space, "maximize")
 
 
 def reopened(study: SweepStudy, folder: Path) -> SweepStudy:

@@ -19,7 +19,7 @@ SPACE = Space(
 @pytest.fixture
 def study(tmp_path: Path) -> SweepStudy:
     """A new study."""
-    return SweepStudy(tmp_path, SPACE, "maximize")
+    return SweepStudy(SPACE, "maximize")
 
 
 def test_trials_are_kept_with_their_evaluations(study: SweepStudy) -> None:
@@ -99,7 +99,7 @@ def test_samplers_see_forecasts_of_trials_until_they_have_a_value(study: SweepSt
 def test_trials_share_the_lists_of_labels(tmp_path: Path) -> None:
     """Optuna would copy and compare thousands of labels for each trial, which took 80 s for 5,000 trials."""
     labels = tuple(range(2000))
-    wide = SweepStudy(tmp_path, Space((Parameter("seed", Choice(labels, labels)),)), "maximize")
+    wide = SweepStudy(Space((Parameter("seed", Choice(labels, labels)),)), "maximize")
 
     def build() -> None:
         for label in labels[:20]:

@@ -172,7 +172,6 @@ class Setting:
     server_gpus: int = internal(0)  # of the job's GPUs, those of a vLLM server: no training processes
     shared_server_gpus: int = internal(0)  # of a vLLM server for several jobs
     server_command: str | None = internal()  # a shell line that starts another server than TRL's
-    walltime_min: int | None = internal()  # minutes, of a job
     host_memory_gib: int | None = internal()  # of a job on each node
     # the batch
     num_generations: int = row(8, kept=True)
@@ -216,8 +215,6 @@ class Setting:
     evaluations: int = internal(0)
     eval_at_start: bool = internal(False)  # one evaluation more, before the first step
     checkpoints: int = internal(0)
-    checkpoint_minutes: float | None = internal()  # between checkpoints by time
-    step_seconds: float | None = internal()  # of an optimizer step, as measured
     # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
     asynchronous: tuple[tuple[str, str, str], ...] = internal(())
     save_steps: float | None = None  # optimizer steps; below 1: a share

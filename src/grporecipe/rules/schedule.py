@@ -4,7 +4,7 @@ Sources: transformers 5.23 trainer.py and training_args.py, trl 1.16 trainer/uti
 trainer/grpo_config.py.
 """
 
-from math import ceil, gcd, inf
+from math import gcd
 
 from grporecipe.model import planning
 from grporecipe.model.setting import EVERY, TRL_LIKE, Setting
@@ -312,30 +312,6 @@ def _is_off(save: float, evaluate: float) -> bool:
     if (save < 1) != (evaluate < 1):
         return save % evaluate != 0
     return round(save * 1e6) % max(round(evaluate * 1e6), 1) != 0
-
-
-@rule("GC202", "warning", ("step_seconds", "walltime_min", "checkpoint_minutes", "save_steps", "checkpoints", "num_iterations",
-                          "unsolved", *planning.TOTAL_STEPS_READS), blames=("checkpoints", "walltime_min"),
-      why="an optimizer step takes {s.step_seconds:.3g} seconds, so a checkpoint comes every {hours:.1f} hours, and a job ends "
-          "after {limit:.1f}: work since the last one is lost each time",
-      instead="Set {checkpoints}={enough} or more, or a longer {walltime_min}.")  # fmt: skip
-def checkpoints_come_before_the_time_limit(s: Setting) -> Facts | None:
-    """A job must reach a checkpoint before its time limit. Otherwise the next job repeats the work, forever.
-
-    In a sweep, a job is asked to stop at a rollout boundary ``cluster.warn_seconds`` before its end, and a long rollout misses
-    that. Judged if the seconds of a step were measured (``grposweep plan --measured``). Half of the limit is allowed, because
-    loading and evaluations take their part of it.
-    """
-    if s.step_seconds is None or not s.walltime_min:
-        return None
-    if not judgeable(s) or min(s.num_iterations, s.num_generations) < 1:
-        return None
-    every, total = planning.save_every(s), planning.total_steps(s)
-    if every is None or not total:
-        return None
-    minutes, half = min(every * s.step_seconds / 60, s.checkpoint_minutes or inf), s.walltime_min / 2
-    enough = ceil(total * s.step_seconds / 60 / half)
-    return {"hours": minutes / 60, "limit": s.walltime_min / 60, "enough": enough} if minutes > half else None
 
 
 @rule("GC201", "warning", (*USES, "save_steps", "save_strategy"), of=TRL_LIKE,

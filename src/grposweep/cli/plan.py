@@ -20,7 +20,7 @@ from grporecipe.memory.estimate import estimate, memory_gib
 from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grporecipe.memory.host import find_host_memory
 from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.planning import evaluation_share, total_steps
+from grporecipe.model.planning import evaluation_share
 from grporecipe.model.releases import text
 from grporecipe.model.setting import TRL, Setting
 from grporecipe.project.versions import describe_version
@@ -28,7 +28,6 @@ from grporecipe.reading.load import Options, load_recipes
 from grporecipe.rules.check import UNSTATED, Problem, check
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import say
-from grposweep.cost import find_work
 from grposweep.report.plan import (
     SYMBOLS,
     asynchronous_table,
@@ -42,7 +41,6 @@ from grposweep.report.plan import (
     savings_line,
 )
 from grposweep.report.tables import RIGHT, build_console, build_table
-from grposweep.token_rates import HOUR, Rates
 
 
 def show_plan(
@@ -50,46 +48,26 @@ def show_plan(
     options: Options,
     as_json: bool,
     gpu_gib: float | None = None,
-    measured: str | None = None,
     config_dir: Path | None = None,
 ) -> int:
     """Print the plans of recipe files side by side, or of a configuration given by overrides. Return 1 if one has errors."""
     named = _settings(items, options, gpu_gib, config_dir)
-    rates = None if measured is None else _rates(measured)
-    works = [find_work(setting) for _, setting in named]
-    hours = [None if rates is None or work is None else rates.hours(work) for work in works]
-    named = [(name, _timed(setting, cost)) for (name, setting), cost in zip(named, hours, strict=True)]
     if as_json:
-        for (name, setting), cost in zip(named, hours, strict=True):
+        for name, setting in named:
             shown = plan_numbers(setting)
             shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
-            shown |= {"memory_gib": None if setting.asynchronous else memory_gib(setting), "gpu_hours": cost}
+            shown |= {"memory_gib": None if setting.asynchronous else memory_gib(setting)}
             if setting.asynchronous:
                 shown["asynchronous"] = {name: value for name, value, _ in setting.asynchronous}
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
-        console = build_console()
-        _print_plans(console, named)
-        for (name, _), cost in zip(named, hours, strict=True):
-            if cost is not None and rates is not None:
-                head = f"{name}: " if name else ""
-                console.print(
-                    f"{head}about {cost:.3g} GPU hours, estimated from {rates.trials} finished trials of {measured}"
-                )
+        _print_plans(build_console(), named)
     return int(any(problem.severity == "error" for _, setting in named for problem in _problems(setting)))
 
 
 def _problems(s: Setting) -> list[Problem]:
     """Return the problems of a setting. No rule on the sizes of a rollout holds for an asynchronous trainer."""
     return [problem for problem in check(s) if not (s.asynchronous and problem.rule.reads & SIZES)]
-
-
-def _timed(s: Setting, hours: float | None) -> Setting:
-    """Return a setting with the seconds per optimizer step, including evaluations, if its GPU hours are known."""
-    steps = total_steps(s)
-    if hours is None or not steps or s.asynchronous:
-        return s
-    return s.replace({"step_seconds": hours * HOUR / steps / max((s.processes or 1) + s.server_gpus, 1)})
 
 
 def show_fit(
@@ -141,17 +119,6 @@ def show_fit(
 def _print_assumptions(console: Console, setting: Setting, head: str = "") -> None:
     for line in memory_assumptions(setting):
         console.print(f"{head}{line}")
-
-
-def _rates(sweep: str) -> Rates:
-    """Return the measured cost of a token in a sweep's finished trials."""
-    from grposweep.report.status import measured_rates  # sweeps: not for plans alone
-    from grposweep.report.view import open_sweep
-
-    rates = measured_rates(open_sweep(sweep, Path("outputs")))
-    if rates is None:
-        raise UserError(f"--measured {sweep}: no trial of it has finished, so nothing is measured yet.")
-    return rates
 
 
 def _settings(

@@ -51,9 +51,6 @@ RecipeFramework = Annotated[Framework, Option(help="The recipe's framework; auto
 DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
 Gpu = Annotated[str | None, Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...")]
 GpuMemory = Annotated[float | None, Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.")]
-Measured = Annotated[
-    str | None, Option(metavar="SWEEP", help="Estimate GPU hours from the finished trials of this sweep.")
-]
 LINES = (
     'One {"id", "framework", "processes", "framework_version", "dataset_size", "gpu", "config"} per line from stdin, '
     "one answer per line."
@@ -178,7 +175,6 @@ def plan(
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
     gpu_memory_gib: GpuMemory = None,
-    measured: Measured = None,
     config_dir: ConfigDir = None,
     format: Annotated[Format, Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -194,7 +190,7 @@ def plan(
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version)
     _say_processes(map(Path, items), ranks)
-    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), measured, config_dir)
+    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), config_dir)
 
 
 @command(

@@ -1,6 +1,6 @@
-"""``search.budget``: what a search may cost, in whole trainings, GPU hours or completions.
+"""``search.budget``: what a search may cost, in whole trainings, GPU hours or completions. Hours are a limit of every sweep.
 
-How many trials start with it is decided by `affordable` in search/early_stopping/rank.py.
+How many trials of an adaptive search start with it is decided by `affordable` in search/early_stopping/rank.py.
 """
 
 import math
@@ -12,6 +12,7 @@ from statistics import fmean
 from grporecipe.diagnose.guards import Curve
 from grporecipe.errors import UserError
 
+PLANNED = 0.95  # of a limit in hours: a last trial that is slower than the others still finishes
 SAME = 1e-6  # of an amount, by which rounding may exceed it
 AMOUNT = re.compile(r"(\d+(?:\.\d*)?(?:e\d+)?)([xh]?)")
 
@@ -38,6 +39,11 @@ class Budget:
             )
         return cls(float(match[1]), match[2])
 
+    @property
+    def hours(self) -> float | None:
+        """The GPU hours that it limits every sweep to; None for another unit."""
+        return self.amount if self.unit == "h" else None
+
     def completions(self, curves: Sequence[Curve], hours: Callable[[], float]) -> float | None:
         """Return the completions that it buys, by the trainings and the GPU hours so far; None while that is unknown."""
         totals = [curve.total for curve in curves if curve.total]
@@ -47,10 +53,12 @@ class Budget:
             return self.amount * fmean(totals) if totals else None
         done = _done(curves)
         spent = hours() if done else 0.0
-        return self.amount * done / spent if spent else None
+        return PLANNED * self.amount * done / spent if spent else None
 
     def kept(self, curves: Sequence[Curve], hours: Callable[[], float]) -> str:
         """Return the amount as text, or what is spent if that is more, as after a smaller budget at a resume."""
+        if self.unit == "h":
+            return f"{max(self.amount, math.ceil(10 * hours()) / 10):.10g}h"
         bought = self.completions(curves, hours)
         excess = _done(curves) / bought if bought else 0.0
         amount = self.amount if excess <= 1 + SAME else math.ceil(10 * self.amount * excess) / 10

@@ -119,13 +119,8 @@ def check_value(key: str, value: Any) -> Iterator[str]:
 
 
 def check_search(experiment: Experiment) -> Iterator[str]:
-    """Name a budget and numbers of seeds and evaluations with which nothing could be compared."""
+    """Name numbers of seeds and evaluations with which nothing could be compared."""
     search, evaluations = experiment.search, experiment.schedule.evaluations
-    if search.budget_gpu_hours is not None and not search.budget_gpu_hours > 0:
-        yield (
-            f"search.budget_gpu_hours={search.budget_gpu_hours}: nothing could start. Set a number of hours above 0, or null for "
-            "no limit."
-        )
     if search.seeds == 1 or search.seeds < 0:
         none = "" if search.sampler == "one_factor" else ", or 0 to train no leader again"
         yield f"search.seeds={search.seeds}: an interval needs at least two seeds. Set search.seeds=5 (2 at least){none}."
@@ -244,8 +239,8 @@ def check_effort(experiment: Experiment) -> Iterator[str]:
             "one of the two out."
         )
     if (budget := experiment.search.budget) is not None:
-        Budget.parse(budget)
-        if effort is not None or not follows_effort(stopping):
+        is_limit = Budget.parse(budget).hours is not None and not (effort is not None and effort < 1)
+        if not is_limit and (effort is not None or not follows_effort(stopping)):
             other = f"search.effort={effort}" if effort is not None else f"search.stopping={stopping}"
             yield f"search.budget={budget} with {other}: the budget decides which trials finish. Leave one of the two out."
 

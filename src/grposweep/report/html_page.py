@@ -146,7 +146,7 @@ def _cards(view: SweepView) -> Iterator[tuple[str, str, str]]:
     remaining = seconds_left(view)
     more = f", about {format_duration(remaining)}" if remaining else ""
     yield "trials", f"{view.ended:,} of {view.planned:,}", left + more
-    budget = view.progress.budget_gpu_hours
+    budget = view.progress.budget_hours
     yield view.hours_unit, f"{view.gpu_hours:.3g}", "without a budget" if budget is None else f"of {budget:g}"
     if view.invalid:
         yield "invalid points", f"{view.invalid_count:,}", f"by {count(len(view.invalid), 'rule')}, at no cost"

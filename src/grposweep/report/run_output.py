@@ -114,8 +114,7 @@ class RunEnd:
     """What only the controller knows about the end of its run."""
 
     halted: str = ""  # why it stopped by itself
-    overspent: bool = False  # the budget ended it
-    next_gpu_hours: float | None = None  # cost of the next trial, if the budget does not hold it
+    is_spent: bool = False  # the hours of the budget ended it
     left_out: int = 0  # points that are too large for a GPU's memory,
     left_out_by: int = 0  # and a trial that showed it
     budget: str = ""  # search.budget or what was spent, if that is more; empty without one
@@ -163,7 +162,8 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         ):  # not printed above
             console.print(line, soft_wrap=True)
         console.print(HOW_TO_RETRY, soft_wrap=True)
-    for text in filter(None, (early_stopping_note(view, end.effort), continue_note(view, end.budget))):
+    notes = [early_stopping_note(view, end.effort), "" if end.is_spent else continue_note(view, end.budget)]
+    for text in filter(None, notes):
         console.print(text, soft_wrap=True)
     console.print(f"spent: {view.spent_text}")
     for text, style in _run_end(view, end):
@@ -300,14 +300,15 @@ def _run_end(view: SweepView, end: RunEnd) -> Iterator[tuple[str, str]]:
     if end.halted:
         again = "Repair that, then run the same command to continue"
         yield f"stopped, with {count(left, 'trial')} to go: {end.halted}. {again}", "red"
-    budget = view.progress.budget_gpu_hours
-    if end.overspent and left and budget is not None:
-        rest, wanted = budget - view.gpu_hours, end.next_gpu_hours
-        state = "is spent"
-        if wanted is not None:
-            state = f"has {rest:.2g} left, less than the {wanted:.2g} that the next trial takes,"
-        again = "to continue, run the same command with a higher budget"
-        yield f"search.budget_gpu_hours={budget:g} {state} with {count(left, 'trial')} to go; {again}", "yellow"
+    if end.is_spent and left:
+        stopped = view.count(State.STOPPED, State.PAUSED)
+        begun = f", of which {stopped:,} begun" if stopped else ""
+        again = "run the same command with a larger budget to continue"
+        hours = view.progress.budget_hours or 0
+        yield (
+            f"search.budget={hours:g}h is spent with {count(left, 'trial')} to go{begun}; {again}",
+            "yellow",
+        )
     if end.left_out:
         shown = f"trial {end.left_out_by} showed that a GPU's memory is too small for them"
         yield f"{count(end.left_out, 'point')} left out: {shown}", "yellow"

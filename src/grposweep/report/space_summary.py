@@ -18,7 +18,6 @@ from grporecipe.model.setting import Setting
 from grporecipe.rules.registry import Problem
 from grporecipe.terminal import count, short
 from grposweep.config.precision import read_precision
-from grposweep.cost import known_part
 from grposweep.registries import is_external, runs_trl
 from grposweep.report.tables import FOLD, build_table
 from grposweep.report.view import InvalidPoints
@@ -26,6 +25,7 @@ from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rank import describe_least
 from grposweep.search.validity import DISK, SpaceValidity
+from grposweep.trial_plan import known_part
 
 BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments
 LOG_BYTES = 2_000_000  # metrics, logs and tracker files of a trial, generously
@@ -67,7 +67,6 @@ class SpaceSummary:
     recorded: int  # ended under earlier controllers
     at_once: int
     sampler: str  # empty for a single run
-    budget: str  # how many trials fit the budget; empty without one
     is_local: bool  # trials share the CPU cores of this machine
     # Trials are launched, for the first time: a sweep that continues waits for a full disk.
     is_new: bool = False
@@ -100,8 +99,6 @@ def print_space_summary(
         console.print(fewer, soft_wrap=True)
     for note in dict.fromkeys(note for entry in prepared.values() for note in entry.get("notes", ())):
         console.print(note, style="yellow", soft_wrap=True, markup=False)
-    if summary.budget:
-        console.print(summary.budget)
     if summary.plan:
         console.print(summary.plan, soft_wrap=True)
     elif summary.effort < 1 and not is_external(base.trainer.kind):

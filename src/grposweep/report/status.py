@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,6 @@ from grposweep.report.view import SweepReader, SweepView
 from grposweep.storage import paths
 from grposweep.storage.records import AttemptEventKind, as_mapping
 from grposweep.storage.results import failure_label
-from grposweep.token_rates import HOUR, Rates, Work, fit_rates, read_work
 
 SHOWN = (State.FINISHED, State.RUNNING, State.QUEUED, State.PAUSED, State.STOPPED, State.PRUNED, State.FAILED)
 WORRYING_SECONDS = 120.0  # since the heartbeat moved
@@ -74,9 +72,8 @@ def status_json(view: SweepView) -> dict[str, Any]:
         "best": None if view.best_point is None else _best_json(view.best_point),
         "effects": _effects_json(view) or None,
         "gpu_hours": view.gpu_hours,
-        "budget_gpu_hours": view.progress.budget_gpu_hours,
+        "budget_hours": view.progress.budget_hours,
         "seconds_left": seconds_left(view),
-        "gpu_hours_expected": None if (expected := forecast(view)) is None else round(expected.total, 6),
         "under_way": [_under_way(view, trial) for trial in view.trials if not trial.state.is_over],
         "pruned_by_rule": {rule.code: rule.count for rule in view.invalid},
         "stopped_early": [{**_identity(t), "step": t.step, "reason": t.reason} for t in _in(view, State.PRUNED)],
@@ -156,12 +153,7 @@ def _cost(view: SweepView) -> RenderableType:
         spent += f", about {format_duration(left)} left"
     elif left:
         spent += f", about {format_duration(left)} to go once its command runs again"
-    expected = forecast(view)
-    if not left or expected is None:
-        return _line("spent", spent)
-    basis = count(expected.trials, "finished trial")
-    in_all = f"{expected.total:.3g} {view.hours_unit} in all, {expected.each:.2g} per trial, by {basis}"
-    return Group(_line("spent", spent), _line("expected", in_all))
+    return _line("spent", spent)
 
 
 def _running(view: SweepView) -> RenderableType | None:
@@ -288,37 +280,3 @@ def _seconds_each(trials: Sequence[TrialView]) -> float | None:
         if trial.state is State.RUNNING and trial.step and trial.total
     ]
     return sum(times) / len(times) if times else None
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Expected GPU hours: of the whole sweep, and of a trial that has not started."""
-
-    total: float
-    each: float
-    trials: int  # finished ones, on which the estimate rests
-
-
-def forecast(view: SweepView) -> Forecast | None:
-    """Return the expected cost; None before a trial has finished, or if no plan states the work."""
-    rates, works = measured_rates(view), [work for trial in view.trials if (work := _work(trial)) is not None]
-    if rates is None or not works:
-        return None
-    each = sum(map(rates.hours, works)) / len(works)
-    total, spent = (view.planned - len(view.trials)) * each, sum(trial.gpu_hours for trial in view.trials)
-    for trial in view.trials:
-        work = None if trial.state.is_over else _work(trial)
-        expected = each if work is None else rates.hours(work)
-        total += trial.gpu_hours if trial.state.is_over else max(expected, trial.gpu_hours)
-    return Forecast(max(total * view.progress.share, spent), each, rates.trials)
-
-
-def measured_rates(view: SweepView) -> Rates | None:
-    """Return the measured cost of a token in the finished trials."""
-    finished = (trial for trial in view.trials if trial.state is State.FINISHED)
-    measured = ((_work(trial), trial.gpu_hours * HOUR) for trial in finished)
-    return fit_rates([(work, seconds) for work, seconds in measured if work is not None])
-
-
-def _work(trial: TrialView) -> Work | None:
-    return read_work(trial.plan.get("work"))

@@ -238,7 +238,7 @@ class SweepView:
     @property
     def spent_text(self) -> str:
         """GPU hours so far, and of how many."""
-        budget = self.progress.budget_gpu_hours
+        budget = self.progress.budget_hours
         return f"{self.gpu_hours:.3g}{'' if budget is None else f' of {budget:g}'} {self.hours_unit}"
 
     @cached_property
@@ -246,7 +246,7 @@ class SweepView:
         """What the hours are of. Processes on CPUs count as GPUs do; a budget is always in GPU hours."""
         runs = (read_lines(trial.path / paths.RUNS, attempt=int) for trial in self.trials)
         first = next((line for lines in runs for line in lines), {})
-        is_cpu = first.get("gpu") is False and self.progress.budget_gpu_hours is None
+        is_cpu = first.get("gpu") is False and self.progress.budget_hours is None
         return "CPU hours" if is_cpu else "GPU hours"
 
     @property

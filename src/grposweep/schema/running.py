@@ -164,7 +164,7 @@ class Jobs(Place):
     """Ranks of each node without GPUs, with ``threads`` CPUs each."""
     cpus_per_gpu: int = key(1, range="count")
     """CPUs for each GPU."""
-    walltime_min: int | None = key(None, setting="walltime_min", range="count")
+    walltime_min: int | None = key(None, range="count")
     """Time limit of a job in minutes (null: the partition's default)."""
     partition: str | None = None
     """Partition of the jobs."""
@@ -219,11 +219,10 @@ class Search:
     trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
     budget: str | None = key(None, newer=True)
-    """What the search may cost, which gives the number of trials: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours),
-    or completions. ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide)."""
-    budget_gpu_hours: float | None = None
-    """The most GPU hours of all trials together: once it is spent, no trial is started (running ones continue). A job's GPUs
-    count while its ranks run, those of a vLLM server too; a rank without a GPU counts as one."""
+    """What the sweep may cost: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours), or completions. It gives an adaptive
+    search its number of trials, and ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide). Hours limit
+    every sweep: once they are spent, nothing starts and running trials stop at a rollout boundary. A job's GPUs count while its
+    ranks run, those of a vLLM server too; a rank without a GPU counts as one."""
     parallel: int | None = key(None, range="count")
     """The most trials that run at once (null: as many as fit this machine's GPUs, one without a GPU; ``cluster.max_jobs`` on
     Slurm)."""

@@ -3,20 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from grporecipe.files import read_json, write_json
 from grposweep.schema import sign_of
 from grposweep.search.replication import EndedTrial, Ranking, Replication, is_replicate
 from grposweep.search.sampler import ValidPoints, candidates, distribution
 from grposweep.search.sampling import UNKNOWN, Sampling
 from grposweep.search.space import Direction, Label, Point, Space, freeze
-from grposweep.storage import paths
 
 FAILED_DRAWS = 256  # that a copy may hold beyond as many as it has trials
 
@@ -81,14 +78,13 @@ RECORDED_INVALID = 1000  # invalid grid points kept in the study; all are in inv
 
 
 class SweepStudy:
-    """One sweep's trials, as Optuna describes them. It is empty until those of ``folder`` are added."""
+    """One sweep's trials, as Optuna describes them. It is empty until those of a sweep's folder are added."""
 
-    def __init__(self, folder: Path, space: Space, direction: Direction) -> None:
+    def __init__(self, space: Space, direction: Direction) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
         self.trials: list[FrozenTrial] = []
         """All trials by number, invalid ones included. One that changes is replaced by another object."""
-        self._drawn = folder / paths.DRAWN
         self._distributions = {parameter.name: distribution(parameter) for parameter in space.parameters}
         self.replication: Replication | None = None  # set where leaders are evaluated again
         # Returns the standard error of a finished trial's evaluation, by number and experiment: only its folder has it.
@@ -151,15 +147,6 @@ class SweepStudy:
             return {runner.number for runner in ranking.alive}
         return set() if self.best is None else {self.best.number}
 
-    def drawn(self, target: int) -> list[Point]:
-        """Return the points that were drawn together for the end of a search of ``target`` trials, started or not."""
-        kept = read_json(self._drawn) or {}
-        return list(kept["points"]) if kept.get("target") == target else []
-
-    def keep_drawn(self, target: int, points: Sequence[Point]) -> None:
-        """Store drawn points for the next controller."""
-        write_json(self._drawn, {"target": target, "points": list(points)})
-
     def add(self, point: Point, attributes: Mapping[str, Any]) -> int:
         """Start a trial at a point, and return its number. Raises ValueError for a point outside the space."""
         trial = self._trial(point, attributes, state=TrialState.RUNNING)
@@ -198,13 +185,12 @@ class SweepStudy:
         seed: int,
         fixed: Mapping[str, Label] | None = None,
         predicted: Mapping[int, float] | None = None,
-        ahead: int = 0,
     ) -> Point | None:
-        """Return a valid point for the next trial, or for one ``ahead`` of it; None if none is left.
+        """Return a valid point for the next trial, or None if none is left.
 
         ``predicted`` are values of trials that have none, by number.
         """
-        random = Random(f"{seed}:{len(self.trials) + ahead}")  # the same at every request for this trial
+        random = Random(f"{seed}:{len(self.trials)}")  # the same at every request for this trial
         history = self._view.updated(self.trials, predicted)
         taken = self._taken if self.space.is_finite else ()
         drawn = candidates(history, self.space, sampler, random, fixed or {}, valid.finite)

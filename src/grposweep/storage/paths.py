@@ -12,7 +12,6 @@ PREPARE_ERROR = "prepare.error"  # why preparation failed
 PREPARE_PROGRESS = "prepare.progress"  # what preparation does now
 INVALID = "invalid.jsonl"  # invalid points with their problems and fixes
 JOURNAL = "study.journal"  # a copy of the Optuna study, for optuna-dashboard
-DRAWN = "drawn.json"  # the last points of a search, which are drawn together
 LEASE = "lease.json"  # which controller works on the sweep
 PROGRESS = "outlook.json"  # progress that only the controller knows
 SUMMARY = "summary.jsonl"  # what was read of each ended trial; counts only while its files are the same

@@ -273,7 +273,8 @@ class SweepProgress:
     """outlook.json: progress that only the controller knows; None for unknown.
 
     ``target``: trials in all. ``at_once``: parallel trials. ``points`` and ``valid`` count combinations of the finite
-    parameters. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
+    parameters. ``budget_hours``: GPU hours that may be
+    spent. ``seeds`` and ``leaders`` are those of the last command. ``waiting``: why queued trials wait, by number.
     ``notice``: why nothing is started. ``rests``: the effort is spent, and paused trials stay as they are. ``share``: of what
     finishing every trial costs, the part that may be spent.
     """
@@ -281,7 +282,7 @@ class SweepProgress:
     target: int | None = None
     at_once: int | None = None
     sampler: str = ""
-    budget_gpu_hours: float | None = None
+    budget_hours: float | None = None
     points: int | None = None
     valid: int | None = None
     seeds: int | None = None

@@ -14,7 +14,6 @@ from grporecipe.files import text_sha256, write_json, write_text
 from grposweep.config.compose import override_name, override_text, render_experiment
 from grposweep.config.identity import experiment_id
 from grposweep.config.trial_recipe import write_program
-from grposweep.cost import plan_content
 from grposweep.launchers import refuse_other_launcher
 from grposweep.launchers.base import End, Job, Launcher
 from grposweep.process import run_command
@@ -28,6 +27,7 @@ from grposweep.storage.provenance import configuration_of
 from grposweep.storage.records import COPY, AttemptEventKind, ControlRequest, OpenAttempt, TrialRecord, read_metrics
 from grposweep.sweep.failures import log_sizes
 from grposweep.sweep.oom import find_needs
+from grposweep.trial_plan import plan_content
 
 
 def write_trial(

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial
 
 from grporecipe.errors import ExitCode, UserError
 from grporecipe.model.planning import boundary_steps
+from grporecipe.terminal import count
 from grposweep.launchers.base import End, GpuBusy, Launcher, LauncherBusy
 from grposweep.search.validity import ValidationResult
 from grposweep.storage.folders import SweepFolder, TrialFolder
@@ -20,10 +21,10 @@ from grposweep.storage.records import Action, AttemptEventKind
 from grposweep.storage.results import TrialStatus
 from grposweep.sweep.attempts import Attempts, RunningAttempt, rollout_seconds, running_attempt, write_trial
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.log import about
 from grposweep.sweep.outcomes import OutcomeRecorder, describe_resume
 from grposweep.sweep.shared_server import SharedServer
+from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial_queue import TrialQueue
 
 REPEAT_SECONDS = 1_800.0  # until the log says again that a trial waits for GPU memory
@@ -47,11 +48,11 @@ class Controller:
     overrides: list[str]  # shared by all trials
     provenance: dict[str, Any]
     early_stopping: EarlyStoppingMonitor
-    spending: GpuHourBudget
+    spending: Spending
     server: SharedServer | None = None
     stopping: bool = False
     unwritable: str = ""  # what the last tick could not write; it is retried while anything runs
-    _refused: tuple[int, int] | None = None  # trials started and running when the budget had no room for another
+    is_spent: bool = False  # the hours of search.budget are
     busy: str = ""  # why the launcher accepts no more attempts for now
     busy_until: float = 0.0  # time.monotonic()
     waiting: dict[int, GpuBusy] = field(default_factory=dict)  # trials whose GPU memory others hold
@@ -70,6 +71,8 @@ class Controller:
         try:
             self.lease.check()
             self.collect()
+            if not self.is_spent and self.spending.is_over:
+                self._end_budget()
             if not self.stopping and not self.outcomes.halted:
                 self.fill()
                 if self.rests:
@@ -111,8 +114,8 @@ class Controller:
 
     @property
     def is_out_of_budget(self) -> bool:
-        """Return whether trials are left that the budget of GPU hours does not hold."""
-        return self.spending.overspent and self.ended < self.queue.planned
+        """Return whether trials are left and the hours of the budget are spent."""
+        return self.is_spent and self.ended < self.queue.planned
 
     @property
     def started(self) -> list[FrozenTrial]:
@@ -137,8 +140,6 @@ class Controller:
             else:
                 self.outcomes.record(running, running.end)
                 del self.running[number]
-                if news := self.spending.refit(self.study.trials[number], self.queue.planned):
-                    self.outcomes.news.append(news)
                 if running.request.action == Action.PAUSE and not running.folder.is_done:
                     reason = running.request.reason
                     logger.info("paused: %s", reason, extra=about(number, running.attempt))
@@ -160,17 +161,13 @@ class Controller:
             logger.warning("its folder was removed: it starts from the beginning", extra=about(number, running.attempt))
 
     def fill(self) -> None:
-        """Submit until the slots are full, the budget is spent, or the launcher accepts no more for now."""
+        """Submit until the slots are full, nothing is left, or the launcher accepts no more for now."""
         if time.monotonic() < self.busy_until:
             return
         self.waiting.clear()
         try:
             while len(self.running) < self.launcher.slots and not self.outcomes.halted:
-                was_overspent = self.spending.overspent
-                if self.spending.is_over() and not was_overspent:
-                    hours = self.search.budget_gpu_hours or 0
-                    logger.info("search.budget_gpu_hours=%g is spent: nothing more starts", hours)
-                if self.spending.overspent or not self._start_one():
+                if not self._start_one():
                     break
             self.busy = ""
         except LauncherBusy as why:
@@ -209,38 +206,44 @@ class Controller:
             self.early_stopping.pause(trial.number)
         if self.waiting:
             raise next(iter(self.waiting.values()))
-        if self._refused == (now := (len(self.started), len(self.running))):  # nothing has ended since
-            self.spending.overspent = True
-            return False
-        if self._start_or_promote():
-            return True
-        self._refused = now if self.spending.overspent else None
-        return False
+        return self._start_or_promote()
 
     def _start_or_promote(self) -> bool:
-        """Promote a paused trial, or start a new point, if the budget holds it. Return False if neither."""
+        """Promote a paused trial, or start a new point. Return False if neither."""
         more = self.queue.has_points
         promoted = self.early_stopping.promote(more)
         if promoted is None and more:
             if self._start_new():
                 return True
-            # No point was left, or the budget does not hold one: what is left of it continues a paused trial.
+            # No point was left.
             promoted = self.early_stopping.promote(False)
         if promoted is None:
             return self._start_new()
         trial = self.study.trials[promoted]
-        if not self.spending.affords(dict(trial.params), self.early_stopping.share(trial)):
-            return False
         self.early_stopping.resume(promoted)
         verdict = self.validator.validate(dict(trial.params))
         self._submit(self._write(promoted, verdict, trial.user_attrs), verdict)
         logger.info("promoted: it resumes from its last checkpoint", extra=about(promoted))
         return True
 
-    def stop(self) -> None:
+    def _end_budget(self) -> None:
+        """Stop every attempt, also those that an earlier controller has left, because the hours of the budget are spent."""
+        self.is_spent = True
+        for trial in self.started:
+            if not trial.state.is_finished() and trial.number not in self.running:
+                verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
+                self._follow(self.trial_folder(trial), verdict)
+        self.stop(f"search.budget={self.search.budget} is spent")
+        if self.running:
+            self.outcomes.news.append(
+                f"search.budget={self.search.budget} is spent: {count(len(self.running), 'running trial')} will stop at the next "
+                "rollout boundary"
+            )
+
+    def stop(self, why: str = "interrupted") -> None:
         """Ask every attempt to stop at its next rollout boundary; nothing new is started."""
         self.stopping = True
-        logger.info("interrupted: %d attempts will stop at their next rollout boundary", len(self.running))
+        logger.info("%s: %d attempts will stop at their next rollout boundary", why, len(self.running))
         for running in self.running.values():
             if running.request.ends_trial:
                 continue  # it stops there anyway, for another reason
@@ -300,12 +303,9 @@ class Controller:
         """Continue an unfinished trial: follow its attempt, record its result, leave it paused, or run it again."""
         verdict = self.validator.validate(dict(trial.params), trial.user_attrs.get("seed"))
         folder = self._write(trial.number, verdict, trial.user_attrs)
-        begun = folder.open_attempt()
-        if begun is not None and (running := self.attempts.find(folder, verdict, begun)):
-            self.running[trial.number] = running
-            logger.info("resume: the attempt %s still runs", running.job_id, extra=about(trial.number, running.attempt))
+        if self._follow(folder, verdict):
             return
-        result, request = folder.result, folder.control
+        begun, result, request = folder.open_attempt(), folder.result, folder.control
         if begun is not None and result.awaits_classification:
             self.outcomes.record(running_attempt(folder, verdict, begun), End(ExitCode.FAILED))
             return
@@ -326,10 +326,20 @@ class Controller:
             self._submit(folder, verdict)
             self.outcomes.news += [news] if news else []
 
+    def _follow(self, folder: TrialFolder, verdict: ValidationResult) -> bool:
+        """Follow a trial's attempt that still runs. Return False if there is none."""
+        begun = folder.open_attempt()
+        running = None if begun is None else self.attempts.find(folder, verdict, begun)
+        if running is None:
+            return False
+        self.running[folder.number] = running
+        logger.info("resume: the attempt %s still runs", running.job_id, extra=about(folder.number, running.attempt))
+        return True
+
     def _start_new(self) -> bool:
         """Start the next trial of the queue. Return False if there is none for now."""
         proposal = self.queue.next()
-        if proposal is None or not self.spending.affords(proposal.verdict.point):
+        if proposal is None:
             return False
         number = self.study.add(proposal.verdict.point, proposal.attributes)
         values = " ".join(f"{name}={label}" for name, label in proposal.verdict.point.items())

@@ -332,7 +332,7 @@ def _changed_message(folder: SweepFolder, changed: Sequence[str], trained: Seque
 
 def open_study(folder: SweepFolder, space: Space, direction: Direction, metric: str) -> SweepStudy:
     """Return the sweep's study with all trials of its folders. Only for the holder of the lease, because it notes ends."""
-    study, folders = SweepStudy(folder.path, space, direction), folders_by_number(folder)
+    study, folders = SweepStudy(space, direction), folders_by_number(folder)
     invalid = _invalid_points(study, folder)
     for number in range(max(folders, default=-1) + 1):
         if not any(_add(study, trial, metric) for trial in folders.get(number, ())):

@@ -27,7 +27,6 @@ from grporecipe.model.planning import total_completions
 from grposweep.config.asked import find_inputs
 from grposweep.config.identity import sweep_identity
 from grposweep.config.search_budget import Budget
-from grposweep.cost import known_part
 from grposweep.launchers import build_launcher, launcher_class
 from grposweep.process import run_command
 from grposweep.report.run_output import LiveDisplay, RunEnd, print_results, trial_line, write_effects
@@ -64,6 +63,7 @@ from grposweep.sweep.start import (
 from grposweep.sweep.task_check import newer_trl
 from grposweep.sweep.validate import ValidatedSpace, choose_evaluations_of, validate_space
 from grposweep.sweep.warm_start import check_sources
+from grposweep.trial_plan import known_part
 
 logger = logging.getLogger(__name__)
 CHECKED_POINTS = 100  # valid points whose warnings are printed
@@ -149,7 +149,7 @@ def _progress(controller: Controller, invalid: int) -> SweepProgress:
         target=queue.planned,
         at_once=controller.launcher.slots,
         sampler=queue.sampler,
-        budget_gpu_hours=search.budget_gpu_hours,
+        budget_hours=controller.spending.limit,
         points=len(queue.valid_points) + invalid,
         valid=len(queue.valid_points),
         seeds=search.seeds,
@@ -331,7 +331,6 @@ def _run_on_end(controller: Controller, console: Console) -> None:
 
 def _space_summary(controller: Controller) -> SpaceSummary:
     queue = controller.queue
-    limited = controller.spending.budget.hours is not None and controller.ended < queue.planned
     points = queue.valid_points[:CHECKED_POINTS] if controller.study.space.parameters else [{}]
     return SpaceSummary(
         trials=queue.target,
@@ -339,7 +338,6 @@ def _space_summary(controller: Controller) -> SpaceSummary:
         recorded=controller.ended,
         at_once=min(controller.launcher.slots, max(queue.target, 1)),
         sampler=queue.sampler if controller.study.space.parameters else "",
-        budget=controller.spending.promise(queue.planned) if limited else "",
         plan=_plan(controller, points),
         is_local=not controller.launcher.outlives,
         is_new=not controller.launcher.is_dry and not controller.study.started,
@@ -356,6 +354,8 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
     verdicts = [controller.validator.validate(point) for point in points]
     totals = [total for verdict in verdicts if (total := total_completions(known_part(verdict.setting)))]
     named = f"search.budget={controller.search.budget}"
+    if controller.early_stopping.budgeted() is None:
+        return f"{named}: once these GPU hours are spent, nothing starts and running trials stop at a rollout boundary"
     if budget.unit == "h" or (not budget.unit and not totals):
         return f"{named}: how many trials start is known after the first evaluations"
     trainings = budget.amount if budget.unit else budget.amount / fmean(totals)
@@ -368,12 +368,12 @@ def _plan(controller: Controller, points: Sequence[Point]) -> str:
 
 
 def _run_end(controller: Controller, reasons: Mapping[str, int]) -> RunEnd:
-    left_out, budget = controller.queue.left_out, controller.search.budget
+    left_out = controller.queue.left_out
+    budget = None if controller.early_stopping.budgeted() is None else controller.search.budget
     curves, hours = controller.early_stopping.curves, controller.spending.hours
     return RunEnd(
         halted=controller.outcomes.halted or controller.unwritable,
-        overspent=controller.spending.overspent,
-        next_gpu_hours=controller.spending.budget.wanted,
+        is_spent=controller.is_spent,
         left_out=len(left_out),
         left_out_by=next(iter(left_out.values()), 0),
         exhausted=controller.queue.exhausted,

@@ -38,13 +38,13 @@ from grposweep.storage.folders import SweepFolder, TrialFolder
 from grposweep.storage.lease import Lease
 from grposweep.sweep.controller import Controller
 from grposweep.sweep.early_stopping import EarlyStoppingMonitor
-from grposweep.sweep.gpu_hours import GpuHourBudget
 from grposweep.sweep.oom import known_oom
 from grposweep.sweep.outcomes import OutcomeRecorder
 from grposweep.sweep.resume import changed_keys, listed, open_study
 from grposweep.sweep.retry import reopen_failed
+from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial_queue import Outlook, TrialQueue
-from grposweep.sweep.validate import ValidatedSpace
+from grposweep.sweep.validate import ValidatedSpace, plans_trials
 from grposweep.sweep.warm_start import open_warm_start, words_of_warm_start
 
 logger = logging.getLogger(__name__)
@@ -139,16 +139,18 @@ def build_controller(
         )
     outcomes = OutcomeRecorder(folder, study, validator, base.search, base.trainer.keep)
     outcomes.keep_best()  # an earlier controller may have died before it did this
-    spending = GpuHourBudget.of(folder, study, base.search, validator)
+    budget = None if base.search.budget is None else Budget.parse(base.search.budget)
+    spending = Spending(folder, study, None if budget is None else budget.hours)
     effort = choose_effort(base.search.effort, judged.sampler)
     if is_opaque(base.trainer.kind) and not stops_early(base):
         effort = 1.0  # no trial is paused
-    budget = base.search.budget
-    allowance = None if budget is None else partial(Budget.parse(budget).completions, hours=spending.hours)
+    allowance = None
+    if budget is not None and plans_trials(base, judged.sampler):
+        allowance = partial(budget.completions, hours=spending.hours)
     stopping = build_policy(base.search.stopping, effort, allowance)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
-    outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen, spending.seconds)
-    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, outlook, launcher.slots)
+    outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)
+    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, outlook)
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending)
 
 

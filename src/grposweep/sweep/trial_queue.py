@@ -3,11 +3,9 @@
 No point is started twice. Replicates of the leaders run on fresh seeds.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from grposweep.config.identity import experiment_id
@@ -17,11 +15,6 @@ from grposweep.search.sampler import DEFAULT_TRIALS, ValidPoints, lists_points
 from grposweep.search.space import Label, Point, freeze
 from grposweep.search.study import SweepStudy
 from grposweep.search.validity import ValidationResult, Validator
-
-ENDING = 4  # times as many trials as run at once are to start: the end of a sweep begins
-BLIND = 5  # TPE draws one of so many points without knowing what came out of the last ones; more would cost regret
-LONG_SECONDS = 60.0  # shorter ones may come last
-ALIKE = 1.1  # times as long is as long: measured times vary
 
 
 class QueuedTrial(NamedTuple):
@@ -38,7 +31,6 @@ class Outlook:
     known_oom: Callable[[ValidationResult], int | None] = lambda _: None  # the trial that ran out of memory with less
     budgeted: Callable[[], int | None] = lambda: None  # the number of trials that search.budget is for
     foreseen: Callable[[], Mapping[int, float]] = dict  # of trials without a value: what a sampler is told of them
-    seconds: Callable[[Point], float | None] = lambda _point: None  # that a trial of a point is going to take
 
 
 @dataclass
@@ -53,13 +45,11 @@ class TrialQueue:
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
     outlook: Outlook = Outlook()
-    at_once: int = 1  # trials
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
     exhausted: bool = False  # no valid point is left
     _known: set[object] = field(default_factory=set)  # points of the started trials,
     _done: set[str] = field(default_factory=set)  # their experiments,
-    _drawn: list[Point] = field(default_factory=list)  # the last points of a search not started yet
     _looked: int = 0  # and how many these are
     _before: int = 0  # trials that do not count, because their points are run once more
 
@@ -142,7 +132,7 @@ class TrialQueue:
         def is_new(point: Point) -> bool:
             if self.repeat:
                 return freeze(point) not in self._known
-            if freeze(point) in self._known or freeze(point) in self.doubles or point in self._drawn:
+            if freeze(point) in self._known or freeze(point) in self.doubles:
                 return False
             verdict = self.validator.validate(point)
             if not verdict.is_valid:
@@ -158,62 +148,10 @@ class TrialQueue:
         if lists_points(self.sampler):
             left = (p for p, name in self._frozen if name not in self._known)
             agreeing: Iterator[Point] = (p for p in left if all(p.get(name) == label for name, label in fixed.items()))
-            if self._is_ending:  # the longest first, so that no slot waits long for the last one
-                agreeing = chain(self._longest_first(list(islice(agreeing, self._left))), agreeing)
             return next(filter(is_new, agreeing), None)
         finite = tuple(self.study.space.finite_part(point) for point in self.valid_points)
-
-        def draw(ahead: int = 0) -> Point | None:
-            valid = ValidPoints(is_new, finite)
-            foreseen = {} if self.sampler == "random" else self.outlook.foreseen()
-            return self.study.ask(valid, self.sampler, self.search.seed, fixed, foreseen, ahead)
-
-        return draw() if fixed or not self._draws_ahead else self._ahead(draw)
-
-    @property
-    def _left(self) -> int:
-        """Return the number of points still to start."""
-        return self.target - len(self.study.searched)
-
-    @property
-    def _draws_ahead(self) -> bool:
-        """Whether the last points are drawn at once, so that the longest can start first.
-
-        What comes out of the others does not matter for a random search; TPE can do without it for a few of its points,
-        where their order saves hours.
-        """
-        if self.repeat or not self._is_ending:
-            return False
-        if self.sampler == "random" or self._drawn:
-            return True
-        latest = self.study.searched[-ENDING * self.at_once :]
-        expected = [self.outlook.seconds(dict(trial.params)) or 0.0 for trial in latest]
-        is_uneven = max(expected, default=0.0) >= max(LONG_SECONDS, ALIKE * min(expected, default=0.0))
-        return self.sampler == "tpe" and self._left * BLIND <= self.target and is_uneven
-
-    @property
-    def _is_ending(self) -> bool:
-        """Whether so few trials are to start that their order decides how long the last one is waited for."""
-        return self.at_once > 1 and self._left <= ENDING * self.at_once
-
-    def _ahead(self, draw: Callable[[int], Point | None]) -> Point | None:
-        """The longest of the last points; each is new to those drawn before it, and the next controller knows them too."""
-        drawn = self._drawn or self.study.drawn(self.target)
-        self._drawn = [point for point in drawn if freeze(point) not in self._known]
-        known = len(self._drawn)
-        while len(self._drawn) < self._left and (point := draw(len(self._drawn))) is not None:
-            self._drawn.append(point)
-        if len(self._drawn) > known:
-            self.study.keep_drawn(self.target, self._drawn)
-        return next(iter(self._longest_first(self._drawn)), None)
-
-    def _longest_first(self, points: list[Point]) -> list[Point]:
-        """By what they are going to take; as they are where that is alike, not known, or soon over."""
-        expected = [self.outlook.seconds(point) or 0.0 for point in points]
-        if max(expected, default=0.0) < LONG_SECONDS:
-            return points
-        classes = [round(math.log(max(seconds, 1.0)) / math.log(ALIKE)) for seconds in expected]
-        return [points[place] for place in sorted(range(len(points)), key=lambda place: -classes[place])]
+        foreseen = {} if self.sampler == "random" else self.outlook.foreseen()
+        return self.study.ask(ValidPoints(is_new, finite), self.sampler, self.search.seed, fixed, foreseen)
 
     @cached_property
     def _frozen(self) -> list[tuple[Point, object]]:

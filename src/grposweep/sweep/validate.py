@@ -18,6 +18,7 @@ from grposweep.config.identity import prepared_key
 from grposweep.config.metric_names import check_metrics
 from grposweep.config.points import Points
 from grposweep.config.programs import check_switches
+from grposweep.config.search_budget import Budget
 from grposweep.external.command import stops_early
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
@@ -110,12 +111,11 @@ def _sampler(base: Experiment, space: Space) -> str:
             f"search.effort={base.search.effort} with search=one_factor: every point is compared, so every trial has to finish. "
             "Leave search.effort out, or set search=tpe."
         )
-    if base.search.budget is not None and (
-        lists_points(sampler) or (is_opaque(base.trainer.kind) and not stops_early(base))
-    ):
+    budget = base.search.budget
+    if budget is not None and Budget.parse(budget).hours is None and not plans_trials(base, sampler):
         raise UserError(
-            f"search.budget={base.search.budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
-            "no number of trials follows from it. Set search=tpe, or search.budget_gpu_hours as a limit."
+            f"search.budget={budget} with search={sampler} and trainer={base.trainer.kind}: every trial finishes, so "
+            "no number of trials follows from it. Set search=tpe, or GPU hours as a limit: search.budget=12h."
         )
     if lists_points(sampler) and not space.is_finite:
         parameters = ", ".join(continuous(space))
@@ -152,6 +152,13 @@ def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
     )
 
 
+def plans_trials(base: Experiment, sampler: str) -> bool:
+    """Return whether the number of trials follows from ``search.budget``; if not, its hours are a limit only."""
+    if lists_points(sampler) or base.search.effort is not None or not follows_effort(base.search.stopping):
+        return False
+    return not is_opaque(base.trainer.kind) or stops_early(base)
+
+
 def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterable[str]) -> list[str]:
     """Return the override of ``schedule.evaluations`` that ``search.effort`` needs; empty where the usual number will do.
 
@@ -164,7 +171,7 @@ def choose_evaluations_of(path: Path, judged: ValidatedSpace, overrides: Iterabl
     if path.exists():
         recorded = as_mapping(as_mapping((SweepFolder(path).settings() or {}).get("baseline")).get("schedule"))
         chosen = recorded.get("evaluations", usual)
-    elif base.search.budget is not None:
+    elif base.search.budget is not None and plans_trials(base, judged.sampler):
         chosen = EVALUATIONS_OF_BUDGET
     elif base.search.effort is not None and base.search.effort < 1 and follows_effort(base.search.stopping):
         trials = base.search.trials or (judged.validity.valid if lists_points(judged.sampler) else DEFAULT_TRIALS)

@@ -20,7 +20,6 @@ from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
 from grporecipe.files import read_json, write_json
 from grposweep.config.asked import trained_setting
 from grposweep.config.trial_recipe import load_trial_recipe
-from grposweep.cost import plan_content
 from grposweep.external import Entry, ExternalProgram, NodeContext, RayCluster, Trial, node_cpus
 from grposweep.external.command import newest_of
 from grposweep.external.environment import foreign_path, package_folder
@@ -35,6 +34,7 @@ from grposweep.train import process as watchdog
 from grposweep.train import ray_cluster
 from grposweep.train.attempt import Attempt, Outcome
 from grposweep.train.ray_cluster import RayNode, StoppedEarly, make_folder, wait_for_head
+from grposweep.trial_plan import plan_content
 from grposweep.variables import OF_RANKS
 
 POLL_SECONDS = 0.5
