@@ -62,8 +62,8 @@ def make_sweep(path: Path, made: Made) -> Path:
     """Write the folder; the same numbers every time."""
     chance = random.Random(0)
     (path / "trials").mkdir(parents=True)
-    space = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}]
-    space += [{"dial": name, "choices": labels} for name, labels in made.parameters.items()]
+    space = [{"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True}]
+    space += [{"parameter": name, "choices": labels} for name, labels in made.parameters.items()]
     _write_sweep(path, made, space)
     found: list[tuple[float, int, dict[str, Any]]] = []
     for number in range(made.trials):
@@ -84,7 +84,7 @@ def make_comparison(path: Path, turned: list[dict[str, Any]], seeds: int = 4) ->
     chance, made = random.Random(0), Made(trials=1 + len(turned), replicates=seeds, sampler="one_factor")
     (path / "trials").mkdir(parents=True)
     space = [
-        {"dial": name, "choices": [point[name] for point in turned if name in point]}
+        {"parameter": name, "choices": [point[name] for point in turned if name in point]}
         for name in dict.fromkeys(name for point in turned for name in point)
     ]
     _write_sweep(path, made, space)
@@ -111,7 +111,7 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
         "leaders": 3,
     }
     content = {
-        "v": 1, "name": path.name, "identity": "0" * 64, "space": space, "search": search,
+        "name": path.name, "identity": "0" * 64, "space": space, "search": search,
         "overrides": ["trainer=fake"], "baseline": baseline_values(),
         "provenance": provenance, **made.settings,
     }  # fmt: skip
@@ -121,10 +121,10 @@ def _write_sweep(path: Path, made: Made, space: list[dict[str, Any]]) -> None:
         "message": "batch.num_generations=12: whole groups",
         "fixes": [{"cluster.processes": 3}],
     }
-    lines = [{"v": 1, "point": {"batch": "small", "batch.num_generations": 12}, "problems": [problem]}] * 4
+    lines = [{"point": {"batch": "small", "batch.num_generations": 12}, "problems": [problem]}] * 4
     _lines(path / "invalid.jsonl", lines)
     sampler = "tpe" if made.sampler == "auto" else made.sampler
-    outlook = {"v": 1, "target": made.trials + 4, "at_once": 2, "sampler": sampler, "points": 12, "valid": 8}
+    outlook = {"target": made.trials + 4, "at_once": 2, "sampler": sampler, "points": 12, "valid": 8}
     waiting = {str(made.trials - 1): "(Priority)"} if made.queued else {}
     (path / "outlook.json").write_text(json.dumps({**outlook, "budget_hours": 50.0, "waiting": waiting}))
 
@@ -147,16 +147,16 @@ def _write_trial(
     overrides = " ".join(f"{name}={label}" for name, label in point.items())
     (folder / "command.sh").write_text(f"#!/bin/sh\n# Repeats this trial.\ncd /work\npython src/run.py {overrides}\n")
     begin = EPOCH + 400.0 * number if state != "running" else time.time() - STEP_SECONDS * step
-    _lines(folder / "attempts.jsonl", [{"v": 1, "attempt": 0, "event": "intent", "time": begin}])
-    started = {"v": 1, "attempt": 0, "event": "started", "time": begin, "job_id": str(7000 + number)}
+    _lines(folder / "attempts.jsonl", [{"attempt": 0, "event": "intent", "time": begin}])
+    started = {"attempt": 0, "event": "started", "time": begin, "job_id": str(7000 + number)}
     _lines(folder / "attempts.jsonl", [started])
     if state == "queued":
         return 0.0
     metrics = list(_metrics(made, point, step, begin, chance))
     _lines(folder / "metrics.jsonl", metrics)
-    runs = [{"v": 1, "event": "start", "attempt": 0, "time": begin, "devices": 4, "restarts": 0}]
+    runs = [{"event": "start", "attempt": 0, "time": begin, "devices": 4, "restarts": 0}]
     if state != "running":
-        runs.append({"v": 1, "event": "end", "attempt": 0, "time": begin + STEP_SECONDS * step})
+        runs.append({"event": "end", "attempt": 0, "time": begin + STEP_SECONDS * step})
     _lines(folder / "runs.jsonl", runs)
     _json(folder / "heartbeat", {"step": step, "total": made.steps, "counter": step})
     values = [line["eval_reward"] for line in metrics if "eval_reward" in line]
@@ -175,7 +175,7 @@ def _write_result(folder: Path, made: Made, state: str, step: int, values: list[
     start = {"start": values[0], "start_se": 0.014}
     result = {"status": state, "attempt": 0, **worth, **start, "step": step, "total_steps": made.steps}
     _json(folder / "result.json", {**result, "completions": 64 * step, "failure": failure})
-    end = {"v": 1, "attempt": 0, "event": "ended", "code": int(state == "failed")}
+    end = {"attempt": 0, "event": "ended", "code": int(state == "failed")}
     _lines(folder / "attempts.jsonl", [{**end, "failure": "gpu_memory", "step": "fail"} if failure else end])
 
 
@@ -194,7 +194,7 @@ def _metrics(made: Made, point: dict[str, Any], last: int, begin: float, chance:
     for step in range(last + 1):
         share = 1 - math.exp(-4 * step / made.steps)
         reward = 0.3 + (top - 0.3) * share
-        head = {"v": 1, "attempt": 0, "step": step, "completions": 64 * step, "time": begin + STEP_SECONDS * step}
+        head = {"attempt": 0, "step": step, "completions": 64 * step, "time": begin + STEP_SECONDS * step}
         if step:
             more = {"kl": 0.02 * share, "entropy": 2.0 - share, "grad_norm": 0.5 + chance.random(), "loss": 0.001}
             train = {"reward": reward + chance.gauss(0, 0.03), "reward_std": 0.3, **CLIPS, **LENGTHS, **more}
@@ -211,7 +211,7 @@ def _metrics(made: Made, point: dict[str, Any], last: int, begin: float, chance:
 
 
 def _json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps({"v": 1, **content}, indent=1) + "\n")
+    path.write_text(json.dumps({**content}, indent=1) + "\n")
 
 
 def _lines(path: Path, lines: list[dict[str, Any]]) -> None:

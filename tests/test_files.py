@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.files import VERSION, append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
+from grporecipe.files import append_line, parse_json, parse_yaml, read_json, read_lines, write_json, write_text
 
 
 class Interrupted(Exception):
@@ -50,11 +50,11 @@ def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_carries_the_format_version_and_comes_back(tmp_path: Path) -> None:
-    """What is read is what was written, and says which format it is in."""
+def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    """A missing file is None."""
     path = tmp_path / "plan.json"
     write_json(path, {"steps": [1, 2]})
-    assert read_json(path) == {"v": VERSION, "steps": [1, 2]}
+    assert read_json(path) == {"steps": [1, 2]}
     assert read_json(tmp_path / "absent.json") is None
 
 
@@ -63,13 +63,13 @@ def test_a_line_after_a_torn_tail_starts_on_a_line_of_its_own(tmp_path: Path) ->
     path = tmp_path / "metrics.jsonl"
     append_line(path, {"step": 1})
     with path.open("ab") as file:
-        file.write(b'{"v": 1, "step": 2, "rew')
+        file.write(b'{"step": 2, "rew')
     append_line(path, {"step": 3})
     assert [line["step"] for line in read_lines(path)] == [1, 3]
     assert len(path.read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("damaged", ["", "null", "3", '["v", 1]', '{"v": 1, "st', "\x00\x00\x00", "not json"])
+@pytest.mark.parametrize("damaged", ["", "null", "3", '["v", 1]', '{"st', "\x00\x00\x00", "not json"])
 def test_a_line_that_is_no_object_is_skipped(tmp_path: Path, damaged: str) -> None:
     """Lines around a damaged one are read."""
     path = tmp_path / "attempts.jsonl"

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, BinaryIO
 
-VERSION = 1  # of every line and object on disk, as "v"
 _DRAFT = re.compile(r"\.(?:[\w.-]+)\.(?:[a-z0-9_]{8}|new|stale)")  # of write_text, and of the heartbeat
 
 
@@ -232,8 +231,8 @@ def is_draft(name: str) -> bool:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace ``path`` by one JSON object that includes the format's version."""
-    write_text(path, json.dumps({"v": VERSION, **value}, indent=1, sort_keys=False) + "\n")
+    """Replace ``path`` by one JSON object."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -252,7 +251,7 @@ def no_link(path: str, flags: int) -> int:
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
     """Append one JSON line that includes the format's version, in a single write. A torn last line is ended first."""
-    data = (json.dumps({"v": VERSION, **value}) + "\n").encode()
+    data = (json.dumps(value) + "\n").encode()
     # training appends at every step, and an unbuffered write takes half the time
     with FileIO(path, "ab+", opener=no_link) as file:
         if file.tell() > 0:

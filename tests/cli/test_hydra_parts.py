@@ -42,7 +42,7 @@ def test_a_single_alternative_of_a_sweep_file_is_a_parameter_under_one_factor() 
     """It is compared with the base configuration, and does not become it."""
     assert parse_space([], {"kl": "low", "lr": "1e-3,2e-3"})[1] == ["kl=low"]
     space, fixed = parse_space(["seed=1"], {"kl": "low", "lr": "1e-3,2e-3"}, keeps_single=True)
-    assert space.parameters[0].describe() == {"dial": "kl", "choices": ["low"]}
+    assert space.parameters[0].describe() == {"parameter": "kl", "choices": ["low"]}
     assert fixed == ["seed=1"]
 
 

@@ -166,7 +166,7 @@ def test_where_and_how_it_is_logged_leaves_the_experiments_id(override: str) -> 
 def question(*overrides: str, choices: tuple[float, ...] = (1e-4, 1e-3)) -> str:
     """The identity of a sweep over ``lr`` with fixed sizes."""
     written = OmegaConf.from_dotlist(["batch.per_device_train_batch_size=8", *overrides])
-    return sweep_identity([{"dial": "lr", "choices": list(choices)}], to_experiment(written))
+    return sweep_identity([{"parameter": "lr", "choices": list(choices)}], to_experiment(written))
 
 
 @pytest.mark.parametrize(

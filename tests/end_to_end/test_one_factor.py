@@ -25,7 +25,7 @@ FAKE = (
 def verdicts(sweep: Path) -> dict[tuple[str, Any], str]:
     """What effects.json says of each value."""
     found = json.loads((sweep / "effects.json").read_text())
-    return {(effect["dial"], effect["value"]): effect["verdict"] for effect in found["effects"]}
+    return {(effect["parameter"], effect["value"]): effect["verdict"] for effect in found["effects"]}
 
 
 @pytest.mark.slow

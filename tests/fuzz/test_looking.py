@@ -19,8 +19,8 @@ from .test_sweep_files import ATTEMPTS, METRICS, RECORD, RESULT, RUNS, put, swee
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 40  # of each file; an example reads the whole sweep
-OUTLOOK = {"v": 1, "target": 4, "at_once": 2, "sampler": "tpe", "waiting": {"0": "(Priority)"}, "notice": ""}
-INVALID = {"v": 1, "point": {"batch": "small"}, "problems": [{"code": "GB101", "message": "no", "fixes": [{"a.b": 3}]}]}
+OUTLOOK = {"target": 4, "at_once": 2, "sampler": "tpe", "waiting": {"0": "(Priority)"}, "notice": ""}
+INVALID = {"point": {"batch": "small"}, "problems": [{"code": "GB101", "message": "no", "fixes": [{"a.b": 3}]}]}
 BEAT = {"step": 3, "total": 9, "counter": 3}
 KEPT = {
     "step": 3,

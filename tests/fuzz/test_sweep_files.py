@@ -28,30 +28,30 @@ from grposweep.train.records import ControlFile, MetricsFile, find_objective
 
 from .damage import LENGTHS, damaged, lines, object_file, try_all
 
-LR = {"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}
+LR = {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True}
 SWEEP = {
-    "v": 1, "name": "s", "identity": "x", "space": [LR],
+    "name": "s", "identity": "x", "space": [LR],
     "search": {"sampler": "tpe", "seed": 0, "metric": "eval_reward", "direction": "maximize", "last": 1},
     "overrides": ["lr=1"], "provenance": {"git_sha": "abc", "packages": {"trl": "1.16.0"}},
 }  # fmt: skip
 METRICS = [
-    {"v": 1, "attempt": 0, "step": 0, "completions": 0, "kind": "eval", "eval_reward": 0.25, "eval_reward_se": 0.01},
-    {"v": 1, "attempt": 0, "step": 1, "completions": 8, "kind": "train", "reward": 0.5, "loss": None},
+    {"attempt": 0, "step": 0, "completions": 0, "kind": "eval", "eval_reward": 0.25, "eval_reward_se": 0.01},
+    {"attempt": 0, "step": 1, "completions": 8, "kind": "train", "reward": 0.5, "loss": None},
 ]
 ATTEMPTS = [
-    {"v": 1, "attempt": 0, "event": "intent", "time": 1.5},
-    {"v": 1, "attempt": 0, "event": "started", "time": 2.5, "job_id": "12"},
-    {"v": 1, "attempt": 0, "event": "ended", "code": 1, "killed": False},
+    {"attempt": 0, "event": "intent", "time": 1.5},
+    {"attempt": 0, "event": "started", "time": 2.5, "job_id": "12"},
+    {"attempt": 0, "event": "ended", "code": 1, "killed": False},
 ]
 RUNS = [
-    {"v": 1, "event": "start", "attempt": 0, "time": 1.5, "devices": 8, "restarts": 0},
-    {"v": 1, "event": "end", "attempt": 0, "time": 2.5},
+    {"event": "start", "attempt": 0, "time": 1.5, "devices": 8, "restarts": 0},
+    {"event": "end", "attempt": 0, "time": 2.5},
 ]
 RESULT = {
-    "v": 1, "status": "finished", "attempt": 0, "objective": 0.5, "objective_se": 0.1, "step": 4, "seconds": 1.5,
+    "status": "finished", "attempt": 0, "objective": 0.5, "objective_se": 0.1, "step": 4, "seconds": 1.5,
     "failure": {"kind": "RuntimeError", "message": "no", "last_lines": ["a"]},
 }  # fmt: skip
-RECORD = {"v": 1, "number": 0, "point": {"lr": 1e-3}, "attributes": {"experiment": "3f9a1c"}, "config_sha256": ""}
+RECORD = {"number": 0, "point": {"lr": 1e-3}, "attributes": {"experiment": "3f9a1c"}, "config_sha256": ""}
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_damaged_description_gives_one_message(examples: int, sweep: SweepFold
 def test_each_line_about_a_damaged_file_names_it(examples: int, name: str, sweep: SweepFolder) -> None:
     """Every damage of every file."""
     trial = trial_of(sweep)
-    strategy = FILES.get(name, object_file({"v": 1, "action": "stop", "until_step": None}))
+    strategy = FILES.get(name, object_file({"action": "stop", "until_step": None}))
 
     def check(text: str) -> None:
         put(trial.path / name, text)
@@ -162,7 +162,7 @@ def test_damaged_preparation_is_no_preparation(examples: int, sweep: SweepFolder
         put(sweep.path / "prepared.json", text)
         assert all(isinstance(entry, dict) for entry in sweep.prepared().values())
 
-    try_all(check, object_file({"v": 1, "entries": {"abc": {"train_prompts": 5}, "def": 3}}), examples)
+    try_all(check, object_file({"entries": {"abc": {"train_prompts": 5}, "def": 3}}), examples)
 
 
 @LENGTHS
@@ -173,7 +173,7 @@ def test_a_damaged_word_of_the_controller_asks_for_nothing_or_to_stop(examples: 
         put(tmp_path / "control.json", text)
         assert ControlFile(tmp_path).asks_to_stop(3) in (True, False)
 
-    try_all(check, object_file({"v": 1, "action": "stop", "until_step": 3}), examples)
+    try_all(check, object_file({"action": "stop", "until_step": 3}), examples)
 
 
 @LENGTHS
@@ -202,4 +202,4 @@ def test_a_damaged_lease_is_free(examples: int, tmp_path: Path, monkeypatch: pyt
         with Lease(tmp_path / "lease.json"):
             assert read_json(tmp_path / "lease.json")
 
-    try_all(check, object_file({"v": 1, "owner": "x", "host": "y", "pid": 3, "counter": 1}), max(examples // 25, 5))
+    try_all(check, object_file({"owner": "x", "host": "y", "pid": 3, "counter": 1}), max(examples // 25, 5))

@@ -19,7 +19,10 @@ from grposweep.report.tables import build_console
 from grposweep.report.view import read_sweep
 from made import Made, make_comparison, make_sweep
 
-SPACE = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}, {"dial": "batch", "choices": ["small", "medium"]}]
+SPACE = [
+    {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True},
+    {"parameter": "batch", "choices": ["small", "medium"]},
+]
 COMMAND = "python src/run.py sweeps=lr_batch name=s search.trials=4"
 
 
@@ -28,11 +31,11 @@ def make(path: Path, *trials: tuple[float, float], **changes: Any) -> Path:
     command = {"command": COMMAND, "packages": {}}
     made = Made(trials=len(trials), parameters={"batch": ["small"]}, settings={"space": SPACE, "provenance": command})
     sweep = make_sweep(path / "s", made)
-    (sweep / "outlook.json").write_text(json.dumps({"v": 1, "target": len(trials), "sampler": "tpe"}))
+    (sweep / "outlook.json").write_text(json.dumps({"target": len(trials), "sampler": "tpe"}))
     for folder, (lr, value) in zip(sorted((sweep / "trials").iterdir()), trials, strict=True):
         trial = json.loads((folder / "trial.json").read_text())
         (folder / "trial.json").write_text(json.dumps(trial | {"point": {"lr": lr, "batch": "small"}}))
-        result = {"v": 1, "status": "finished", "objective": value, "objective_se": 0.01, "start": 0.3, "attempt": 1}
+        result = {"status": "finished", "objective": value, "objective_se": 0.01, "start": 0.3, "attempt": 1}
         (folder / "result.json").write_text(json.dumps(result | changes))
         (folder / "metrics.jsonl").unlink()  # its curve ends elsewhere
     return sweep
@@ -223,7 +226,7 @@ def test_advice_and_provenance_have_the_latest_command(tmp_path: Path) -> None:
     for seeds in (3, 5):
         command = f"{COMMAND} name=t schedule.epochs=1 schedule.epochs=2 search.seeds={seeds}"
         with (sweep / "commands.jsonl").open("a") as file:
-            file.write(json.dumps({"v": 1, "command": command, "working_directory": str(Path.cwd())}) + "\n")
+            file.write(json.dumps({"command": command, "working_directory": str(Path.cwd())}) + "\n")
     page = render_report(read_sweep(sweep))
     assert "search.seeds=5" in page[page.index('id="provenance"') :]
     assert "search.seeds=3" not in page

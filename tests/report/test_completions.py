@@ -93,7 +93,7 @@ def test_the_reports_advice_is_the_best_point_without_a_sign_of_a_gamed_reward(s
 
 
 def test_a_page_without_completions_has_no_section_of_them(tmp_path: Path) -> None:
-    """Sweeps of earlier versions, and other programs."""
+    """Sweeps of other programs."""
     text = render_report(read_sweep(make_sweep(tmp_path / "s", Made(trials=5))))
     assert 'id="completions"' not in text
     assert 'id="doubt"' not in text

@@ -30,7 +30,10 @@ CLEAR: tuple[Trial, ...] = (
 
 def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
     """A sweep of these trials; the last ``paused`` ones have half of a curve and no result."""
-    space = [{"dial": "lr", "low": 1e-5, "high": 1e-2, "log": True}, {"dial": "batch", "choices": ["small", "medium"]}]
+    space = [
+        {"parameter": "lr", "low": 1e-5, "high": 1e-2, "log": True},
+        {"parameter": "batch", "choices": ["small", "medium"]},
+    ]
     provenance = {"command": "python src/run.py -m lr=a batch=small,medium name=s", "packages": {}}
     sweep = make_sweep(path / "s", Made(trials=len(trials), settings={"space": space, "provenance": provenance}))
     for number, folder in enumerate(sorted((sweep / "trials").iterdir())):
@@ -38,11 +41,11 @@ def make(path: Path, *trials: Trial, paused: int = 0) -> SweepView:
         record = json.loads((folder / "trial.json").read_text())
         (folder / "trial.json").write_text(json.dumps(record | {"point": {"lr": lr, "batch": batch}}))
         is_paused = number >= len(trials) - paused
-        result = {"v": 1, "status": "stopped" if is_paused else "finished", "attempt": 0, "objective": value}
+        result = {"status": "stopped" if is_paused else "finished", "attempt": 0, "objective": value}
         (folder / "result.json").write_text(json.dumps(result))
         if is_paused:
-            (folder / "control.json").write_text('{"v": 1, "action": "pause", "reason": "6th of 6"}')
-        (folder / "plan.json").write_text(json.dumps({"v": 1, "total_completions": 6400}))
+            (folder / "control.json").write_text('{"action": "pause", "reason": "6th of 6"}')
+        (folder / "plan.json").write_text(json.dumps({"total_completions": 6400}))
         rise = [(step, 0.2 + (value - 0.2) * step / 100) for step in range(0, 101 - 50 * is_paused, 10)]
         lines = [{"kind": "eval", "step": s, "completions": 64 * s, "eval_reward": value} for s, value in rise]
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -138,7 +141,7 @@ def test_rewards_that_never_differ_are_no_collapse(tmp_path: Path, capsys: pytes
     view = make(tmp_path, *CLEAR)
     for number, guard in ((0, "no_variance"), (1, "reward_fallen")):
         failure = {"class": "collapse", "kind": "guard", "message": "seen"}
-        content = {"v": 1, "status": "pruned", "attempt": 0, "objective": 0.1, "guard": guard, "failure": failure}
+        content = {"status": "pruned", "attempt": 0, "objective": 0.1, "guard": guard, "failure": failure}
         (view.trial(number).path / "result.json").write_text(json.dumps(content))
     said = " ".join(printed(read_sweep(view.path), capsys).split())
     assert "1 of them because its training had collapsed, 1 of them because its rewards never differed" in said

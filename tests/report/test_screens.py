@@ -67,7 +67,7 @@ def test_status_and_show_say_that_a_running_trial_has_not_moved(commands: Comman
     make_sweep(HERE / "s", Made(trials=20, running=2))
     number = json.loads(commands("status", "--json").out)["under_way"][0]["number"]
     (folder,) = HERE.glob(f"s/trials/{number:04}-*")
-    rows = [{"v": 1, "attempt": 0, "step": step, "completions": 8 * step, "kind": "train", "time": step, "grad_norm": 0.0,
+    rows = [{"attempt": 0, "step": step, "completions": 8 * step, "kind": "train", "time": step, "grad_norm": 0.0,
              "loss": 0.0, "learning_rate": 1e-6, "reward": 0.0} for step in range(1, 6)]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     warnings = [trial["warning"] for trial in json.loads(commands("status", "--json").out)["under_way"]]

@@ -55,7 +55,7 @@ def test_a_value_that_is_invalid_is_in_the_table_of_effects_with_its_reason(
         "message": "generation.temperature=0: sampling needs a temperature above 0",
         "fixes": [],
     }
-    line = {"v": 1, "point": {"generation.temperature": 0}, "problems": [problem]}
+    line = {"point": {"generation.temperature": 0}, "problems": [problem]}
     (sweep / "invalid.jsonl").write_text(json.dumps(line) + "\n")
     view = read_sweep(sweep)
     assert view.comparison is not None

@@ -76,7 +76,7 @@ def test_torn_last_lines_and_half_written_results_are_no_obstacle(swept: Path, t
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     trial = copy / "trials" / swept.joinpath("trials", "0000-000000").name
     with (trial / "metrics.jsonl").open("a") as file:
-        file.write('{"v": 1, "step": 101, "eval_rew')
+        file.write('{"step": 101, "eval_rew')
     (trial / "result.json").write_text('{"status": "fini')
     (trial / "trial.json").write_text("")
     (copy / "outlook.json").write_text("[1, 2")
@@ -129,8 +129,8 @@ def test_a_trial_that_the_search_has_paused_is_told_from_one_that_was_stopped(sw
     copy = Path(shutil.copytree(swept, tmp_path / "copy"))
     for name in ("0000", "0001"):
         trial = next((copy / "trials").glob(f"{name}-*"))
-        (trial / "result.json").write_text(json.dumps({"v": 1, "status": "stopped", "attempt": 0, "step": 40}))
-    next((copy / "trials").glob("0000-*")).joinpath("control.json").write_text('{"v": 1, "action": "pause"}')
+        (trial / "result.json").write_text(json.dumps({"status": "stopped", "attempt": 0, "step": 40}))
+    next((copy / "trials").glob("0000-*")).joinpath("control.json").write_text('{"action": "pause"}')
     view = read_sweep(copy)
     assert (view.trial(0).state, view.trial(1).state) == (State.PAUSED, State.STOPPED)
 
@@ -216,10 +216,10 @@ def test_a_row_of_other_files_does_not_count(sweep_here: Sweep) -> None:
 
 
 def test_a_controller_that_ends_completes_the_summary(sweep_here: Sweep) -> None:
-    """Rows of an earlier controller that was killed, or of an older version."""
+    """Rows of an earlier controller that was killed."""
     folder = sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
     rows = folder / "summary.jsonl"
-    rows.write_text(rows.read_text().splitlines(keepends=True)[0] + '{"v": 1, "trial": "0001-')
+    rows.write_text(rows.read_text().splitlines(keepends=True)[0] + '{"trial": "0001-')
     sweep_here("name=s", *FAKE, "lr=1e-3,2e-3")
     assert len({json.loads(row)["trial"] for row in rows.read_text().splitlines() if row.endswith("}")}) == 2
 

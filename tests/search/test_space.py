@@ -77,11 +77,11 @@ def test_values_come_from_labels_and_numbers_from_intervals() -> None:
 
 def test_a_description_says_all_that_an_identity_needs() -> None:
     """Choices, ends, scale, integers, conditions."""
-    described = {content["dial"]: content for content in CONDITIONAL.describe()}
-    assert described["lr"] == {"dial": "lr", "low": 1e-5, "high": 1e-3, "log": True}
-    assert described["kl.beta"] == {"dial": "kl.beta", "choices": [0.001, 0.04], "when": {"kl": ["low", "high"]}}
+    described = {content["parameter"]: content for content in CONDITIONAL.describe()}
+    assert described["lr"] == {"parameter": "lr", "low": 1e-5, "high": 1e-3, "log": True}
+    assert described["kl.beta"] == {"parameter": "kl.beta", "choices": [0.001, 0.04], "when": {"kl": ["low", "high"]}}
     assert Parameter("n", Interval(1, 4, integer=True)).describe() == {
-        "dial": "n",
+        "parameter": "n",
         "low": 1,
         "high": 4,
         "integer": True,

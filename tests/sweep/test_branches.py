@@ -178,7 +178,7 @@ def test_a_branch_is_a_sweep_that_compares_with_its_parent_and_can_be_resumed(ru
     assert said["sha256"].startswith(load_experiment(trials(first.sweep)[1] / "config.yaml").trainer.fork or "none")
     (effect,) = read(first.sweep / "effects.json")["effects"]
     assert load_experiment(trials(first.sweep)[0] / "config.yaml").search.at == "best"
-    assert (effect["dial"], effect["verdict"], effect["effect"]["seeds"]) == ("lr", "worse", 2)
+    assert (effect["parameter"], effect["verdict"], effect["effect"]["seeds"]) == ("lr", "worse", 2)
     TrialFolder(original).delete_checkpoints()
     again = grposweep(here, *words)
     assert again.code == ExitCode.FINISHED, again.err

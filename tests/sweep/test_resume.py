@@ -98,7 +98,7 @@ def test_a_folder_without_a_record_is_no_trial(sweep: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "null", "{", '{"v": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
+    "damaged", ["", "null", "{", '{"a": 1}', '{"point": {"lr": 7.0}, "attributes": {"experiment": "x"}}']
 )
 def test_a_damaged_record_is_read_from_its_copy(sweep: Path, damaged: str) -> None:
     """In provenance.json. Without one the number stays taken, and nothing is guessed."""

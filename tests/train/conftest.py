@@ -92,4 +92,4 @@ def metrics_of(folder: Path, timeless: bool = False) -> list[dict[str, Any]]:
 
 def control(folder: Path, action: str, **more: Any) -> None:
     """The controller's word."""
-    write_text(folder / "control.json", json.dumps({"v": 1, "action": action, **more}))
+    write_text(folder / "control.json", json.dumps({"action": action, **more}))

@@ -84,8 +84,8 @@ def test_a_resumed_trial_has_the_same_best_step_value_and_model(make_fake: MakeT
     assert one["optimism"] > 0
 
 
-def test_a_result_without_at_best_is_written_as_before(make_fake: MakeTrial) -> None:
-    """An earlier version reads the folder."""
+def test_a_result_without_at_best_names_no_step(make_fake: MakeTrial) -> None:
+    """Nor an optimism."""
     folder = make_fake()
     assert run_attempt(folder) == ExitCode.FINISHED
     assert not {"best_step", "optimism"} & set(result_of(folder))

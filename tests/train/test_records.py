@@ -32,7 +32,7 @@ def test_what_is_no_number_is_null_on_disk(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path, attempt=0)
     metrics.write("train", 1, 8, {"kl": math.nan, "grad_norm": math.inf, "loss": 0.5})
     line = metrics.lines()[0]
-    assert (line["kl"], line["grad_norm"], line["loss"], line["v"]) == (None, None, 0.5, 1)
+    assert (line["kl"], line["grad_norm"], line["loss"]) == (None, None, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,6 @@ def diagnosis_json(diagnosis: Diagnosis, settings: Mapping[str, str] | None = No
     """Return a diagnosis as JSON for scripts; ``settings`` as for `show_diagnosis`."""
     log = diagnosis.log
     return {
-        "v": 1,
         "log": log.path,
         "format": log.format,
         "steps": [log.steps[0], log.end] if log.steps else None,

@@ -46,7 +46,7 @@ from grporecipe.files import bounded_yaml, read_text
 from grposweep.config.loader import OnceLoader
 from grposweep.process import CONF
 from grposweep.registries import suggest_search_key
-from grposweep.schema import GROUPS, Experiment, drop_newer, keys_of, keys_with, trl_arguments
+from grposweep.schema import GROUPS, Experiment, keys_of, keys_with, trl_arguments
 
 # For a number given as a group option: the key that takes it.
 NUMBER_KEYS = {
@@ -349,12 +349,8 @@ def escape(value: Any) -> Any:
 
 
 def render_experiment(experiment: Experiment) -> str:
-    """Return the YAML that ``load_experiment`` reads, without ``verbose`` and without unset newer keys.
-
-    ``verbose`` is for the controller only. A rerun may run a copy of the code that does not know the newer keys.
-    """
+    """Return the YAML that ``load_experiment`` reads, without ``verbose``, which is for the controller only."""
     content = {name: value for name, value in asdict(experiment).items() if name != "verbose"}
-    drop_newer(content)
     content = escape(content)
     # The same as OmegaConf.to_yaml(OmegaConf.structured(experiment)), which checks every type again: 20 ms instead of 1.
     return yaml.dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_dumper())

@@ -1,8 +1,7 @@
 """Hashes that identify an experiment, a sweep and a preparation, and experiments as the algorithm sees them.
 
-An identity holds everything that can change the numbers, and nothing else. Released hashes never
-change, because they name folders on disk; ``tests/config/test_identity.py`` freezes some. What the algorithm sees does not
-depend on the hardware, so results of one cluster can be used on another.
+An identity holds everything that can change the numbers, and nothing else. It names folders on disk. What the algorithm sees
+does not depend on the hardware, so results of one cluster can be used on another.
 """
 
 import hashlib
@@ -15,9 +14,9 @@ from grporecipe.files import file_digest
 from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
-from grposweep.config.precision import IMPLIED, read_precision
+from grposweep.config.precision import read_precision
 from grposweep.registries import is_asynchronous, is_external
-from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, drop_newer, keys_with
+from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
 
 
 def experiment_id(experiment: Experiment, setting: Setting) -> str:
@@ -47,9 +46,7 @@ def sweep_identity(space: list[dict[str, Any]], base: Experiment) -> str:
     for name in ("name", "force", "verbose", "outputs", "tracker", "rules"):
         del content[name]
     search = base.search
-    content["search"] = {"metric": search.metric, "direction": search.direction, "last": search.last}
-    if search.at != "last":
-        content["search"]["at"] = search.at
+    content["search"] = {name: getattr(search, name) for name in ("metric", "direction", "last", "at")}
     if search.sampler == "one_factor":  # the same parameters span other points than in a grid
         content["search"]["sampler"] = search.sampler
     content["cluster"] = {"threads": base.cluster.threads}
@@ -68,41 +65,29 @@ def prepared_key(experiment: Experiment) -> str:
 
 
 def _content(experiment: Experiment) -> dict[str, Any]:
-    """Return the content to hash: newer keys only if they are set, and ``auto`` types resolved.
-
-    The mixed precision is left out if the type of the weights implies it.
-    """
+    """Return the content to hash, with ``auto`` types resolved."""
     content, precision = asdict(experiment), read_precision(experiment.model)
-    drop_newer(content)
-    content["optimizer"]["learning_rate"] = experiment.lr  # hashes that name folders have it twice
     content["model"] |= {"dtype": precision.weights, "mixed_precision": precision.mixed}
-    if precision.mixed == IMPLIED.get(precision.weights):
-        del content["model"]["mixed_precision"]
     return content
 
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
     """Return the keys of the trainer that can change a trial's numbers. Files of an external trainer enter by content."""
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
-    content |= {name: getattr(trainer, name) for name in ("sharding", "compile")}
-    content |= {"args": trainer.args} if trainer.args else {}
+    content |= {name: getattr(trainer, name) for name in ("sharding", "compile", "args")}
     content |= {"fork": trainer.fork} if trainer.fork else {}
     if is_asynchronous(trainer.kind):
         content |= {name: getattr(trainer, name) for name in keys_with("async_trl").values()}
     if not is_external(trainer.kind):
-        content |= {} if trainer.offload == "none" else {"offload": trainer.offload}
-        content |= {"fsdp_config": trainer.fsdp_config} if trainer.fsdp_config else {}
+        content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}
         if trainer.deepspeed_config is not None:
             content["deepspeed_config"] = file_digest(Path(trainer.deepspeed_config))
         return content
     script = [Path(trainer.workdir or ".") / trainer.script] if trainer.script else []
     files = [file_digest(path) for path in (*script, *([Path(trainer.recipe)] if trainer.recipe else []))]
     named = [file_digest(Path(word)) for word in trainer.launch_arguments if Path(word).is_file()]
-    words = {name: getattr(trainer, name) for name in ("arguments", "environment", "launcher", "launch_arguments")} | {
-        "takes": "config"
-    }  # a key of earlier versions, whose hashes name folders
-    words |= {} if trainer.command is None else {"command": trainer.command}
-    words |= {name: getattr(trainer, name) for name in ("metrics", "step_key") if trainer.metrics is not None}
+    words = {name: getattr(trainer, name) for name in ("arguments", "environment", "launcher", "launch_arguments",
+                                                     "command", "metrics", "step_key")}  # fmt: skip
     return {**content, **words, "files": files, "named": named}
 
 

@@ -67,7 +67,7 @@ def register_sections(file: Path) -> bool:
         return False  # Hydra explains it
     if not isinstance(content, dict) or content.pop("defaults", None) != [PRIMARY, "_self_"]:
         return False
-    needed = [path.split(".") for path, key in keys_of() if not key.metadata.get("newer")]
+    needed = [path.split(".") for path, _ in keys_of()]
     groups = [group for group in GROUPS if group in content]
     whole = [group for group in groups if {at[1] for at in needed if at[0] == group} <= content[group].keys()]
     if taken := [group for group in whole if (CONF / group / file.name).exists()]:

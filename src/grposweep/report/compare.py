@@ -27,7 +27,6 @@ from grposweep.report.leaderboard import format_objective
 from grposweep.report.tables import FOLD, Fitted, build_table, draw_curves
 from grposweep.report.trial_view import TrialView, axis_of
 from grposweep.report.view import BEST, SweepView, find_names, read_sweep
-from grposweep.schema import default_of, keys_with
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import Sampling, average
 from grposweep.storage import paths
@@ -45,16 +44,11 @@ class Difference(NamedTuple):
     there: Any
 
 
-def _default(key: str) -> Any:
-    """Return the meaning of a newer key in a configuration without it; ABSENT for other keys."""
-    return default_of(key) if key in keys_with("newer") else ABSENT
-
-
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
     """Return all dotted keys whose values differ, in the order of the first configuration."""
     left, right = flatten(here), flatten(there)
     keys = [key for key in dict.fromkeys([*left, *right]) if key not in NAMING]
-    pairs = (Difference(key, *(side[key] if key in side else _default(key) for side in (left, right))) for key in keys)
+    pairs = (Difference(key, *(side.get(key, ABSENT) for side in (left, right))) for key in keys)
     return [pair for pair in pairs if pair.here != pair.there]
 
 

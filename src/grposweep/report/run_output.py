@@ -326,7 +326,7 @@ def write_effects(view: SweepView) -> None:
         "confidence": 1 - CHANCE,  # of all the effects' intervals together
         "baseline": {"trial": comparison.baseline, "worth": _interval(comparison.estimate)},
         "effects": [
-            {"dial": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.estimate),
+            {"parameter": e.parameter, "value": e.label, "trial": e.trial, "worth": _interval(e.estimate),
              "effect": _interval(e.effect), "verdict": e.verdict}
             for e in comparison.effects
         ],

@@ -151,7 +151,7 @@ def _held_out(base: Experiment, prepared: Mapping[str, Any]) -> str:
     held_out, trained = fewest["eval_prompts"], fewest.get("train_prompts", 0)
     if (held_out >= wanted and 2 * held_out <= trained) or not trained:
         return ""
-    distinct = fewest.get("distinct_prompts", trained)  # sweeps of older versions lack it
+    distinct = fewest["distinct_prompts"]
     left = f"{count(trained, 'prompt')} to train on"
     if distinct < trained:
         left = (

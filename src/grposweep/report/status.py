@@ -61,7 +61,6 @@ def watch_status(reader: SweepReader, console: Console) -> None:
 def status_json(view: SweepView) -> dict[str, Any]:
     """Return the same for scripts: counts, best, cost in GPU hours, seconds left, every open trial."""
     return {
-        "v": 1,
         "sweep": str(view.path),
         "standing": view.progress_text,
         "controller": view.controller or None,
@@ -97,7 +96,7 @@ def _effects_json(view: SweepView) -> list[dict[str, Any]]:
     """Return each change of one factor with its difference from the baseline and half of the interval (null: one seed)."""
     effects = view.comparison.effects if view.comparison else ()
     return [
-        {"trial": e.trial, "dial": e.parameter, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
+        {"trial": e.trial, "parameter": e.parameter, "value": e.label, "verdict": e.verdict}
         | {"effect": None if e.effect is None else e.effect.mean}
         | {"half_interval_95": None if e.effect is None or e.effect.count < 2 else e.effect.margin}
         for e in effects

@@ -110,17 +110,19 @@ class SweepView:
     def parameters(self) -> list[str]:
         """The names of the searched parameters, in the order of the space."""
         names = dict.fromkeys(name for trial in self.trials for name in trial.point)
-        return list(dict.fromkeys([str(name) for entry in self.space if (name := entry.get("dial"))] + list(names)))
+        return list(
+            dict.fromkeys([str(name) for entry in self.space if (name := entry.get("parameter"))] + list(names))
+        )
 
     @property
     def choices(self) -> dict[str, list[Any]]:
         """The labels of the finite parameters, in the order of the space."""
-        return {str(e.get("dial")): e["choices"] for e in self.space if isinstance(e.get("choices"), list)}
+        return {str(e.get("parameter")): e["choices"] for e in self.space if isinstance(e.get("choices"), list)}
 
     @property
     def ranges(self) -> dict[str, Mapping[str, Any]]:
         """The numeric parameters with their bounds: ``low``, ``high``, and whether the scale is ``log``."""
-        numeric = {str(e.get("dial")): e for e in self.space if "choices" not in e}
+        numeric = {str(e.get("parameter")): e for e in self.space if "choices" not in e}
         return {
             name: e for name, e in numeric.items() if all(as_number(e.get(end)) is not None for end in ("low", "high"))
         }

@@ -6,8 +6,7 @@ its documentation; its metadata (`grposweep.schema.learning.key`) says what it s
 
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 from typing import Any, get_type_hints
 
 from grposweep.schema.learning import (
@@ -138,12 +137,3 @@ def starts_own_server(generation: Generation) -> bool:
     """Return whether each trial has a vLLM server of its own, which its job or the local trial starts."""
     is_served = generation.use_vllm and generation.vllm_mode == "server"
     return is_served and generation.vllm_server_base_url is None and not generation.vllm_shared_gpus
-
-
-def drop_newer(content: dict[str, Any]) -> None:
-    """Remove the newer keys that have their defaults from an experiment as nested dicts (``asdict``)."""
-    for path in keys_with("newer"):
-        *sections, name = path.split(".")
-        held = reduce(getitem, sections, content)
-        if held[name] == default_of(path):
-            del held[name]

@@ -25,9 +25,7 @@ def key(default: Any, **metadata: Any) -> Any:
     - ``choices``: its values, if its type alone does not define them;
     - ``length``: it decides how long a trial trains, and when it is evaluated and saved, not which point it is;
     - ``neutral``: it changes no number of a training, so identities omit it;
-    - ``range``: its range, by a name in `grposweep.config.validate.RANGES`;
-    - ``newer``: it is missing in some recorded sweeps. Its default means the earlier behaviour, so identities and config.yaml
-      omit it when unset: earlier trials keep their ids, and an earlier version of the code reads the file.
+    - ``range``: its range, by a name in `grposweep.config.validate.RANGES`.
     """
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy(default), metadata=metadata)
@@ -88,19 +86,19 @@ class Model:
     dtype: str = key("float32", setting="weights_dtype", native="dtype model_init_kwargs", choices=WEIGHTS)
     """Type of the weights; float16 with LoRA and fp16 only. ``auto`` is float32 for weights that are trained, the type of the
     mixed precision for those under an adapter."""
-    mixed_precision: str | None = key(None, setting="autocast_dtype", native="bf16 fp16", newer=True, choices=MIXED)
+    mixed_precision: str | None = key(None, setting="autocast_dtype", native="bf16 fp16", choices=MIXED)
     """``fp16`` is for GPUs older than Ampere. Null is what ``dtype`` implies (bfloat16: bf16, float32: none, auto: bf16)."""
-    tf32: bool | None = key(None, newer=True)
+    tf32: bool | None = None
     """Let float32 products use TensorFloat-32 (null: torch's setting)."""
-    quantization: str | None = key(None, native="load_in_4bit", newer=True, choices=("4bit", "8bit"))
+    quantization: str | None = key(None, native="load_in_4bit", choices=("4bit", "8bit"))
     """bitsandbytes' type for the frozen weights under LoRA (QLoRA), without vLLM."""
-    attn_implementation: str | None = key(None, newer=True)
+    attn_implementation: str | None = None
     """Argument of from_pretrained (null: transformers chooses)."""
-    trust_remote_code: bool = key(False, trl="trust_remote_code", newer=True)
+    trust_remote_code: bool = key(False, trl="trust_remote_code")
     """Argument of from_pretrained: run the code that comes with a model of the hub."""
-    use_kernels: bool = key(False, newer=True)
+    use_kernels: bool = False
     """Argument of from_pretrained: use kernels of the hub."""
-    chat_template_kwargs: dict[str, Any] = key({}, trl="chat_template_kwargs", newer=True)
+    chat_template_kwargs: dict[str, Any] = key({}, trl="chat_template_kwargs")
     """Variables of the tokenizer's chat template."""
     gradient_checkpointing: bool = key(False, setting="gradient_checkpointing", trl="gradient_checkpointing")
     """Compute activations again in the backward pass instead of keeping them."""
@@ -126,7 +124,7 @@ class Task:
     """Column with the prompt."""
     answer_column: str = "answer"
     """Column with the answer that rewards compare with."""
-    family_column: str | None = key(None, newer=True)
+    family_column: str | None = None
     """Column that names the family of a held-out prompt: variants of one question. Intervals count a family once (null: only
     equal prompts are one family)."""
     system_prompt: str | None = None
@@ -141,7 +139,7 @@ class Task:
     """The most training prompts (null: all)."""
     eval_prompts: int = key(256, setting="eval_prompts")
     """Held-out prompts, never trained on."""
-    eval_generations: int = key(8, newer=True)
+    eval_generations: int = 8
     """Completions that an evaluation samples for each held-out prompt: options of batch take ``num_generations_eval`` from it."""
     max_completion_length: int = 256
     """Tokens of a completion at most, unless ``generation.max_completion_length`` is set."""
@@ -230,35 +228,35 @@ class Loss:
     """Whether ratios are of tokens or of sequences (GSPO)."""
     mask_truncated_completions: bool = False
     """Leave completions that reached the length limit out of the loss."""
-    entropy_coef: float | None = key(None, newer=True)
+    entropy_coef: float | None = None
     """Weight of a bonus for the mean entropy of a token."""
-    use_adaptive_entropy: bool | None = key(None, newer=True)
+    use_adaptive_entropy: bool | None = None
     """Move ``entropy_coef`` each optimizer step towards ``entropy_target``."""
-    entropy_coef_min: float | None = key(None, newer=True, range="not negative")
+    entropy_coef_min: float | None = key(None, range="not negative")
     """Least ``entropy_coef`` when it is adaptive."""
-    entropy_coef_max: float | None = key(None, newer=True, range="not negative")
+    entropy_coef_max: float | None = key(None, range="not negative")
     """Largest ``entropy_coef`` when it is adaptive."""
-    entropy_coef_delta: float | None = key(None, newer=True, range="positive")
+    entropy_coef_delta: float | None = key(None, range="positive")
     """Change of an adaptive ``entropy_coef`` in an optimizer step."""
-    entropy_target: float | None = key(None, newer=True, range="not negative")
+    entropy_target: float | None = key(None, range="not negative")
     """Target of the adaptive entropy, in nats per token."""
-    top_entropy_quantile: float | None = key(None, newer=True, range="share")
+    top_entropy_quantile: float | None = key(None, range="share")
     """Share of tokens, highest entropy first, that the loss counts (0 to 1)."""
-    off_policy_mask_threshold: float | None = key(None, newer=True, range="positive")
+    off_policy_mask_threshold: float | None = key(None, range="positive")
     """Leave out sequences with a negative advantage that are further off-policy, in nats per token."""
-    sapo_temperature_neg: float | None = key(None, newer=True, range="positive")
+    sapo_temperature_neg: float | None = key(None, range="positive")
     """Temperature of the sapo loss for tokens with a negative advantage."""
-    sapo_temperature_pos: float | None = key(None, newer=True, range="positive")
+    sapo_temperature_pos: float | None = key(None, range="positive")
     """Temperature of the sapo loss for tokens with a positive advantage."""
-    vespo_k_pos: float | None = key(None, newer=True, range="positive")
+    vespo_k_pos: float | None = key(None, range="positive")
     """Exponent of the vespo loss for sequences with a positive advantage."""
-    vespo_lambda_pos: float | None = key(None, newer=True, range="positive")
+    vespo_lambda_pos: float | None = key(None, range="positive")
     """Decay of the vespo loss for sequences with a positive advantage."""
-    vespo_k_neg: float | None = key(None, newer=True, range="positive")
+    vespo_k_neg: float | None = key(None, range="positive")
     """Exponent of the vespo loss for sequences with a negative advantage."""
-    vespo_lambda_neg: float | None = key(None, newer=True, range="positive")
+    vespo_lambda_neg: float | None = key(None, range="positive")
     """Decay of the vespo loss for sequences with a negative advantage."""
-    multi_objective_aggregation: str | None = key(None, newer=True, choices=AGGREGATIONS)
+    multi_objective_aggregation: str | None = key(None, choices=AGGREGATIONS)
     """Whether several rewards are summed before they are normalized (``sum_then_normalize``) or after
     (``normalize_then_sum``)."""
 
@@ -280,7 +278,7 @@ class Schedule:
     """Evaluate before the first optimizer step as well."""
     checkpoints: int = key(2, native="resume_from_checkpoint save_steps save_strategy", length=True)
     """Checkpoints of a trial, spread evenly and placed on rollout boundaries, where TRL can resume exactly."""
-    checkpoint_minutes: float | None = key(30.0, newer=True, length=True, neutral=True)
+    checkpoint_minutes: float | None = key(30.0, length=True, neutral=True)
     """Write another checkpoint at the first rollout boundary after so many minutes without one (null: never; nor with
     ``trainer.keep=all``, which keeps every one)."""
 
@@ -297,11 +295,11 @@ class Generation:
     """Sample from the likeliest tokens with this sum of probabilities (1: all)."""
     top_k: int = 0
     """Sample from so many likeliest tokens (0: all)."""
-    min_p: float | None = key(None, newer=True, range="share")
+    min_p: float | None = key(None, range="share")
     """Least probability of a token, relative to the likeliest (0 to 1)."""
-    repetition_penalty: float | None = key(None, newer=True, range="positive")
+    repetition_penalty: float | None = key(None, range="positive")
     """Penalty of tokens that occurred before (1: none)."""
-    generation_kwargs: dict[str, Any] = key({}, newer=True)
+    generation_kwargs: dict[str, Any] = key({})
     """Further options of transformers' GenerationConfig, or of vLLM's SamplingParams."""
     use_vllm: bool = False
     """Generate with vLLM."""
@@ -313,25 +311,23 @@ class Generation:
     """Share of a GPU's memory for a colocated engine (0 to 1)."""
     vllm_max_model_length: int | None = None
     """Tokens of a sequence at most (null: the longest prompt that preparation found, and a completion)."""
-    vllm_enable_sleep_mode: bool | None = key(None, newer=True)
+    vllm_enable_sleep_mode: bool | None = None
     """Let a colocated engine free its memory during optimizer steps."""
-    vllm_importance_sampling_correction: bool | None = key(None, newer=True)
+    vllm_importance_sampling_correction: bool | None = None
     """Weigh tokens by how far the trainer's probabilities are from vLLM's."""
-    vllm_importance_sampling_mode: str | None = key(None, newer=True, choices=VLLM_CORRECTIONS)
+    vllm_importance_sampling_mode: str | None = key(None, choices=VLLM_CORRECTIONS)
     """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
-    vllm_importance_sampling_clip_min: float | None = key(None, newer=True, range="not negative")
+    vllm_importance_sampling_clip_min: float | None = key(None, range="not negative")
     """Least ratio of the correction."""
-    vllm_importance_sampling_clip_max: float | None = key(
-        None, native="vllm_importance_sampling_cap", newer=True, range="positive"
-    )
+    vllm_importance_sampling_clip_max: float | None = key(None, native="vllm_importance_sampling_cap", range="positive")
     """Largest ratio of the correction (``inf``: no upper bound)."""
     vllm_gpus: int = key(0, setting="server_gpus", neutral=True)
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
     to the trial's ranks. They are not training ranks."""
-    vllm_shared_gpus: int = key(0, newer=True, setting="shared_server_gpus", neutral=True)
+    vllm_shared_gpus: int = key(0, setting="shared_server_gpus", neutral=True)
     """GPUs of one server that all trials of a sweep with LoRA share; each sends its adapters (0: there is none). On a machine
     without GPUs it runs on the CPU."""
-    vllm_max_loras: int | None = key(None, newer=True, neutral=True)
+    vllm_max_loras: int | None = key(None, neutral=True)
     """Adapters that the shared server computes with at once (null: as many as trials run at once)."""
     vllm_server_base_url: str | None = key(
         None, setting="", native="vllm_server_base_url vllm_server_host vllm_server_port", neutral=True
@@ -339,7 +335,7 @@ class Generation:
     """Address of a server that runs already."""
     vllm_server_command: str | None = key(None, setting="server_command")
     """Shell line that starts another server than TRL's, on port $GRPOSWEEP_VLLM_PORT."""
-    vllm_server_args: list[str] = key([], newer=True)
+    vllm_server_args: list[str] = key([])
     """Further options of TRL's server (``vllm serve``)."""
     vllm_server_timeout: int = key(600, range="count", neutral=True)
     """Seconds that the server has to answer."""

@@ -47,24 +47,24 @@ class Trainer:
     by torch) among a trial's ranks."""
     compile: bool = key(False, trl="torch_compile")
     """Run the model through torch.compile."""
-    fork: str | None = key(None, newer=True)
+    fork: str | None = None
     """Hash of the checkpoint that a trial starts from; 'grposweep continue' sets it (null: the start of a training)."""
-    args: dict[str, Any] = key({}, newer=True)
+    args: dict[str, Any] = key({})
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For the
     user's own command also its options: ``{NAME}`` in it, or appended as ``--NAME value``."""
-    max_staleness: int = key(4, async_trl="max_staleness", newer=True, range="not negative")
+    max_staleness: int = key(4, async_trl="max_staleness", range="not negative")
     """``async_trl``: weight syncs that a completion may be old; older ones are dropped."""
-    weight_sync_steps: int = key(1, async_trl="weight_sync_steps", newer=True, range="count")
+    weight_sync_steps: int = key(1, async_trl="weight_sync_steps", range="count")
     """``async_trl``: optimizer steps between two weight syncs."""
-    max_inflight_tasks: int | None = key(None, async_trl="max_inflight_tasks", newer=True, range="count")
+    max_inflight_tasks: int | None = key(None, async_trl="max_inflight_tasks", range="count")
     """``async_trl``: completions that are sampled at once (null: those of ``max_staleness`` optimizer steps, of one at least)."""
-    queue_maxsize: int | None = key(None, async_trl="queue_maxsize", newer=True, range="count")
+    queue_maxsize: int | None = key(None, async_trl="queue_maxsize", range="count")
     """``async_trl``: completions that wait for the trainer; then sampling waits (null: as ``max_inflight_tasks``)."""
-    offload: str = key("none", newer=True, choices=("none", "optimizer", "all"))
+    offload: str = key("none", choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory."""
-    deepspeed_config: str | None = key(None, newer=True)
+    deepspeed_config: str | None = None
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
-    fsdp_config: dict[str, Any] = key({}, newer=True)
+    fsdp_config: dict[str, Any] = key({})
     """Options of FSDP under transformers' names, added to the built-in ones."""
     fake: Fake = field(default_factory=Fake, metadata={"staged": True})
     recipe: str | None = None
@@ -78,20 +78,20 @@ class Trainer:
     """Last arguments of its command line."""
     environment: dict[str, str] = key({})
     """Variables added to its environment."""
-    command: str | None = key(None, newer=True)
+    command: str | None = None
     """``script``: the user's own launch command, run as it is written (``bash launch.sh``). A trial's values enter where it
     builds its GRPOConfig. ``-- COMMAND`` at the end of a command line sets it. ``command``: any program's, with a place such as
     ``{lr}`` for each value."""
-    metrics: str | None = key(None, newer=True)
+    metrics: str | None = None
     """``command``: where the program writes its metrics. A file of JSON lines, CSV, TensorBoard or W&B (``{output}/log.jsonl``;
     a pattern or folder stands for its newest log), or ``re:`` and an expression for its output, with the groups ``step`` and
     metrics."""
-    step_key: str = key("step", newer=True)
+    step_key: str = "step"
     """``command``: the name of the step in its metrics."""
-    resume: str | None = key(None, newer=True)
+    resume: str | None = None
     """``command``: words that make the program resume (``--resume {checkpoint}``), at ``{resume}`` in the command or its end
     (null: it cannot, and an interrupted trial starts over)."""
-    checkpoints: str = key("checkpoint-*", newer=True)
+    checkpoints: str = "checkpoint-*"
     """``command``: pattern of its checkpoints below ``{output}``; the last number in a name is the step."""
     script: str | None = None
     """Training script, for a command that grposweep writes: the launcher, this script, ``--config`` with ``recipe``, and
@@ -119,7 +119,7 @@ class Place:
     """Memory of a GPU in GiB, instead of its model."""
     mem_gb: int | None = key(None, setting="host_memory_gib", range="count")
     """Main memory of each node in GiB (null: the partition's default)."""
-    environment: dict[str, str] = key({}, newer=True)
+    environment: dict[str, str] = key({})
     """Variables for attempts and preparation. They must not change what is learned (NCCL_SOCKET_IFNAME, HF_HOME, ...), because
     they are not part of a trial's identity."""
     requeue_limit: int = 20
@@ -146,7 +146,7 @@ class ThisMachine(Place):
     """GPUs of this machine, divided among trials that run at once. ``auto`` takes those in CUDA_VISIBLE_DEVICES, or without that
     variable those on which no other process holds memory. If nvidia-smi fails, ``auto`` reports it and trains on the CPU; a
     number is refused."""
-    trials_per_gpu: int | str = key(1, newer=True)
+    trials_per_gpu: int | str = 1
     """Trials of one rank that share a GPU of this machine: a number, or ``auto`` for as many as fit by the memory estimate
     (``gpu`` or ``gpu_memory_gib`` must be set). Each may use its share of the memory, and is charged its share of GPU hours.
     Fewer start while processes of others hold the memory."""
@@ -186,22 +186,22 @@ class Jobs(Place):
     """Further options of sbatch."""
     python: str | None = None
     """Interpreter of the jobs (null: the one that submits; several words start it in a container)."""
-    gres_type: str | None = key(None, newer=True)
+    gres_type: str | None = None
     """Type of GPU that a job asks for (--gres=gpu:TYPE:N)."""
-    service_partition: str | None = key(None, newer=True)
+    service_partition: str | None = None
     """Partition of jobs that do not train: ``controller=job``, ``prepare=job`` (null: as the trials' jobs)."""
-    service_account: str | None = key(None, newer=True)
+    service_account: str | None = None
     """Account of jobs that do not train (null: as the trials' jobs)."""
-    service_qos: str | None = key(None, newer=True)
+    service_qos: str | None = None
     """Quality of service of jobs that do not train (null: as the trials' jobs)."""
-    service_mem_gb: int | None = key(None, newer=True, range="count")
+    service_mem_gb: int | None = key(None, range="count")
     """Main memory in GiB of jobs that do not train (null: as the trials' jobs)."""
-    warn_seconds: int | None = key(None, newer=True)
+    warn_seconds: int | None = None
     """Seconds before its end at which a job is asked to stop at a rollout boundary (null: a tenth of ``walltime_min``, 60 to
     600; 120 without it): a rollout, an optimizer step and a checkpoint must fit."""
     snapshot: bool = True
     """Keep a copy of the code in the sweep's folder, which the jobs run."""
-    ray_timeout: int = key(300, newer=True, range="count")
+    ray_timeout: int = key(300, range="count")
     """Seconds within which the nodes of a job must join its Ray cluster (EasyR1 and verl on several nodes)."""
 
 
@@ -218,7 +218,7 @@ class Search:
     """What proposes points."""
     trials: int | None = key(None, range="count")
     """The most trials that are started (null: what the sampler needs)."""
-    budget: str | None = key(None, newer=True)
+    budget: str | None = None
     """What the sweep may cost: ``20x`` (what twenty trainings cost), ``12h`` (GPU hours), or completions. It gives an adaptive
     search its number of trials, and ``trials`` is then the most that start (null: ``trials`` and ``effort`` decide). Hours limit
     every sweep: once they are spent, nothing starts and running trials stop at a rollout boundary. A job's GPUs count while its
@@ -236,7 +236,7 @@ class Search:
     """Best points that are evaluated on fresh seeds."""
     enqueue: list[dict[str, Any]] = key([])
     """Points to try first, each a mapping from parameter to value."""
-    points: Any = key(None, newer=True)
+    points: Any = None
     """All points of the sweep, instead of parameters with several values: ``{lr:1e-3,batch:small},{lr:1e-4,batch:medium}``, or
     a CSV file with a header of keys and a point a row. A longer list extends the sweep."""
     warm_start: Any = None
@@ -253,15 +253,15 @@ class Search:
     """Which values of it are better."""
     last: int = key(1, range="count")
     """Evaluations at the end of a trial whose mean is the objective."""
-    at: str = key("last", newer=True, choices=("last", "best"))
+    at: str = key("last", choices=("last", "best"))
     """``best`` takes the best such mean of the training instead of the last one, less the bias of a maximum of noisy values, and
     keeps the model of that step."""
     guards: bool = True
     """End a trial whose training has collapsed."""
-    max_template_share: float | None = key(None, newer=True, range="share")
+    max_template_share: float | None = key(None, range="share")
     """Another guard (null: off): at two evaluations in a row more than this share of the held-out completions are the same
     template."""
-    effort: float | None = key(None, newer=True)
+    effort: float | None = None
     """Largest share (above 0 to 1) of the cost of finishing every trial that the sweep may spend: trials that are behind pause,
     and a larger effort continues them (null: 0.6, or 1 for a list of points). One trial always finishes."""
     stopping: str = AUTO
@@ -270,10 +270,10 @@ class Search:
     """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment: $GRPOSWEEP_SWEEP
     (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL and
     $GRPOSWEEP_OBJECTIVE."""
-    retry_failed: bool = key(False, newer=True)
+    retry_failed: bool = False
     """Try every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that failed by code
     or configuration is tried again once its files, its configuration or its environment changed."""
-    changed_files: str = key("refuse", newer=True, choices=("refuse", "recorded", "accept"))
+    changed_files: str = key("refuse", choices=("refuse", "recorded", "accept"))
     """What a resumed sweep does if a file that trainings depend on changed after trials were trained: refuse, continue with the
     copies in the sweep's folder (``recorded``), or with the files as they are (``accept``)."""
 
@@ -296,7 +296,7 @@ class Tracker:
     """Write files, send them, or do nothing."""
     tags: list[str] = key([])
     """W&B's tags of the runs."""
-    notes: str | None = key(None, newer=True)
+    notes: str | None = None
     """W&B's notes of the runs."""
 
 

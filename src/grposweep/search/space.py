@@ -56,10 +56,10 @@ class Parameter:
     def describe(self) -> dict[str, Any]:
         """Return the parameter as ``sweep.yaml`` and the sweep's identity hold it."""
         if isinstance(self.domain, Choice):
-            content: dict[str, Any] = {"dial": self.name, "choices": list(self.domain.labels)}
+            content: dict[str, Any] = {"parameter": self.name, "choices": list(self.domain.labels)}
         else:
             domain = self.domain
-            content = {"dial": self.name, "low": domain.low, "high": domain.high}
+            content = {"parameter": self.name, "low": domain.low, "high": domain.high}
             content |= {"log": True} if domain.log else {}
             content |= {"integer": True} if domain.integer else {}
         return content | ({"when": {name: list(labels) for name, labels in self.when.items()}} if self.when else {})
@@ -131,7 +131,7 @@ class Space:
 
     def identity(self) -> list[dict[str, Any]]:
         """Return the space as the sweep's identity holds it: of listed points the keys, so that a longer list extends a sweep."""
-        return [{"dial": p.name, "listed": True} for p in self.parameters] if self.points else self.describe()
+        return [{"parameter": p.name, "listed": True} for p in self.parameters] if self.points else self.describe()
 
 
 def read_space(description: Iterable[Mapping[str, Any]]) -> Space:
@@ -148,7 +148,9 @@ def _read_parameter(content: Mapping[str, Any]) -> Parameter:
         domain: Choice | Interval = Choice(labels, labels)
     else:
         domain = Interval(content["low"], content["high"], bool(content.get("log")), bool(content.get("integer")))
-    return Parameter(content["dial"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()})
+    return Parameter(
+        content["parameter"], domain, {name: tuple(labels) for name, labels in content.get("when", {}).items()}
+    )
 
 
 def freeze(point: Point) -> tuple[tuple[str, str, Label], ...]:

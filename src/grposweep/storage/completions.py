@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from grporecipe.files import VERSION, append_line, finite_or_none, read_lines, text_or, write_text
+from grporecipe.files import append_line, finite_or_none, read_lines, text_or, write_text
 from grposweep.storage import paths
 from grposweep.storage.records import as_mapping, read_fields
 
@@ -56,7 +56,7 @@ class KeptCompletion:
         """Return the JSON line, with its line end."""
         content = asdict(self) | {"value": finite_or_none(self.value), "reward": finite_or_none(self.reward)}
         content["rewards"] = {name: finite_or_none(value) for name, value in self.rewards.items()}
-        return json.dumps({"v": VERSION, **content}, allow_nan=False) + "\n"
+        return json.dumps(content, allow_nan=False) + "\n"
 
 
 Evaluations = dict[int, list[KeptCompletion]]  # by optimizer step

@@ -168,7 +168,7 @@ class Heartbeat:
         return cls(**read_fields(cls, read_json(trial / paths.HEARTBEAT) or {}))
 
 
-PLACE = ("v", "attempt", "step", "completions", "kind", "time")  # fields of a line that are no metrics
+PLACE = ("attempt", "step", "completions", "kind", "time")  # fields of a line that are no metrics
 
 
 @dataclass(frozen=True)

@@ -146,14 +146,12 @@ def name_of(kind: str, trial: TrialFolder, space: Space, base: Experiment) -> st
     if base.search.changed_files == ACCEPT and (changed := changed_files(trial, base)):
         identity = text_sha256(f"{identity}{changed}")
     sweep, end = trial.sweep.path, f"{kind}-{identity[:6]}"
-    longer = (
-        f"{sweep.name}-{trial.number:04d}-{end}"  # of earlier versions, and of a repeat of what already has the name
-    )
+    longer = f"{sweep.name}-{trial.number:04d}-{end}"  # of a repeat of what already has the name
     rerun = RERUN.search(sweep.name)
     while (outer := RERUN.search(sweep.name[: rerun.start()] if rerun else "")) is not None:
         rerun = outer
     name = f"{sweep.name[: rerun.start()]}-{int(rerun[1])}-{end}" if rerun else f"{sweep.name}-{trial.number}-{end}"
-    return longer if name == sweep.name or (sweep.parent / longer).exists() else name
+    return longer if name == sweep.name else name
 
 
 def changed_files(trial: TrialFolder, experiment: Experiment) -> dict[str, str]:

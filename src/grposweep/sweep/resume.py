@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from grporecipe.errors import UserError
-from grporecipe.files import VERSION, delete_folder, is_draft, read_json, read_lines, write_json, write_text
+from grporecipe.files import delete_folder, is_draft, read_json, read_lines, write_json, write_text
 from grporecipe.terminal import count, short
 from grposweep.config.compose import escape
 from grposweep.launchers.base import EndState
@@ -165,7 +165,7 @@ def _unlike(settings: dict[str, Any], space: list[dict[str, Any]], base: Experim
     """Return the first few keys that differ between the recorded sweep and this one."""
     recorded, before = settings.get("space"), settings.get("baseline")
     there, here = (
-        {str(parameter.get("dial")): parameter for parameter in parameters if isinstance(parameter, dict)}
+        {str(parameter.get("parameter")): parameter for parameter in parameters if isinstance(parameter, dict)}
         for parameters in (recorded if isinstance(recorded, list) else [], space)
     )
     keys = [
@@ -233,7 +233,6 @@ def describe_sweep(
     known = space.describe()
     if is_new:
         content = {
-            "v": VERSION,
             "name": base.name,
             "identity": identity,
             "space": known,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from grporecipe.errors import ExitCode, UserError
-from grporecipe.files import VERSION, read_json, write_json, write_text
+from grporecipe.files import read_json, write_json, write_text
 from grporecipe.model.rates import rates_for
 from grporecipe.rules.check import errors
 from grporecipe.terminal import redraws
@@ -206,7 +206,7 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
     verdicts = map(validity.validator.validate, islice(validity.invalid_points(), KEPT_INVALID))
     lines: list[dict[str, Any]] = [{"point": verdict.point, "problems": verdict.reasons()} for verdict in verdicts]
     lines += [{"more": validity.invalid - KEPT_INVALID}] if validity.invalid > KEPT_INVALID else []
-    write_text(folder.path / paths.INVALID, "".join(json.dumps({"v": VERSION, **line}) + "\n" for line in lines))
+    write_text(folder.path / paths.INVALID, "".join(json.dumps(line) + "\n" for line in lines))
     if lists_points(judged.sampler):
         known = {freeze(trial.params) for trial in study.trials if trial.user_attrs.get("invalid")}
         for point in islice(validity.invalid_points(), RECORDED_INVALID):

@@ -74,7 +74,7 @@ class ReportTo(Tracker):
 
 def values_of(line: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a line of metrics for a tracker, including step and attempt."""
-    drop = ("v", "kind", "time")
+    drop = ("kind", "time")
     return {name: value for name, value in line.items() if name not in drop and value is not None}
 
 
