@@ -1,6 +1,6 @@
 """Sweep hyperparameters of GRPO: compose with Hydra, validate before training, search with Optuna.
 
-``from grposweep import lint, plan, validate, sweep, load_sweep`` gives the Python interface, imported at its first use.
+``from grposweep import fit, lint, plan, load_sweep`` gives the Python interface, imported at its first use.
 """
 
 from importlib import import_module
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from grporecipe import __version__ as __version__
 
 if TYPE_CHECKING:
-    from grposweep.api import InvalidRecipe, SweepFailed, fit, lint, plan, sweep, validate
+    from grposweep.api import fit, lint, plan
     from grposweep.report.frames import load_sweep
 
-__all__ = ["InvalidRecipe", "SweepFailed", "fit", "lint", "load_sweep", "plan", "sweep", "validate"]
+__all__ = ["fit", "lint", "load_sweep", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,24 +1,17 @@
-"""The Python interface: judge a recipe, a file or the arguments of a training script, compute a plan, and run a sweep.
+"""The Python interface: judge a recipe, a file or the arguments of a training script, compute a plan, and estimate memory.
 
-``from grposweep import lint, plan, sweep, validate`` is the same.
+``from grposweep import fit, lint, plan`` is the same.
 """
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
-from grporecipe.errors import BadSettings, ExitCode, UserError
+from grporecipe.errors import BadSettings, UserError
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.frameworks.trl.keys import installed, releases
 from grporecipe.linting.command import Target, find_targets
 from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, lint_recipe, select_rules
 from grporecipe.linting.output import place_of
@@ -27,15 +20,8 @@ from grporecipe.memory.estimate import Memory, estimate
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, build_recipe, load_recipes
-from grposweep.process import die_with, run_command
 
-if TYPE_CHECKING:
-    from grposweep.report.frames import LoadedSweep
-
-__all__ = [
-    "Diagnostic", "InvalidRecipe", "LintResult", "Linted", "PlanNumbers", "SweepFailed", "fit", "lint", "plan", "sweep",
-    "validate",
-]  # fmt: skip
+__all__ = ["Diagnostic", "LintResult", "Linted", "PlanNumbers", "fit", "lint", "plan"]
 
 LIBRARIES = ("trl", "transformers")
 PLAIN = (str, int, float, bool, type(None))
@@ -94,14 +80,6 @@ class Linted:
     def ok(self) -> bool:
         """Return whether there is no error."""
         return not self.errors
-
-
-class InvalidRecipe(ValueError):
-    """Raised for arguments with which training cannot work. The message has a line for each problem; ``problems`` holds them."""
-
-    def __init__(self, problems: tuple[Diagnostic, ...]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(f"{problem.code} {problem.message}" for problem in problems))
 
 
 def lint(
@@ -185,155 +163,6 @@ def fit(
     return memory
 
 
-def validate(
-    args: Any,
-    *,
-    processes: int | None = None,
-    framework: str = "auto",
-    framework_version: str | None = None,
-    dataset_size: int | None = None,
-    ignore: Iterable[str] = (),
-) -> tuple[Diagnostic, ...]:
-    """Check the arguments of a training script before it loads a model, and return the warnings.
-
-    Args:
-        args: TRL's GRPOConfig, another dataclass, or a mapping of keys.
-        processes: training processes; otherwise ``WORLD_SIZE`` of the environment, which torchrun and accelerate set.
-        framework: as in `lint`.
-        framework_version: the release to judge by; otherwise the TRL that is installed.
-        dataset_size: training prompts.
-        ignore: rules or families to leave out.
-
-    Raises:
-        InvalidRecipe: training cannot work.
-        UserError: an option names something that does not exist.
-
-    """
-    world = os.environ.get("WORLD_SIZE", "")
-    count = processes if processes is not None or not world.isdigit() else max(int(world), 1)
-    installed = framework_version or (_installed() if framework in ("auto", "trl") else None)
-    result = _lint(args, Options(framework, None, count, dataset_size, installed), select_rules((), ignore))
-    if result.errors:
-        raise InvalidRecipe(result.errors)
-    return result.warnings
-
-
-class SweepFailed(RuntimeError):
-    """Raised for a sweep that ended without a result or stopped itself. ``sweep`` is what it left, or None."""
-
-    def __init__(self, message: str, sweep: "LoadedSweep | None" = None) -> None:
-        self.sweep = sweep
-        super().__init__(message)
-
-
-def sweep(
-    values: Mapping[str, Any],
-    *,
-    name: str | None = None,
-    outputs: str | Path = "outputs",
-    config_dir: str | Path | None = None,
-) -> "LoadedSweep":
-    """Run, resume or extend a sweep as ``grposweep sweep`` does, and load it.
-
-    The sweep runs in its own process, and its lines are printed here. Ctrl-C (or the kernel's interrupt) stops the trials at
-    their next rollout boundary; a second Ctrl-C ends them at once. The same call resumes the sweep.
-
-    Args:
-        values: configuration keys and groups. A list holds the values to compare (``"lr": [1e-5, 1e-4]``), text is in the
-            syntax of sweep files (``"lr": "tag(log, interval(1e-5, 1e-3))"``), anything else is one value.
-        name: the folder under ``outputs``; otherwise it is derived from what is swept.
-        outputs: the folder that holds sweeps.
-        config_dir: your own copy of conf/ (``grposweep init``).
-
-    Raises:
-        UserError: the sweep cannot start, or nothing is to be run; the message is that of the command.
-        SweepFailed: the sweep ended without a result.
-        KeyboardInterrupt: the sweep was interrupted.
-
-    """
-    if not isinstance(values, Mapping) or not values:
-        raise UserError(
-            f"sweep({values!r:.80}): the argument must be a mapping with at least one configuration key. Set the values "
-            'to compare as a list: sweep({"lr": [1e-5, 1e-4], "model": "qwen3_0_6b"}). Or name a study: '
-            'sweep({"sweeps": "lr_batch"}).'
-        )
-    for key in ("outputs", "name"):
-        if key in values:
-            raise UserError(f"{key} is a separate argument: sweep(..., {key}=...). Leave it out of the values.")
-    if values.get("cluster.controller") == "job":
-        raise UserError(
-            "cluster.controller=job: sweep() waits for the results, and the command ends when the job is submitted. Leave it out."
-        )
-    given = {**values, "outputs": Path(outputs)} | ({} if name is None else {"name": [name]})
-    words = [f"{key}={_words(key, value)}" for key, value in given.items()]
-    words += [] if config_dir is None else ["--config-dir", str(config_dir)]
-    with TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        code, last = _run([sys.executable, *run_command(), "-m", *words], errors)
-        errors.seek(0)
-        message = errors.read(MOST_READ).strip()
-    if code == ExitCode.BAD_INPUT:
-        raise UserError(message.removeprefix("error: "))
-    if code == ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
-    from grposweep.report.frames import load_sweep  # Hydra, which lint does not need
-
-    loaded = load_sweep(last) if last is not None else None
-    if code or loaded is None:
-        raise SweepFailed(message or f"the sweep ended with exit code {code}; its output above says why", loaded)
-    return loaded
-
-
-MOST_READ = 1 << 16  # characters of what a sweep writes to its error stream
-RESULTS = "results in "  # begins the line that names the sweep's folder
-
-
-def _words(key: str, value: Any) -> str:
-    """Return a value in Hydra's override syntax: text unchanged, a list as the values to compare."""
-    from grposweep.config.compose import override_text
-
-    plain = _plain(value)
-    if isinstance(value, str) or not isinstance(plain, list):
-        return value if isinstance(value, str) else override_text(plain)
-    if not plain:
-        raise UserError(f"{key}=[]: the list has no value to compare. Give at least one.")
-    return ",".join(map(override_text, plain))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value without numpy's types, tuples and paths."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and numbers
-    return [_plain(item) for item in value] if isinstance(value, list | tuple | range) else value
-
-
-def _run(command: list[str], errors: IO[str]) -> tuple[int, str | None]:
-    """Run a sweep's command and print its lines. Return its exit code and the last folder that it names.
-
-    The command runs in its own session: a Ctrl-C is passed on, so it must not arrive twice. It ends with this process.
-    """
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, encoding="utf-8",
-        errors="replace", start_new_session=True, preexec_fn=partial(die_with, os.getpid()),
-    )  # fmt: skip
-    folder: str | None = None
-    assert process.stdout is not None  # a pipe
-    with process:
-        while True:
-            try:
-                for line in process.stdout:
-                    print(line, end="", flush=True)
-                    folder = line.removeprefix(RESULTS).rstrip("\n") if line.startswith(RESULTS) else folder
-                return process.wait(), folder
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
-            except BaseException:
-                process.send_signal(signal.SIGTERM)
-                raise
-
-
 def _lint(source: Any, options: Options, selection: RuleSelection) -> Linted:
     return Linted(tuple(lint_recipe(recipe, selection) for recipe in _recipes(source, options)))
 
@@ -389,9 +218,3 @@ def _stated(args: Any) -> dict[str, Any]:
     if classes and stated.get("steps_per_generation") is not None:
         stated.pop("generation_batch_size", None)  # TRL derives one from the other, and refuses both
     return stated
-
-
-def _installed() -> str | None:
-    """Return the installed TRL, or the newest known release if that is older."""
-    version = installed()
-    return None if version is None else ".".join(map(str, min(version, releases()[-1])))

@@ -168,10 +168,9 @@ def test_checks_without_data_are_listed() -> None:
     assert (missing["kl_drift"], missing["precision"]) == ("kl", "learning_rate, the type of the weights")
 
 
-@pytest.mark.parametrize("name", ["time_share__generation", "time__generation"])
-def test_the_share_of_generation_is_read_under_its_name_and_its_earlier_one(name: str) -> None:
-    """Metrics of ``time/`` are seconds now; old files have shares among them."""
-    findings = judge(run(100, **{name: lambda _: 0.95})).findings
+def test_a_training_that_mostly_generates_is_named() -> None:
+    """By the share of generation in a step."""
+    findings = judge(run(100, time_share__generation=lambda _: 0.95)).findings
     assert "generation_bound" in [finding.name for finding in findings]
 
 

@@ -28,7 +28,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "epoch": ("epoch", "training/epoch"),
     "step_time": ("time/step", "timing_s/step", "perf/time_per_step", "timing/step", "step_time"),
     "generation_time": ("timing_s/gen", "timing/gen"),
-    "generation_share": ("time_share/generation", "time/generation"),
+    "generation_share": ("time_share/generation",),
     "update_size": ("update_size",),
     "eval_reward": ("eval_reward", "val/reward_score"),
     "eval_se": ("eval_reward_se",),

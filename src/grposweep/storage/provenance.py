@@ -33,7 +33,7 @@ GIT_SECONDS = 10.0  # a large checkout on a slow disk answers sooner
 TIMES = (
     "time", "attempt", "step_time", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
     "time/step", "tokens_per_second", "memory/peak", "time_share/generation", "time_share/scoring", "time_share/training",
-    "time_share/diversity", "time/generation", "time/scoring", "time/training", "time/diversity",  # earlier names of the shares
+    "time_share/diversity",
 )  # fmt: skip
 
 
