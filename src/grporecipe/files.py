@@ -273,8 +273,9 @@ def read_lines(path: Path, **shape: "type | UnionType") -> Iterator[dict[str, An
 
 def _split_lines(path: Path) -> Iterator[str | bytes]:
     """Yield the lines of a file; a large one is not held in memory as a whole. A missing file has none."""
+    stamp = file_stamp(path)
     try:
-        if (stamp := file_stamp(path)) is None or stamp[1] <= WHOLE:
+        if stamp is None or not WHOLE < stamp[1] <= LARGEST:
             # splitlines() would also cut at U+2028, which JSON strings may hold
             yield from read_text(path, errors="replace").split("\n")
             return
