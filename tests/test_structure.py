@@ -285,6 +285,7 @@ PARSERS = re.compile(
 OWN_PARSERS = {
     "grporecipe/files.py": "the one place",
     "grposweep/process.py": "runs as a script without the package, and reads what the warm server says",
+    "grposweep/train/hook/harm.py": "runs as a script without the package, and reads what the question wrote",
     "grporecipe/model/releases.py": "tables of this package",
     "grporecipe/linting/apply_fixes.py": "a recipe that parse_yaml has read, and words of letters and digits",
     "grporecipe/diagnose/readers.py": "CSV has no depth; the reader bounds its lines",

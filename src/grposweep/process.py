@@ -322,15 +322,22 @@ def end_session(pid: int) -> None:
 
 
 MARK = "GRPOSWEEP_PROGRAM"  # the environment variable; each attempt has its own value
+MARKED_FOLDER = "grposweep-ask-"  # begins the name of a folder whose name ends in a mark
 
 
 def marked(mark: str) -> list[int]:
-    """Return this user's running processes whose environment holds the mark, without zombies."""
-    wanted = f"{MARK}={mark}".encode()
+    """Return this user's running processes whose environment holds the mark, without zombies.
+
+    A program may choose the variables of those that it starts, so a folder on its PATH with the mark in its name counts too.
+    """
+    wanted = (f"{MARK}={mark}\0".encode(), f"{MARKED_FOLDER}{mark}".encode())
     pids = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if not entry.name.isdigit():
+                continue
+            variables = (entry / "environ").read_bytes() + b"\0"
+            if any(text in variables for text in wanted):
                 pids.append(int(entry.name))
         except OSError:  # it has ended, or belongs to another user
             continue

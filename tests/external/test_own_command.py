@@ -140,11 +140,11 @@ def test_an_option_that_changes_nothing_is_named_before_anything_trains(
 
 def test_the_ends_of_an_options_interval_are_asked_once_each(run: Run, command: Path) -> None:
     """The command itself, and both ends: what a trial needs is known then."""
-    edit(command, "args = GRPOConfig(**recipe", "open('asked', 'a').write('x')\nargs = GRPOConfig(**recipe")
+    edit(command, "args = GRPOConfig(**recipe", "open('../asked', 'a').write('x')\nargs = GRPOConfig(**recipe")
     words = ("name=s", "cluster=dry_run", "search.trials=3", "-m", "trainer.args.penalty=interval(0.1,0.5)")
     ended = run(ASKED, *words, "--", "bash launch.sh")
     assert ended.code == 0, ended.out + ended.err
-    assert (command / "asked").read_text() == "xxx"
+    assert (command.parent / "asked").read_text() == "xxx"
 
 
 ACCELERATE = (

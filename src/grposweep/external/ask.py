@@ -1,4 +1,8 @@
-"""Ask a user's command what its GRPO trainer would get: run it up to the trainer's construction, and end it there."""
+"""Ask a user's command what its GRPO trainer would get: run it up to the trainer's construction, and end it there.
+
+Nothing of the user's changes by it. Where the system has one, the command runs in a view of its folder (`external.view`). What
+would delete, move or overwrite the user's files ends the question, and so does what would clear the folder of the sweeps.
+"""
 
 import json
 import os
@@ -8,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,8 +24,9 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json
 from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
-from grposweep.external.environment import SHELL, foreign_path, package_folder
-from grposweep.process import MARK, kill_group, marked, start_guard
+from grposweep.external import view
+from grposweep.external.environment import HARM, SHELL, foreign_path, package_folder
+from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
 
 MODE = "GRPOSWEEP_ASK_MODE"
 STAND_INS, REAL = "stand-ins", "real"
@@ -28,8 +34,19 @@ SECONDS = {STAND_INS: 60.0, REAL: 600.0}
 QUIET = 2.0  # seconds before a long question is announced
 LOOK = 0.2  # seconds between two looks at the processes
 OTHER = "other."  # the start of a note of a trainer that is not GRPO's
-QUEUES = ("sbatch", "qsub", "bsub")
+SWEEPS = "outputs"  # the folder of all sweeps, unless another one is set
+_SWEEP = "sweep-that-is-asked"  # in it
+QUEUES = ("sbatch", "qsub", "bsub", "salloc")
+DELETE = ("rm", "mv", "rmdir")
+# The program that srun would start, on this machine: the first word that is a program.
+_SRUN = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in -*) ;; *) command -v "$1" > /dev/null && exec "$@" ;; esac
+  shift
+done
+"""
 _SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
+_QUEUE_PATH = re.compile(r"(?:^|[\s;&|(`'\"])(/[^\s;&|'\"]*/(?:sbatch|srun|salloc|qsub|bsub))(?=[\s;&|)'\"]|$)")
 _MANUAL = "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: docs/guides/own_script.md."
 _NOT_FOUND = re.compile(r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE)
 
@@ -55,6 +72,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class _Question:
+    """What is asked; ``is_free``: the user allows the command to delete files."""
+
+    command: str
+    folder: Path
+    environment: Mapping[str, str]
+    processes: int | None
+    sweeps: Path
+    is_free: bool
+
+
+@dataclass(frozen=True)
 class _Run:
     """One run of the command: its answers, the names of its notes, the end of its output, and whether its time was over."""
 
@@ -72,17 +101,22 @@ def ask(
     environment: Mapping[str, str],
     processes: int | None = None,
     seconds: Mapping[str, float] = SECONDS,
+    sweeps: Path = Path(SWEEPS),
 ) -> Asked:
     """Run a shell command in a folder up to its GRPO trainer: on stand-ins, and for real if that fails.
 
-    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out.
-    ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run.
+    The variable GRPOSWEEP_ASK_MODE=real leaves the stand-ins out, and allows the command to delete files.
+    ``processes`` is the number of training processes if nothing else states it, ``seconds`` the limit of each run, ``sweeps`` the
+    folder of the sweeps.
 
-    Raises UserError if the command builds no trainer or several, or if its configuration is refused.
+    Raises UserError if the command builds no trainer or several, if its configuration is refused, or if it would destroy files.
     """
+    _refuse_queues(command, folder)
     how, why = REAL if {**os.environ, **environment}.get(MODE) == REAL else STAND_INS, ""
-    run = _run(how, command, folder, environment, processes, seconds[how])
+    question = _Question(command, folder.resolve(), environment, processes, sweeps.absolute(), how == REAL)
+    run = _run(how, question, seconds[how])
     built = " and ".join(sorted(note.removeprefix(OTHER) for note in run.notes if note.startswith(OTHER)))
+    _refuse_loss(question, run)
     if how == STAND_INS and built and _has_failed(run):  # for real it would train
         raise UserError(
             f"{command}: it builds {built}, and ended without building a GRPO trainer ({_reason(run)}). Give the command that "
@@ -90,7 +124,8 @@ def ask(
         )
     if how == STAND_INS and _has_failed(run) and ("on_stand_ins" in run.notes or (run.is_late and "seen" in run.notes)):
         how, why = REAL, _reason(run)
-        run = _run(how, command, folder, environment, processes, seconds[how])
+        run = _run(how, question, seconds[how])
+        _refuse_loss(question, run)
     answers = [answer for answer in run.answers if "failed" not in answer]
     if not answers:
         _refuse(command, run, seconds[how])
@@ -108,8 +143,9 @@ def ask(
             f"{command}: it builds several GRPO trainers: {what}. A trial is one training. "
             "Give a command that trains once, and sweep what the others change, such as seed=1,2,3."
         )
+    files = tuple(file for file in first["files"] if Path(file).is_file())  # others were made by the question
     return Asked(
-        first["how"], first["record"], tuple(first["files"]), tuple(first["modules"]), first["seconds"],
+        first["how"], first["record"], files, tuple(first["modules"]), first["seconds"],
         "processes_assumed" in run.notes, why,
     )  # fmt: skip
 
@@ -124,39 +160,98 @@ def _reason(run: _Run) -> str:
     return redact(failed) or ("it took too long" if run.is_late else "it ended before its trainer")
 
 
-def _run(
-    mode: str, command: str, folder: Path, environment: Mapping[str, str], processes: int | None, limit: float
-) -> _Run:
+def _run(mode: str, question: _Question, limit: float) -> _Run:
     """Run the command once and end it after its answers."""
-    place = Path(tempfile.mkdtemp(prefix="grposweep-ask-"))
-    answers, log, mark = place / "answers", place / "log", os.urandom(16).hex()
+    mark = os.urandom(16).hex()
+    place = Path(tempfile.gettempdir(), f"{MARKED_FOLDER}{mark}").resolve()
+    place.mkdir(mode=0o700)
+    command, folder, environment = question.command, question.folder, question.environment
+    answers, log = place / "answers", place / "log"
     answers.mkdir()
     package = str(package_folder(place))
+    has_view = view.can_view(folder)
+    if has_view:
+        view.make_view(place)
+    elif mode == REAL:
+        _announce(command, folder)
+    asked = {
+        "answers": str(answers), "mode": mode, "processes": question.processes or 1, "folder": str(folder),
+        "kept": str(place / view.KEPT) if has_view else "", "sweeps": str(question.sweeps), "is_free": question.is_free,
+    }  # fmt: skip
+    sweep = _make_sweep(question, place if has_view else None, answers)
+    Path(package, "question.json").write_text(json.dumps(asked), encoding="utf-8")
     path = os.pathsep.join([package, *foreign_path(environment)])
-    _replace_queues(place / "bin", answers)
+    _replace_programs(place / "bin", answers, package)
     programs = os.pathsep.join([str(place / "bin"), {**os.environ, **environment}.get("PATH", os.defpath)])
     variables = {
-        **os.environ, **environment, "PYTHONPATH": path, "PATH": programs, "GRPOSWEEP_ASK": str(answers), MODE: mode,
-        "GRPOSWEEP_ASK_PROCESSES": str(processes or 1), "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
+        **os.environ, **environment, "PYTHONPATH": path, "PATH": programs,
+        "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
         **({"CUDA_VISIBLE_DEVICES": ""} if mode == REAL else {}),
     }  # fmt: skip
     guard = start_guard(mark, place)
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*SHELL, command], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True,
+                [*(view.view_command(folder, place) if has_view else ()), *SHELL, command], cwd=folder, env=variables,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         is_late, dropped = _wait(process, command, answers, limit, _trains_again(command, folder), (mark, package))
         records = [parse_json(each.read_bytes()) for each in sorted(answers.glob("*.json"), key=os.path.getmtime)]
         notes = frozenset(each.name for each in answers.iterdir())
         said = redact(log.read_text(encoding="utf-8", errors="replace"))
+        if sweep is not None and not sweep.is_dir():
+            records = [{"failed": "", "line": "", "lost": str(question.sweeps), "sweeps": True, "seconds": 0}]
         return _Run(records, notes, said, is_late, dropped, not (records or is_late or dropped) and _runs(mark))
     finally:
         kill_group(mark)
+        _remove_made(answers)
+        view.open_folders(place)
         if guard.stdin is not None:
             guard.stdin.close()
         guard.wait()
+
+
+def _make_sweep(question: _Question, place: Path | None, answers: Path) -> Path | None:
+    """Make a folder of a sweep, which a trial would find, in the view whose changes are in ``place``; without one for real.
+
+    Return where it is, or None if the sweeps are not in the working folder.
+    """
+    if not question.sweeps.is_relative_to(question.folder):
+        return None
+    sweep = question.sweeps / _SWEEP
+    if place is not None:
+        made = view.changed_in(place, sweep.relative_to(question.folder))
+        made.mkdir(parents=True)
+        return made
+    new = [path for path in (sweep, *sweep.parents) if not path.exists()]
+    (answers / "made").write_text("".join(f"{path}\n" for path in new), encoding="utf-8")
+    sweep.mkdir(parents=True, exist_ok=True)
+    return sweep
+
+
+@cache
+def _announce(command: str, folder: Path) -> None:
+    """Say once what runs for real where no view protects the folder."""
+    text = f"asking for real, up to its trainer: {command} in {folder}. What its Python programs make there is removed."
+    print(text, file=sys.stderr, flush=True)
+
+
+def _remove_made(answers: Path) -> None:
+    """Remove the files and empty folders that Python programs have made in the working folder, the deepest first."""
+    for text in sorted(_lines(answers / "made"), key=len, reverse=True):
+        with suppress(OSError):
+            path = Path(text)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _runs(mark: str) -> bool:
@@ -168,13 +263,75 @@ def _runs(mark: str) -> bool:
     return False
 
 
-def _replace_queues(folder: Path, answers: Path) -> None:
-    """Make programs that answer instead of those that would submit a job, for the PATH of the command."""
+def _replace_programs(folder: Path, answers: Path, package: str) -> None:
+    """Make programs that answer instead of those that would submit a job or delete files, for the PATH of the command."""
     folder.mkdir()
+    texts = {"srun": _SRUN}
     for name in QUEUES:
         answer = json.dumps({"failed": f"it calls {name}, which would submit a job", "queue": name, "seconds": 0})
-        (folder / name).write_text(f"#!/bin/sh\necho {shlex.quote(answer)} > '{answers}/{name}.json'\nexit 1\n")
+        target = shlex.quote(str(answers / f"{name}.json"))
+        texts[name] = f"#!/bin/sh\necho {shlex.quote(answer)} > {target}\nexit 1\n"
+    for name in DELETE:
+        words = shlex.join([sys.executable, "-I", str(HARM), package, name])
+        texts[name] = f'#!/bin/sh\nexec {words} "$@"\n'
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
+
+
+def _texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a command and of the shell scripts that it names, and that these name, each after its name."""
+    waiting, seen = [("", command)], {""}
+    while waiting:
+        name, text = waiting.pop(0)
+        yield name, text
+        for found in _SCRIPT.findall(text):
+            if found not in seen:
+                seen.add(found)
+                with suppress(OSError, ValueError):
+                    waiting.append((found, (folder / found).read_text(encoding="utf-8")))
+
+
+def _find_lines(command: str, folder: Path, pattern: "re.Pattern[str]") -> Iterator[tuple[str, str]]:
+    """Yield the lines of a command's texts that match, each after its place; comments do not count."""
+    for name, text in _texts(command, folder):
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.lstrip().startswith("#") and pattern.search(line):
+                yield (f"{name}:{number}" if name else "the command"), line.strip()
+
+
+def _refuse_queues(command: str, folder: Path) -> None:
+    """Raise UserError if the command submits jobs by a program's path, which cannot be replaced. Nothing has run."""
+    for place, line in _find_lines(command, folder, _QUEUE_PATH):
+        raise UserError(
+            f"{command}: {place} calls a scheduler's program by its path ({line}), so asking it would submit a job. "
+            "Nothing ran. Give the script of that job, as in: bash train.slurm. The sweep submits its own jobs with "
+            "cluster=slurm."
+        )
+
+
+def _refuse_loss(question: _Question, run: _Run) -> None:
+    """Raise UserError for a command that would delete, move or overwrite files of the user's or of the sweeps."""
+    answer = next((answer for answer in run.answers if "lost" in answer), None)
+    if answer is None:
+        return
+    if shell := answer.get("shell"):
+        pattern = re.compile(rf"(?:^|[\s;&|(`'\"]){shell}\s")
+        place = next(
+            (f"{place} ({line})" for place, line in _find_lines(question.command, question.folder, pattern)), shell
+        )
+    else:
+        place = answer["line"] or "a program of it"
+    what = f"{question.command}: {place} would delete, move or overwrite {redact(answer['lost'])}"
+    if answer["sweeps"]:
+        raise UserError(
+            f"{what}, which belongs to the folder of the sweeps. A trial would destroy its own sweep. "
+            "Nothing was deleted. Set outputs=... to another folder, or have the command clear a folder of its own."
+        )
+    raise UserError(
+        f"{what}. Nothing was deleted. A trial would do it each time. Move these files away, or take the line out. To ask the "
+        f"command in spite of it, set {MODE}=real in front of the command line."
+    )
 
 
 def _wait(
@@ -227,12 +384,8 @@ def _without_hook(mark: str, package: str) -> str:
 
 def _trains_again(command: str, folder: Path) -> bool:
     """Return whether a command's text has several launches. If not, nothing after the trainer has to run."""
-    texts = [command]
-    for name in _SCRIPT.findall(command):
-        with suppress(OSError, ValueError):
-            texts.append((folder / name).read_text(encoding="utf-8"))
     launches = 0
-    for text in texts:
+    for _, text in _texts(command, folder):
         with suppress(UserError):
             launches += len(LaunchParser(()).find(text))
     return launches > 1

@@ -14,6 +14,9 @@ SHELL = ("bash", "-c") if shutil.which("bash") else ("sh", "-c")
 _HOOK = SOURCE / "grposweep" / "train" / "hook" / "sitecustomize.py"
 
 
+HARM = _HOOK.with_name("harm.py")  # runs in the place of rm, mv and rmdir while a command is asked
+
+
 def package_folder(folder: Path) -> Path:
     """Return a folder for PYTHONPATH that holds only these packages and the hook: others must not leak into a program's own."""
     path = folder / "package"

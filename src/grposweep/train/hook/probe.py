@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from grporecipe.files import parse_json
-from grposweep.train.hook import programs, record
+from grposweep.train.hook import harm, programs, record
+from grposweep.train.hook.harm import Question
 from grposweep.train.hook.imports import CONFIGS, after_import
 from grposweep.train.hook.stand_ins import alone, as_first_rank, note_files, read_files
 
@@ -32,8 +33,7 @@ TRAINERS = {
     "transformers.trainer": "Trainer",
 }
 # Events of audit hooks (docs.python.org, "Audit events table") that change something outside of the process.
-CHANGES = frozenset(["os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink", "shutil.rmtree",
-                     "shutil.move", "shutil.copyfile", "shutil.copytree", "sqlite3.connect"])  # fmt: skip
+CHANGES = harm.DELETIONS | {"os.link", "os.symlink", "shutil.copyfile", "shutil.copytree", "sqlite3.connect"}
 STARTS = frozenset(["subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty",
                     "socket.connect", "socket.getaddrinfo", "os.kill"])  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -48,12 +48,13 @@ SECONDS_AFTER = 5  # that a script may run on stand-ins after its trainer
 class Answers:
     """Writes the answer of this process, once."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.is_given = folder, False
+    def __init__(self, question: Question) -> None:
+        self.question, self.folder, self.is_given = question, Path(question.answers), False
         self.answer: dict[str, Any] | None = None  # on stand-ins: the answer, unless there is a second trainer
         self.files: set[str] = set()
         self.pipe: int | None = None  # in the second run: where its answer goes
-        self.other: int | None = None  # in the first run: where the second run's answer comes from
+        self.other: bytes | None = None  # in the first run: the second run's answer
+        self.made: list[str] = []  # folders
 
     def give(self, **answer: Any) -> NoReturn:
         """Write an answer, or the one that was found before, and wait for the end of the process."""
@@ -63,12 +64,14 @@ class Answers:
         self.is_given = True
         text = json.dumps({**answer, "seconds": time.process_time()}, default=repr).encode()
         if self.pipe is not None:
+            for folder in reversed(self.made):
+                with suppress(OSError):
+                    Path(folder).rmdir()
             while text:
                 text = text[os.write(self.pipe, text) :]
             os._exit(0)
         if self.other is not None:
-            both = b"".join(iter(lambda: os.read(self.other or 0, 65536), b""))
-            text = json.dumps(_merge(parse_json(text), parse_json(both or b"{}"))).encode()
+            text = json.dumps(_merge(parse_json(text), parse_json(self.other or b"{}"))).encode()
         if os.environ.get("RANK", "0") == "0":
             made = self.folder / f"{os.getpid()}.part"
             made.write_bytes(text)
@@ -115,6 +118,8 @@ def _is_own(member: Any) -> bool:
 def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first run's answer without what differs in the second run, which is unknown."""
     mine["seconds"] += other.get("seconds", 0)
+    if loss := next((answer for answer in (mine, other) if "lost" in answer), None):
+        return {**loss, "seconds": mine["seconds"]}
     ends = [{"record", "refused", "failed"} & answer.keys() for answer in (mine, other)]
     if "failed" in mine or ends[0] != ends[1] or mine.get("refused") != other.get("refused"):
         why = mine.get("failed") or other.get("failed") or "it ends in another way if its data have another size"
@@ -133,34 +138,48 @@ def _merge(mine: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return mine
 
 
-def install(folder: str) -> None:
-    """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is."""
-    answers = Answers(Path(folder))
+def install(package: str) -> None:
+    """Prepare this process for the question: it is a launcher, the training, or another program, which runs as it is.
+
+    ``package`` is the question's copy of the package.
+    """
+    question = harm.read_question(Path(package))
+    answers = Answers(question)
     if not answers.folder.is_dir():  # the question has ended
         os._exit(1)
     (answers.folder / "seen").touch()
+    sys.dont_write_bytecode = True
+    tempfile.gettempdir()  # its first call writes a file
     program = programs.this_program()
     is_training = programs.may_train(program)
     if not is_training:
-        programs.replace_launcher(program, answers.folder)
+        programs.replace_launcher(program, question)
         if any(answers.folder.glob("*.json")):
             os._exit(0)  # a step after a training that did not happen
     if is_training:
         _watch_end(answers)
     try:
-        if is_training and os.environ.get("GRPOSWEEP_ASK_MODE") == "stand-ins":
+        if is_training and question.mode == "stand-ins":
             (answers.folder / "on_stand_ins").touch()
             _run_on_stand_ins(answers, program)
         else:
-            _watch(answers)
+            _watch(answers, is_training)
     except Exception as error:  # noqa: BLE001 - otherwise Python would continue, and the script would train
         answers.give(failed=f"{type(error).__name__}: {error}")
 
 
-def _watch(answers: Answers) -> None:
-    """Answer for real: as soon as a trainer gets a configuration of GRPO."""
+def _watch(answers: Answers, is_training: bool) -> None:
+    """Answer for real: as soon as a trainer gets a configuration of GRPO, or before a file is lost."""
     answers.files = read_files
-    sys.addaudithook(lambda event, words: _note(answers, event, words))
+    # A view keeps what a step before the training overwrites.
+    is_spared = frozenset() if is_training or not answers.question.kept else frozenset(["open"])
+
+    def watch(event: str, words: tuple[Any, ...]) -> None:
+        _note(answers, event, words)
+        if event not in is_spared:
+            _save(answers, event, words)
+
+    sys.addaudithook(watch)
 
     def trainer(name: str) -> Callable[[Any], None]:
         def change(module: Any) -> None:
@@ -250,9 +269,11 @@ def _changes_batches() -> bool:
 
 
 def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
-    """Let this script run on stand-ins, here and in a second process with other numbers."""
+    """Let this script run on stand-ins, first in a second process with other numbers, and then here.
+
+    One after the other: a script that makes a folder may refuse one that exists.
+    """
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    sys.dont_write_bytecode = True
     from grposweep.train.hook import stand_ins
 
     record.own_files.add(program.file)
@@ -276,11 +297,10 @@ def _run_on_stand_ins(answers: Answers, program: programs.Program) -> None:
         else:
             after_import({module: _configuration(answers, cls)})
     answers.files = stand_ins.read_files
-    tempfile.gettempdir()  # its first call writes a file
     source, target = os.pipe()
     if os.fork():
         os.close(target)
-        answers.other = source
+        answers.other = b"".join(iter(lambda: os.read(source, 65536), b""))
     else:
         answers.pipe = target
         stand_ins.SIZE.reverse()
@@ -311,6 +331,8 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
     if event != "open" or answers.is_given or not isinstance(words[0], (str, bytes, os.PathLike)):
         return False
     if int(words[2] or 0) & WRITES:
+        if int(words[2]) & os.O_CREAT:
+            harm.note_made(answers.question, words[0])
         return True
     path = str(Path(os.fsdecode(words[0])).absolute())
     if record.is_users(path) and not path.startswith(programs.SYSTEM) and not path.endswith((".py", ".pyc", ".so")):
@@ -318,8 +340,44 @@ def _note(answers: Answers, event: str, words: tuple[Any, ...]) -> bool:
     return False
 
 
+def _save(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
+    """End the attempt before the user's own code deletes, moves or overwrites what was there before."""
+    if event == "os.mkdir" and not answers.is_given and not os.path.lexists(words[0]):
+        answers.made.append(os.path.abspath(words[0]))  # noqa: PTH100 - a text
+        harm.note_made(answers.question, words[0])
+    if event not in harm.DELETIONS and event != "open":
+        return
+    paths = [] if answers.is_given else harm.changed_paths(answers.question, event, words)
+    if not paths or not _is_direct():
+        return
+    question = answers.question
+    of_sweeps = [
+        path for path in paths if event != "open" and os.path.lexists(path) and harm.is_of_sweeps(question, path)
+    ]
+    gone = of_sweeps or ([] if question.is_free else [*harm.lost(question, paths)])
+    if gone:
+        answers.is_given = True  # what follows opens files
+        what = ", ".join(harm.shown(question, path) for path in gone)
+        line = record.users_line()
+        answers.give(failed=f"{line}: {event} of {what}", line=line, lost=what, sweeps=bool(of_sweeps))
+
+
+def _is_direct() -> bool:
+    """Return whether the user's code, and no library but Python's own, is what changes a file. An import writes caches."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and programs.is_of_python(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return False
+        frame = frame.f_back
+    if frame is None:
+        return False
+    file = frame.f_code.co_filename
+    return file in programs.TYPED or record.is_users(file)
+
+
 def _guard(answers: Answers, event: str, words: tuple[Any, ...]) -> None:
     """End the attempt before anything happens on stand-ins that is not harmless."""
+    _save(answers, event, words)
     is_change = _note(answers, event, words) or event in CHANGES
     if answers.is_given or not (is_change or event in STARTS):
         return

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grposweep.train.hook import record
+from grposweep.train.hook.harm import Question
 
 SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", sys.prefix + os.sep, sys.base_prefix + os.sep)
+_LIBRARY = str(Path(os.__file__).parent)
+_OURS = str(Path(__file__).parents[3])  # of these packages
+TYPED = ("<string>", "<stdin>")  # code of ``python -c`` and of a here-document
 TAKE_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 TRAINS = re.compile(r"GRPO|^[ \t]*(?:from|import)[ \t].*\b(?:trl|unsloth)\b", re.MULTILINE)
 IMPORTS = re.compile(
@@ -87,7 +91,12 @@ def _imported(text: str, file: str, program: Program) -> Iterator[str]:
                 yield _file_of(name, str(start))
 
 
-def replace_launcher(program: Program, folder: Path) -> None:
+def is_of_python(file: str) -> bool:
+    """Return whether a file of code is of Python's own library, or of these packages."""
+    return file.startswith(_OURS) or (file.startswith((_LIBRARY, "<frozen")) and "-packages" not in file)
+
+
+def replace_launcher(program: Program, question: Question) -> None:
     """Replace this process by the script that it would launch, if it is a launcher whose words can be read."""
     if not program.file or (Path(program.file).suffix and not program.module):
         return  # -c, or a script: reading a launch takes 0.2 s of imports
@@ -118,8 +127,8 @@ def replace_launcher(program: Program, folder: Path) -> None:
         and not any(word.text.startswith("--nnodes") for word in start.before)
     ):
         count *= int(os.environ.get("PET_NNODES", "1"))  # where torchrun looks for it
-    (folder / ("processes_stated" if count else "processes_assumed")).touch()
-    ranks = str(count or os.environ.get("GRPOSWEEP_ASK_PROCESSES", "1"))
+    Path(question.answers, "processes_stated" if count else "processes_assumed").touch()
+    ranks = str(count or question.processes)
     os.environ |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "RANK": "0", "LOCAL_RANK": "0"}
     os.execv(sys.executable, [sys.executable, *([] if is_file else ["-m"]), script, *rest])
 
