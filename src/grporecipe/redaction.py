@@ -28,8 +28,8 @@ _OF_A_MODEL = frozenset(
      "THINK", "TOOL", "PROMPT", "INPUT", "OUTPUT", "LABEL", "REWARD", "RESPONSE", "ANSWER", "QUESTION", "SOLUTION", "COLUMN",
      "CACHE", "SORT", "GROUP", "PRIMARY", "FOREIGN", "METRIC", "INDEX", "DATA", "TEMPLATE", "CHAT", "TEXT"]
 )  # fmt: skip
-# Last words of an environment variable.
-_ENDS = frozenset(["PASS", "PWD", "AUTH", "COOKIE", "COOKIES", "LICENSE", "WEBHOOK"])
+# Ends of an environment variable.
+_ENDS = ("_PASS", "_PWD", "_AUTH", "_LICENSE", "_WEBHOOK", "COOKIE", "COOKIES")
 _WANDB = "USE_WANDB"  # OpenRLHF's --use_wandb takes the key
 _NO_SECRETS = frozenset(["null", "none", "true", "false", "str", "bytes", SHOWN])
 
@@ -47,7 +47,7 @@ def _kind(name: str) -> str:
         return "sure"
     if not _OF_A_MODEL.isdisjoint(words):
         return ""
-    if own.isupper() and ("TOKEN" in words or words[-1] in _ENDS):
+    if own.isupper() and ("TOKEN" in words or own.endswith(_ENDS)):
         return "sure"
     has_one = "TOKEN" in words or not {"KEY", "PAT"}.isdisjoint(words[1:]) or "_".join(words[-2:]) == _WANDB
     return "likely" if has_one else ""
