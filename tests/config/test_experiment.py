@@ -49,7 +49,7 @@ def test_a_rendered_experiment_loads_as_the_same(
 ) -> None:
     """Floats keep every bit, texts every character, auto and null their meaning."""
     experiment = Experiment(lr=lr, name=texts[0])
-    experiment.task.system_prompt, experiment.loss.delta = texts[1], delta
+    experiment.task.system_prompt, experiment.loss.epsilon_high = texts[1], delta
     experiment.tracker.tags = texts
     experiment.batch.per_device_train_batch_size = size
     experiment.search.enqueue = [{"lr": lr, "kl": {"beta": 0.1}}]

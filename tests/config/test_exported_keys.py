@@ -27,8 +27,7 @@ NEEDS = {
     "generation.vllm_server": SERVER, "generation.vllm_gpus": SERVER, "generation.vllm_shared": SERVER,
     "generation.vllm_max_loras": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
     "model.lora.alpha": ADAPTER, "model.lora.dropout": ADAPTER, "model.lora.target": ADAPTER, "model.quantization": ADAPTER,
-    "loss.sapo_": ("loss.loss_type=sapo",), "loss.vespo_": ("loss.loss_type=vespo",), "kl.ref_": ("kl.sync_ref_model=true",),
-    "loss.entropy_": ("loss.use_adaptive_entropy=true",),
+    "kl.ref_": ("kl.sync_ref_model=true",),
     "trainer.max_": ASYNC, "trainer.weight_": ASYNC, "trainer.queue_": ASYNC,
 }  # fmt: skip
 # A key's overrides, if its value alone is no other valid setting.
@@ -39,7 +38,6 @@ CHANGES: dict[str, list[str]] = {
     "kl.enabled": ["kl.enabled=false", "kl.beta=0"],
     "loss.importance_sampling_level": ["loss.importance_sampling_level=sequence"],
     "loss.loss_type": ["loss.loss_type=dr_grpo"],
-    "loss.multi_objective_aggregation": ["loss.multi_objective_aggregation=normalize_then_sum"],
     "loss.scale_rewards": ["loss.scale_rewards=none"],
     "model.chat_template_kwargs": ["model.chat_template_kwargs={enable_thinking: false}"],
     "model.dtype": ["model.dtype=bfloat16"],
@@ -55,7 +53,6 @@ CHANGES: dict[str, list[str]] = {
     "trainer.offload": ["trainer.offload=optimizer"],
     "trainer.sharding": ["trainer.sharding=zero3"],
     "task.reward_weights": ["task.reward_weights=[0.5]"],
-    "generation.vllm_importance_sampling_correction": ["generation.vllm_importance_sampling_correction=false"],
 }  # fmt: skip
 # Keys of the search, of files and processes, of the tiny model, and of prompts and rewards, which the comment names.
 OURS = re.compile(

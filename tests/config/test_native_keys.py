@@ -27,7 +27,7 @@ from grposweep.schema import Experiment, keys_with, trl_arguments
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator, check_space
 
-OPTIONS = [KEYS[name] for name in setting.OPTIONS]
+OPTIONS = [KEYS[name] for name in setting.OPTIONS if name in KEYS]
 
 
 def base(session: Session, *overrides: str) -> Experiment:
@@ -106,14 +106,14 @@ def test_a_plus_is_taken_too_and_changes_nothing(session: Session) -> None:
 
 
 def test_identities_change_only_with_what_is_set(session: Session) -> None:
-    """Null and an empty mapping are what they were before these keys existed; tests/config/identities.json freezes that."""
+    """Null is what a key is without an override."""
     plain = base(session)
-    for override in ("trainer.args.disable_dropout=true", "loss.entropy_coef=0.01", "generation.min_p=0.1",
+    for override in ("trainer.args.disable_dropout=true", "loss.epsilon_high=0.3", "generation.min_p=0.1",
                      "generation.generation_kwargs.top_k=3"):  # fmt: skip
         other = base(session, override)
         assert identity(other) != identity(plain)
         assert sweep_identity([], other) != sweep_identity([], plain)
-    assert identity(base(session, "loss.entropy_coef=null")) == identity(plain)
+    assert identity(base(session, "loss.epsilon_high=null")) == identity(plain)
 
 
 def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> None:
@@ -123,15 +123,25 @@ def test_arguments_are_judged_by_the_rules_of_their_keys(session: Session) -> No
     assert found[0].broken.what == "trainer.args.auto_find_batch_size=true"
     vllm = ["generation=vllm_colocate", "loss=vespo"]
     assert {problem.code for problem in check(read_setting(base(session, *vllm)))} >= {"GL107"}
-    corrected = [*vllm, "generation.vllm_importance_sampling_mode=token_truncate"]
+    corrected = [*vllm, "trainer.args.vllm_importance_sampling_mode=token_truncate"]
     assert not {problem.code for problem in check(read_setting(base(session, *corrected)))} & {"GL107"}
 
 
-def test_no_upper_bound_is_infinity(session: Session) -> None:
-    """In TRL it is null, which here leaves the bound to TRL."""
-    bounds = "generation.vllm_importance_sampling_clip_max"
-    assert read_setting(base(session, f"{bounds}=inf")).vllm_importance_sampling_clip_max is None
-    assert read_setting(base(session, f"{bounds}=null")).vllm_importance_sampling_clip_max == 3.0
+@pytest.mark.parametrize(
+    ("override", "code"),
+    [("trainer.args.delta=0.5", "GL202"), ("trainer.args.multi_objective_aggregation=mean", "GL105")],
+)
+def test_an_option_of_the_loss_is_judged_in_the_arguments(session: Session, override: str, code: str) -> None:
+    """As in a recipe, and under the name that was set."""
+    (found,) = check(read_setting(base(session, override)))
+    assert (found.code, found.broken.what) == (code, override)
+
+
+def test_no_upper_bound_is_null(session: Session) -> None:
+    """As in TRL; without an override the bound is TRL's."""
+    bound = "vllm_importance_sampling_clip_max"
+    assert read_setting(base(session, f"trainer.args.{bound}=null")).vllm_importance_sampling_clip_max is None
+    assert read_setting(base(session)).vllm_importance_sampling_clip_max == 3.0
 
 
 def test_the_fields_that_arguments_set_are_those_of_trls_table() -> None:

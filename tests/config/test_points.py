@@ -39,7 +39,7 @@ PARAMETERS: dict[str, st.SearchStrategy[Any]] = {
     "task.max_completion_length": st.integers(1, 99),
     "task.rewards": st.sampled_from([["exact"], ["exact", "math"]]),
     "batch.per_device_train_batch_size": st.sampled_from([4, "auto"]),
-    "loss.delta": st.sampled_from([None, 2.0]),
+    "loss.epsilon_high": st.sampled_from([None, 2.0]),
     "model.lora.enabled": st.booleans(),
     "task.system_prompt": st.sampled_from(["a, b=c", "it's", "x: y", "null"]),
 }
@@ -232,7 +232,7 @@ def test_a_key_reaches_the_field_that_names_it(field: str, key: str) -> None:
     config = typed_sizes().copy()
     unset = "3" if field == "server_command" else 3
     value = not before if isinstance(before, bool) else unset if before is None else before + type(before)(1)
-    value = {"generation_kwargs": {"k": 3}, "use_adaptive_entropy": True, "autocast_dtype": "bf16"}.get(field, value)
+    value = {"generation_kwargs": {"k": 3}, "autocast_dtype": "bf16"}.get(field, value)
     OmegaConf.update(config, key, value)
     after = read_setting(resolved(config))
     assert getattr(after, field) == {"generation_kwargs": '{"k": 3}', "autocast_dtype": "bfloat16"}.get(field, value)

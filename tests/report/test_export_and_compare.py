@@ -22,10 +22,8 @@ from grposweep.config.compose import load_experiment
 from grposweep.config.to_setting import read_setting
 from grposweep.report.compare import Values
 from grposweep.report.compare import compare as compare_values
-from grposweep.report.compare import differences as compared
 from grposweep.report.tables import at, draw_curves
 from grposweep.report.view import read_sweep
-from grposweep.schema import Experiment
 from grposweep.search.sampling import UNKNOWN, Sampling
 from made import Made, make_sweep
 from support import RUN, Ended, environment, trials
@@ -47,17 +45,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(commands: Commands, both: Path) -> Path:
     """A copy of them in outputs; the folder of the first."""
     return Path(shutil.copytree(both, "outputs")).resolve() / "a"
-
-
-def test_keys_that_an_earlier_version_did_not_know_are_no_differences() -> None:
-    """Its sweep.yaml has none of them, and they meant then what is the default now; one that is set is a difference."""
-    before = asdict(Experiment())
-    for section, name in (key.split(".") for key in ("loss.entropy_coef", "model.tf32", "task.eval_generations")):
-        del before[section][name]
-    now = Experiment()
-    assert compared(before, asdict(now)) == []
-    now.task.eval_generations = 1
-    assert compared(before, asdict(now)) == [("task.eval_generations", 8, 1)]
 
 
 def test_best_names_the_winner_and_what_it_beat(commands: Commands, made: Path) -> None:

@@ -63,7 +63,7 @@ def test_two_parameters_in_one_token_become_two(token: str, parts: list[str]) ->
         ("n=range(1,2,0.5)", (1.0, 1.5)),
         ("kl=none,low", ("none", "low")),
         ("flag=true,false", (True, False)),
-        ("loss.delta=null,2.0", (None, 2.0)),
+        ("loss.epsilon_high=null,2.0", (None, 2.0)),
         ("p='a,b','c'", ("a,b", "c")),
         ("task.rewards=[exact],[exact,math]", (["exact"], ["exact", "math"])),
         ("x={a:1},{a:2}", ({"a": 1}, {"a": 2})),
@@ -255,8 +255,8 @@ def test_a_number_that_is_not_finite_is_refused(argument: str) -> None:
 def test_all_numbers_that_are_not_finite_are_named_at_once() -> None:
     """Those of the command line, of the sweep file and of a single run."""
     with pytest.raises(UserError) as refused:
-        parse_space(["lr=1e-4,nan", "kl.beta=inf"], {"loss.delta": "interval(0,inf)"})
+        parse_space(["lr=1e-4,nan", "kl.beta=inf"], {"loss.epsilon_high": "interval(0,inf)"})
     named = re.findall(r"^- (.*): \w+ is no finite", str(refused.value), re.MULTILINE)
-    assert named == ["lr=1e-4,nan", "kl.beta=inf", "loss.delta=interval(0,inf)"]
+    assert named == ["lr=1e-4,nan", "kl.beta=inf", "loss.epsilon_high=interval(0,inf)"]
     with pytest.raises(UserError, match="2 keys cannot work"):
         check_numbers(["lr=nan", "kl.beta=inf"])

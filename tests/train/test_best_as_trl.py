@@ -30,7 +30,7 @@ WINNERS: dict[str, list[str]] = {
     "plain": [],
     "lora": ["model.lora.enabled=true", "model.lora.r=4", "model.lora.alpha=9", "model.lora.target_modules=[q_proj]"],
     "kl": ["kl=low", "kl.sync_ref_model=true"],
-    "loss": ["loss.loss_type=dr_grpo", "loss.epsilon_high=0.28", "loss.delta=2.0", "loss.scale_rewards=none"],
+    "loss": ["loss.loss_type=dr_grpo", "loss.epsilon_high=0.28", "trainer.args.delta=2.0", "loss.scale_rewards=none"],
     "optimizer": ["optimizer.weight_decay=0.1", "optimizer.lr_scheduler_type=cosine", "optimizer.warmup_steps=0.1"],
     "generation": ["generation.top_p=0.9", "generation.min_p=0.05", "generation.generation_kwargs={min_new_tokens: 2}"],
     "model": ["model.gradient_checkpointing=true", "model.trust_remote_code=true", "task.reward_weights=[0.5]"],

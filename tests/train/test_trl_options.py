@@ -17,17 +17,12 @@ from .conftest import MakeTrial
 pytestmark = pytest.mark.slow  # torch and TRL take 8 s to import
 
 MODEL = Loaded("model", None, None, {"dtype": "float32"})
-OPTIONS = [KEYS[name] for name in setting.OPTIONS]
+OPTIONS = [KEYS[name] for name in setting.OPTIONS if name in KEYS]
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 # How an option is set, and what TRL gets.
 VALUES: dict[str, tuple[str, Any]] = {
-    "use_adaptive_entropy": ("true", True),
-    "multi_objective_aggregation": ("normalize_then_sum", "normalize_then_sum"),
     "generation_kwargs": ("{min_new_tokens: 2}", {"min_new_tokens": 2}),
     "vllm_enable_sleep_mode": ("true", True),
-    "vllm_importance_sampling_correction": ("false", False),
-    "vllm_importance_sampling_mode": ("token_mask", "token_mask"),
-    "vllm_importance_sampling_clip_max": ("inf", None),
 }
 
 

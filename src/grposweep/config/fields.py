@@ -53,12 +53,20 @@ DERIVED: dict[str, tuple[str, ...]] = {
     "prompt_tokens": ("model", "task"),  # as prepared
     "vllm_max_model_length": ("generation.vllm_max_model_length", "generation.max_completion_length", "model", "task"),
 }
+# Fields of the loss and of vLLM's correction that only ``trainer.args`` sets.
+OF_ARGS = (
+    "delta", "entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta",
+    "entropy_target", "off_policy_mask_threshold", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
+    "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
+    "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min",
+    "vllm_importance_sampling_clip_max",
+)  # fmt: skip
 # Fields that only ``trainer.args`` sets, with the key of each.
 ARGS = {
     "split_batches": "trainer.args.accelerator_config",
     **{f"{name}_parallel_size": "trainer.args.parallelism_config" for name in ("tensor", "sequence", "context")},
     **{name: f"trainer.args.{name}" for name in ("auto_find_batch_size", "dataloader_drop_last", "load_best_model_at_end",
-                                                 "log_completions_hub_repo", "use_liger_kernel")},
+                                                 "log_completions_hub_repo", "use_liger_kernel", *OF_ARGS)},
 }  # fmt: skip
 # Beginnings of keys that an external trainer has in its own recipe, or that are unknown: model, data, and generation.
 OF_RECIPES = ("model.", "task.", "trainer.", "generation.use_vllm", "generation.vllm_", "schedule.eval_at_start")

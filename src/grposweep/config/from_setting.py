@@ -35,6 +35,7 @@ WHAT = {
     "generation": "How completions are sampled.",
 }
 COMMAND = ("python", *run_command(), "--config-dir", ".", f"sweeps={NAME}")
+UNBOUNDED = "vllm_importance_sampling_clip_max"  # without a bound if it is null
 # Fields of a recipe without a meaning here: grposweep places checkpoints itself, and truncates no prompts.
 LEFT = frozenset({"load_best_model_at_end", "max_prompt_length"})
 
@@ -73,6 +74,8 @@ def _study(
                          "target_modules": list(s.lora_targets or PEFT_TARGETS)}  # fmt: skip
     study |= {"model": model} if model else {}
     arguments = {name: value for name, value in _unnamed(s).items() if name in ARGS}
+    if s.use_vllm and UNBOUNDED in s.given and getattr(s, UNBOUNDED) is None:
+        arguments[UNBOUNDED] = None
     trainer: dict[str, Any] = {**asynchronous, **({"args": arguments} if arguments else {})}
     trainer |= {"sharding": s.sharding} if s.sharding != "none" else {}
     study |= {"trainer": trainer} if trainer else {}

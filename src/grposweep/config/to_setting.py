@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
-from math import inf
 from typing import Any, get_args
 
 from grporecipe.fields.writing import in_prompts
@@ -97,11 +96,9 @@ def _optional_fields(experiment: Experiment, fields: Mapping[str, Any], base: Se
     """Return the fields that may be left to the trainer: as set, or their values when unset."""
     args = experiment.trainer.args
     options = {name: getattr(base, name) for name in ARGS}
-    for name in OPTIONS:
+    for name in KEYS.keys() & set(OPTIONS):
         value = fields[name]
         options[name] = getattr(base, name) if value in (None, {}) else value
-    if options["vllm_importance_sampling_clip_max"] == inf:
-        options["vllm_importance_sampling_clip_max"] = None  # no upper bound
     if isinstance(options["generation_kwargs"], dict):
         options["generation_kwargs"] = json.dumps(options["generation_kwargs"], sort_keys=True)
     if args and not is_external(experiment.trainer.kind):  # an external trainer's are in the base
@@ -256,7 +253,7 @@ def _option(s: Setting, name: str) -> dict[str, Any]:
     if value == known(TRL)[name].default or (name.startswith("vllm_") and not s.use_vllm):
         return {}
     if value is None:
-        return {name: inf} if name == "vllm_importance_sampling_clip_max" and name in s.given else {}
+        return {}
     return {name: parse_json(value) if name == "generation_kwargs" else value}
 
 

@@ -175,15 +175,6 @@ def check_launcher(experiment: Experiment) -> Iterator[str]:
     yield from collect_messages(launcher.validate, experiment)
 
 
-def check_entropy(experiment: Experiment) -> Iterator[str]:
-    """Say if no coefficient of the entropy is within its bounds."""
-    low, high = experiment.loss.entropy_coef_min, experiment.loss.entropy_coef_max
-    if low is not None and high is not None and low > high:
-        yield (
-            f"loss.entropy_coef_min={low:g} is above loss.entropy_coef_max={high:g}, so no coefficient fits. Swap them."
-        )
-
-
 def choices(key: str) -> tuple[str, ...]:
     """Return the choices of a key; empty if its type alone defines them."""
     return tuple(REGISTERED[key]()) if key in REGISTERED else keys_with("choices").get(key, ())
@@ -405,7 +396,6 @@ def check_deepspeed_file(trainer: Trainer) -> Iterator[str]:
 
 # Checks of several keys, each with the choices and counts that it reads (or the sections that hold them).
 CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
-    check_entropy: ("loss.entropy_coef",),
     check_name: (),
     check_environment: (),
     check_effort: ("search.stopping",),

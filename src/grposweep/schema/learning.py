@@ -10,8 +10,6 @@ from typing import Any
 AUTO = "auto"
 WEIGHTS = (AUTO, "float32", "bfloat16", "float16")
 MIXED = ("bf16", "fp16", "none")
-AGGREGATIONS = ("sum_then_normalize", "normalize_then_sum")
-VLLM_CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
 
 def key(default: Any, **metadata: Any) -> Any:
@@ -220,45 +218,14 @@ class Loss:
     """Lower clip of the importance ratio: 1 - ``epsilon``."""
     epsilon_high: float | None = None
     """Upper clip: 1 + ``epsilon_high`` (null: ``epsilon``). The cispo loss clips its weights at it."""
-    delta: float | None = None
-    """Bound of the ratio for negative advantages (two-sided clipping)."""
     scale_rewards: str = "group"
     """Standard deviation that advantages are divided by."""
     importance_sampling_level: str = "token"
     """Whether ratios are of tokens or of sequences (GSPO)."""
     mask_truncated_completions: bool = False
     """Leave completions that reached the length limit out of the loss."""
-    entropy_coef: float | None = None
-    """Weight of a bonus for the mean entropy of a token."""
-    use_adaptive_entropy: bool | None = None
-    """Move ``entropy_coef`` each optimizer step towards ``entropy_target``."""
-    entropy_coef_min: float | None = key(None, range="not negative")
-    """Least ``entropy_coef`` when it is adaptive."""
-    entropy_coef_max: float | None = key(None, range="not negative")
-    """Largest ``entropy_coef`` when it is adaptive."""
-    entropy_coef_delta: float | None = key(None, range="positive")
-    """Change of an adaptive ``entropy_coef`` in an optimizer step."""
-    entropy_target: float | None = key(None, range="not negative")
-    """Target of the adaptive entropy, in nats per token."""
     top_entropy_quantile: float | None = key(None, range="share")
     """Share of tokens, highest entropy first, that the loss counts (0 to 1)."""
-    off_policy_mask_threshold: float | None = key(None, range="positive")
-    """Leave out sequences with a negative advantage that are further off-policy, in nats per token."""
-    sapo_temperature_neg: float | None = key(None, range="positive")
-    """Temperature of the sapo loss for tokens with a negative advantage."""
-    sapo_temperature_pos: float | None = key(None, range="positive")
-    """Temperature of the sapo loss for tokens with a positive advantage."""
-    vespo_k_pos: float | None = key(None, range="positive")
-    """Exponent of the vespo loss for sequences with a positive advantage."""
-    vespo_lambda_pos: float | None = key(None, range="positive")
-    """Decay of the vespo loss for sequences with a positive advantage."""
-    vespo_k_neg: float | None = key(None, range="positive")
-    """Exponent of the vespo loss for sequences with a negative advantage."""
-    vespo_lambda_neg: float | None = key(None, range="positive")
-    """Decay of the vespo loss for sequences with a negative advantage."""
-    multi_objective_aggregation: str | None = key(None, choices=AGGREGATIONS)
-    """Whether several rewards are summed before they are normalized (``sum_then_normalize``) or after
-    (``normalize_then_sum``)."""
 
 
 @dataclass
@@ -313,14 +280,6 @@ class Generation:
     """Tokens of a sequence at most (null: the longest prompt that preparation found, and a completion)."""
     vllm_enable_sleep_mode: bool | None = None
     """Let a colocated engine free its memory during optimizer steps."""
-    vllm_importance_sampling_correction: bool | None = None
-    """Weigh tokens by how far the trainer's probabilities are from vLLM's."""
-    vllm_importance_sampling_mode: str | None = key(None, choices=VLLM_CORRECTIONS)
-    """Whether ratios outside of the clips below are truncated or masked, of tokens or of sequences."""
-    vllm_importance_sampling_clip_min: float | None = key(None, range="not negative")
-    """Least ratio of the correction."""
-    vllm_importance_sampling_clip_max: float | None = key(None, native="vllm_importance_sampling_cap", range="positive")
-    """Largest ratio of the correction (``inf``: no upper bound)."""
     vllm_gpus: int = key(0, setting="server_gpus", neutral=True)
     """GPUs of a Slurm job that run its own server (of several nodes, all of the last one), or on this machine GPUs in addition
     to the trial's ranks. They are not training ranks."""
