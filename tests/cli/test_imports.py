@@ -32,13 +32,13 @@ COMMANDS = {
     ("best", "measured"): {"rich"},
     ("export", "measured"): {"rich"},
     ("show", "0"): HYDRA,
-    ("space", "lr=1e-4,1e-3"): {*HYDRA, "numpy"},
+    ("space", "lr=1e-4,1e-3"): HYDRA,
     ("report", "measured"): {*HYDRA, "jinja2", "plotly"},
     (RUN, "--help"): {"hydra", "omegaconf"},
     (RUN, "lrr=1e-3"): {"hydra", "omegaconf"},
     (RUN, "lr=0"): {"hydra", "omegaconf"},
     (RUN, "batch.num_generations=5"): {"hydra", "omegaconf"},
-    (RUN, "-m", "lr=1e-4,1e-3", "batch.num_generations=5"): {*HYDRA, "numpy"},
+    (RUN, "-m", "lr=1e-4,1e-3", "batch.num_generations=5"): HYDRA,
 }
 
 

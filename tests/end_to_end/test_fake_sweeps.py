@@ -253,24 +253,3 @@ def test_the_controller_never_imports_torch(here: Path) -> None:
         [sys.executable, "-c", code], cwd=here, env=environment(), capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
-
-
-@pytest.mark.slow
-def test_a_spent_budget_of_gpu_hours_starts_no_further_trial_and_a_higher_one_continues(run: Run) -> None:
-    """A trial takes a second at the least, and the budget is a second and a half: a second trial would not fit."""
-    sweep = (
-        *FAKE,
-        "trainer.fake.step_seconds=0.02",
-        "schedule=steps",
-        "schedule.max_steps=50",
-        "-m",
-        "lr=1e-4,3e-4,1e-3,3e-3",
-    )
-    first = run(*sweep, "search.budget_gpu_hours=0.0004")
-    assert first.code == 0, first.err
-    assert len(trials(first.sweep)) == 1
-    assert "less than the 0.00" in first.out
-    assert "with 3 trials to go; to continue, run the same command with a higher budget" in " ".join(first.out.split())
-    then = run(*sweep, "search.budget_gpu_hours=1")
-    assert [read(trial / "result.json")["status"] for trial in trials(then.sweep)] == ["finished"] * 4
-    assert "of 1 GPU hours" in then.out

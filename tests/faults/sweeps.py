@@ -26,7 +26,7 @@ from grposweep.config.points import Compose, Points
 from grposweep.launchers.local import Local
 from grposweep.schema import Experiment
 from grposweep.search.early_stopping import CONTINUE, Action, Curve, Decision, NoStopping, State, StoppingPolicy
-from grposweep.search.grid import evaluate_grid
+from grposweep.search.evaluate import validate_points
 from grposweep.search.parse import parse_space, split_tokens
 from grposweep.search.space import Space
 from grposweep.search.validity import Validator
@@ -272,7 +272,7 @@ def survive_all(
             stage.points.read(config)
         gc.freeze()
         validator = Validator(stage.space, stage.points)
-        evaluate_grid(validator)
+        validate_points(validator)
         for trial in undisturbed:
             assert validator.validate(trial[3], trial[4].get("seed")).experiment
         chosen = choose(calls)

@@ -22,7 +22,7 @@ SCENARIOS = {
     "a grid with invalid points and crashes": Scenario((*EASY, *GRID, "trainer.keep=best", "trainer.fake.crash_above_lr=5e-3")),
     "attempts that are healed, two at once": Scenario((*EASY, *HEALED, "lr=1e-3,2e-3"), slots=2),
     "an adaptive search": Scenario((*ADAPTIVE, "search.trials=5")),
-    "a random search, its last points drawn at once": Scenario((*RANDOM, "search.trials=5"), slots=2),
+    "a random search, two at once": Scenario((*RANDOM, "search.trials=5"), slots=2),
     "leaders again on fresh seeds": Scenario((*ADAPTIVE, *RACED, "search.trials=3")),
     "trials that pause, are promoted and stopped": Scenario(STOPPED_EARLY, slots=2, stopping=ByRate()),
     "jobs that pause, are promoted and stopped": Scenario(STOPPED_EARLY, outlives=True, slots=2, stopping=ByRate()),

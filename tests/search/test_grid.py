@@ -2,20 +2,19 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig
 
-from grporecipe.errors import UserError
 from grporecipe.rules.check import check, errors
 from grposweep.config.points import Points
 from grposweep.config.to_setting import read_setting
-from grposweep.search.grid import evaluate_grid
+from grposweep.search.evaluate import SampledValidity, validate_points
 from grposweep.search.parse import parse_space
 from grposweep.search.validity import Validator
-from support import executed_lines
 
 Compose = Callable[[list[str]], DictConfig]
 
@@ -46,11 +45,11 @@ def test_a_setting_by_look_up_equals_the_composed_one(compose: Compose) -> None:
         )
 
 
-def test_the_grid_finds_what_judging_each_point_finds(compose: Compose) -> None:
+def test_a_small_space_is_judged_point_by_point(compose: Compose) -> None:
     """Totals, the valid points in order, and the counts of each rule."""
     arguments = [argument for argument in WIDE[0] if not argument.startswith(("lr", "task", "loss", "schedule"))]
     validator = build_validator(compose, arguments, WIDE[1])
-    counts = evaluate_grid(validator)
+    counts = validate_points(validator)
     points = list(validator.space.finite_points())
     found = [{problem.code for problem in errors(check(validator.fields.setting(point)))} for point in points]
     assert counts.total == len(points)
@@ -73,56 +72,83 @@ def test_a_new_value_of_an_interval_composes_nothing(compose: Compose, monkeypat
 def test_a_conditional_parameter_never_hides_a_branch(compose: Compose) -> None:
     """kl=none has one point, the others one for each coefficient."""
     validator = build_validator(compose, ["kl=none,low"], {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.1"}})
-    assert list(evaluate_grid(validator).valid_points()) == [
+    assert list(validate_points(validator).valid_points()) == [
         {"kl": "none"}, {"kl": "low", "kl.beta": 0.01}, {"kl": "low", "kl.beta": 0.1},
     ]  # fmt: skip
 
 
 def test_a_combination_is_valid_where_some_value_of_a_continuous_parameter_is(compose: Compose) -> None:
     """An interval whose lower end is invalid prunes nothing; kl=none is invalid with any coefficient but 0."""
-    counts = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
+    counts = validate_points(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.0,0.1)"]))
     assert (counts.total, counts.valid) == (2, 2)
-    counts = evaluate_grid(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
+    counts = validate_points(build_validator(compose, ["kl=low,none", "kl.beta=interval(0.01,0.1)"]))
     assert [point["kl"] for point in counts.valid_points()] == ["low"]
     for words in (["kl=low,none", "kl.beta=interval(0.01,0.1)"], ["kl.beta=interval(0.01,0.1)", "kl=low,none"]):
-        counts = evaluate_grid(build_validator(compose, words))
+        counts = validate_points(build_validator(compose, words))
         assert [point["kl"] for point in counts.invalid_points()] == ["none"]
 
 
 def test_each_label_says_how_much_of_it_is_valid(compose: Compose) -> None:
     """One process holds no group of open_r1_medium."""
-    counts = evaluate_grid(
+    counts = validate_points(
         build_validator(compose, ["batch=small,open_r1_medium", "cluster.processes=1,4", "lr=1e-4,2e-4,3e-4"])
     )
     assert counts.valid_by_label()["batch"] == {"small": (6, 6), "open_r1_medium": (3, 6)}
     assert counts.valid_by_label()["cluster.processes"] == {1: (3, 6), 4: (6, 6)}
 
 
-@pytest.mark.slow
-def test_a_million_points_are_judged(compose: Compose) -> None:
-    """960,000 combinations of nine parameters; benchmarks/space.py measures the seconds."""
-    validator = build_validator(
-        compose,
-        ["lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
-         "batch.num_generations=2,4,6,8,12", "kl=none,low,high,sync_ref", "kl.beta=0,0.001,0.01,0.04,0.1",
-         "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8",
-         "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)"],
-    )  # fmt: skip
-    counts = evaluate_grid(validator)
-    assert (counts.total, counts.invalid) == (960_000, 604_320)
+LARGE = [
+    "lr=" + ",".join(f"{n}e-5" for n in range(1, 11)), "batch=small,medium,large,open_r1_small,open_r1_medium",
+    "batch.num_generations=2,4,6,8,12", "kl=none,low,high,sync_ref", "kl.beta=0,0.001,0.01,0.04,0.1",
+    "loss=grpo,dapo,bnpo,dr_grpo", "cluster.processes=1,2,4,8", "optimizer=adamw,adamw_linear,adamw_cosine", "seed=range(4)",
+]  # fmt: skip
+
+
+def test_a_large_space_is_counted_by_sampling(compose: Compose) -> None:
+    """Of these 960,000 points 355,680 are valid, 37 %; the same points are drawn each time, and every label is among them."""
+    validator = build_validator(compose, LARGE)
+    counts = validate_points(validator)
+    assert isinstance(counts, SampledValidity)
+    assert (counts.size, counts.total) == (960_000, 2_000)
+    assert counts.share == pytest.approx(0.3705, abs=0.04)
+    assert counts.describe() == f"about {counts.share:.0%} of 960,000 points valid, from 2,000 sampled"
+    assert counts.valid + counts.invalid == counts.total
     assert all(validator.is_valid(point) for point in islice(counts.valid_points(), 50))
+    assert len(counts.valid_by_label()["batch"]) == 5
+    assert list(validate_points(build_validator(compose, LARGE)).valid_points()) == list(counts.valid_points())
 
 
-def test_a_parameter_that_no_rule_reads_costs_next_to_nothing(compose: Compose) -> None:
-    """Points are not visited one by one: a hundred times as many by other seeds are judged in about the same lines."""
-    space = ["batch=small,open_r1_medium", "kl=none,low"]
-    few, many = (build_validator(compose, [*space, f"seed=range({seeds})"]) for seeds in (5, 500))
-    assert evaluate_grid(many).total == 2_000
-    assert executed_lines(lambda: evaluate_grid(many), 10**7) < 2 * executed_lines(lambda: evaluate_grid(few), 10**7)
+def test_the_share_counts_each_point_once_although_branches_have_different_sizes(compose: Compose) -> None:
+    """Half of the draws are of kl=none, which has a third of the points."""
+    words = [
+        "kl=none,low",
+        "seed=range(11)",
+        *(f"{name}=range(1,11)" for name in ("task.eval_prompts", "lr", "cluster.threads")),
+    ]
+    betas = {"kl.beta": {"when": {"kl": "low"}, "space": "0.01,0.02"}}
+    counts = validate_points(build_validator(compose, words, betas))
+    assert isinstance(counts, SampledValidity)
+    assert counts.size == 11 * 10**3 * 3
+    low = sum(counts.validator.space.weight(point) for point in counts.points if point["kl"] == "low")
+    whole = sum(map(counts.validator.space.weight, counts.points))
+    assert low / whole == pytest.approx(2 / 3, abs=0.04)
 
 
-def test_more_points_than_memory_holds_are_bad_input(compose: Compose) -> None:
-    """A hundred million combinations."""
-    arguments = [f"{name}=range(100)" for name in ("seed", "schedule.evaluations", "search.seed", "cluster.threads")]
-    with pytest.raises(UserError, match="100,000,000"):
-        evaluate_grid(build_validator(compose, arguments))
+def test_a_value_that_was_not_drawn_is_prepared_as_well(compose: Compose) -> None:
+    """Each task of a sampled space has its experiment, with a valid point."""
+    tasks = "task.eval_prompts=range(1,10)"
+    counts = validate_points(build_validator(compose, [*LARGE, tasks]))
+    few = replace(counts, points=counts.points[:40], broken=counts.broken[:40])
+    assert {item.task.eval_prompts for item in few.distinct("task")} == set(range(1, 10))
+
+
+def test_a_list_has_at_most_ten_thousand_points(compose: Compose) -> None:
+    """One more is sampled."""
+    few = validate_points(build_validator(compose, ["seed=range(4)", "kl=none,low"]))
+    assert (few.total, few.is_sampled) == (8, False)
+    many = [
+        "seed=range(11)",
+        "kl.beta=0,0.1",
+        *(f"{name}=range(1,9)" for name in ("task.eval_prompts", "lr", "cluster.threads")),
+    ]
+    assert validate_points(build_validator(compose, many)).is_sampled

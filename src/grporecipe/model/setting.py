@@ -349,7 +349,7 @@ class Setting:
         return self.keys.get(name, name)
 
     def replace(self, changes: Mapping[str, Any]) -> "Setting":
-        """Return a copy with other values; ten times faster than ``dataclasses.replace``: spaces have a million points."""
+        """Return a copy with other values; ten times faster than ``dataclasses.replace``: spaces have thousands of points."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__)
         copy.__dict__.update(changes)

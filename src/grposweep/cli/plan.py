@@ -183,7 +183,7 @@ def show_space(arguments: Sequence[str], config_dir: Path | None = None) -> int:
             searched = [parameter.name for parameter in space.parameters]
             refuse_mistakes(check_switches(searched, validity.distinct))
         console = build_console()
-        console.print(f"{validity.total:,} points, {validity.valid:,} valid, {validity.invalid:,} invalid")
+        console.print(validity.describe())
         if validity.invalid:
             print_invalid(console, validity)
             console.print(_label_table(validity.valid_by_label()))

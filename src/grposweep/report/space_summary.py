@@ -24,7 +24,8 @@ from grposweep.report.view import InvalidPoints
 from grposweep.schema import Experiment
 from grposweep.schema.running import KEEPS_MODEL
 from grposweep.search.early_stopping.rank import describe_least
-from grposweep.search.validity import DISK, SpaceValidity
+from grposweep.search.evaluate import SpaceValidity
+from grposweep.search.validity import DISK
 from grposweep.trial_plan import known_part
 
 BYTES_TRAINED = 12  # of a checkpointed parameter: float32 weight and AdamW's two moments

@@ -1,73 +1,175 @@
-"""Validate all points of a space: those of a list or one factor at a time one by one, those of a grid as arrays.
+"""Validate the points of a space, one by one: those of a list, of one factor at a time, or of a grid. A larger grid is sampled.
 
 One factor at a time means the base configuration, then every value of every parameter with all others left as they are.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import ClassVar
 
 from grporecipe.errors import UserError
 from grporecipe.rules.check import errors
 from grporecipe.rules.fixes import render_problem
-from grposweep.search.space import Choice, Label, Point, Space
-from grposweep.search.validity import SpaceValidity, ValidationResult, Validator
+from grposweep.schema import Experiment
+from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
+from grposweep.search.validity import ValidationResult, Validator
+
+MOST_LISTED = 10_000  # points that are judged one by one
+SAMPLED = 2_000  # points of a larger space
+PROBES = (0.5, 0.0, 1.0)  # of a continuous parameter's way from low to high: the middle, both ends
+TRIED = 50  # valid points in which a value of a sampled space is looked for
 
 
 @dataclass(frozen=True)
-class ListedValidity(SpaceValidity):
-    """The results of these points, one by one."""
+class SpaceValidity:
+    """The points that a sweep may try, each judged by itself, and the rules that each breaks."""
 
     validator: Validator
-    results: tuple[ValidationResult, ...]
+    points: Sequence[Point]
+    broken: Sequence[frozenset[str]]
+    is_sampled: ClassVar[bool] = False
 
     @property
     def total(self) -> int:
         """Return the number of points."""
-        return len(self.results)
+        return len(self.points)
 
     @property
     def valid(self) -> int:
         """Return how many of them are valid."""
-        return sum(result.is_valid for result in self.results)
+        return sum(not codes for codes in self.broken)
+
+    @property
+    def size(self) -> int:
+        """Return the number of points of the space."""
+        return self.total
+
+    def describe(self) -> str:
+        """Return the counts in words."""
+        return f"{self.total:,} points, {self.valid:,} valid, {self.invalid:,} invalid"
 
     def valid_points(self) -> Iterator[Point]:
-        """Return the valid ones, the baseline first."""
-        return (result.point for result in self.results if result.is_valid)
+        """Return the valid ones in their order."""
+        return (point for point, codes in self._judged() if not codes)
 
     def invalid_points(self, code: str | None = None) -> Iterator[Point]:
         """Return the invalid ones (of one rule)."""
-        return (v.point for v in self.results if not v.is_valid and (code is None or code in _codes(v)))
+        return (point for point, codes in self._judged() if codes and (code is None or code in codes))
 
     def by_rule(self) -> dict[str, int]:
         """Return how many points each rule prunes by itself, most first."""
-        return dict(Counter(code for result in self.results for code in _codes(result)).most_common())
+        return dict(Counter(code for codes in self.broken for code in codes).most_common())
 
     def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]:
-        """Return for each parameter and label how many of its points are valid, of how many."""
+        """Return for each finite parameter and label how many of its points are valid, of how many."""
         counts: dict[str, dict[Label, tuple[int, int]]] = {}
-        for result in self.results:
-            for name, label in result.point.items():
+        for point, codes in self._judged():
+            for name, label in self.validator.space.finite_part(point).items():
                 valid, total = counts.setdefault(name, {}).get(label, (0, 0))
-                counts[name][label] = valid + int(result.is_valid), total + 1
+                counts[name][label] = valid + (not codes), total + 1
         return counts
 
+    @property
+    def invalid(self) -> int:
+        """Return how many points are invalid."""
+        return self.total - self.valid
 
-def _codes(result: ValidationResult) -> set[str]:
-    return {problem.code for problem in errors(result.problems)}
+    def first(self, code: str) -> ValidationResult:
+        """Return the first point that a rule makes invalid."""
+        return self.validator.validate(next(self.invalid_points(code)))
+
+    def distinct(self, *sections: str) -> list[Experiment]:
+        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
+        names = [item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections]
+        points = {
+            freeze({name: point[name] for name in names if name in point}): point
+            for point in islice(self.valid_points(), None if names else 1)
+        }
+        return [self.validator.validate(point).experiment for point in points.values()]
+
+    def _judged(self) -> Iterator[tuple[Point, frozenset[str]]]:
+        return zip(self.points, self.broken, strict=True)
+
+
+@dataclass(frozen=True)
+class SampledValidity(SpaceValidity):
+    """The results of points that were drawn from a space with too many. All counts are of the drawn ones."""
+
+    is_sampled: ClassVar[bool] = True
+
+    @property
+    def size(self) -> int:
+        """Return the number of points of the space."""
+        return self.validator.space.size
+
+    @property
+    def share(self) -> float:
+        """Return the estimated share of valid points. A point of a smaller branch is drawn more often, and counts less."""
+        weights = [self.validator.space.weight(point) for point in self.points]
+        return sum(weight for weight, codes in zip(weights, self.broken, strict=True) if not codes) / sum(weights)
+
+    def describe(self) -> str:
+        """Return the estimate in words."""
+        return f"about {self.share:.0%} of {self.size:,} points valid, from {self.total:,} sampled"
+
+    def distinct(self, *sections: str) -> list[Experiment]:
+        """Return one experiment for each combination of the parameters in these sections, also for those not drawn."""
+        names = {item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections}
+
+        def labels_of(parameter: Parameter) -> Sequence[Label] | None:
+            return parameter.domain.labels if parameter.name in names and isinstance(parameter.domain, Choice) else None
+
+        valid = list(islice(self.valid_points(), TRIED))
+        drawn = {freeze({name: point[name] for name in names & point.keys()}) for point in self.valid_points()}
+        missing = []
+        for combination in islice(self.validator.space.combinations(labels_of), MOST_LISTED):
+            changed = ({**point, **combination} for point in valid if combination.keys() <= point.keys())
+            if freeze(combination) not in drawn and (found := next(filter(self.validator.is_valid, changed), None)):
+                missing.append(self.validator.validate(found).experiment)
+        return super().distinct(*sections) + missing
 
 
 def validate_points(validator: Validator) -> SpaceValidity:
-    """Validate a whole space: the points that it lists, the only one of a single run, or its grid.
+    """Validate a whole space: the points that it lists, the only one of a single run, its grid, or a sample of it."""
+    space = validator.space
+    if space.points or not space.parameters or space.size <= MOST_LISTED:
+        return _judge(validator, space.finite_points(), SpaceValidity)
+    random = Random(f"{validator.points.base.search.seed}:space")
+    drawn = (space.finite_part(space.draw(random)) for _ in range(SAMPLED))
+    return _judge(validator, {freeze(point): point for point in drawn}.values(), SampledValidity)
 
-    Raises UserError as ``evaluate_grid`` does.
-    """
-    listed = validator.space.points
-    if listed or not validator.space.parameters:
-        return ListedValidity(validator, tuple(map(validator.validate, listed or [{}])))
-    from grposweep.search.grid import evaluate_grid  # numpy: 0.1 s that a single run that is refused should not pay
 
-    return evaluate_grid(validator)
+def _judge(validator: Validator, finite: Iterable[Point], kind: type[SpaceValidity]) -> SpaceValidity:
+    """Judge finite combinations, each at the first valid probe of the continuous parameters, or in their middle."""
+    points: list[Point] = []
+    broken: list[frozenset[str]] = []
+    for combination in finite:
+        probed = list(_probes(validator.space, combination))
+        point = next(filter(validator.is_valid, probed), probed[0])
+        points.append(point)
+        broken.append(_codes(validator.validate(point)))
+    return kind(validator, points, broken)
+
+
+def _probes(space: Space, combination: Point) -> Iterator[Point]:
+    """Yield a combination of the finite parameters with every combination of probes of the continuous ones."""
+    if space.points or space.is_finite:
+        yield combination
+        return
+
+    def labels_of(parameter: Parameter) -> Sequence[Label]:
+        if isinstance(parameter.domain, Interval):
+            return [parameter.domain.at(share) for share in PROBES]
+        return [combination[parameter.name]]
+
+    yield from space.combinations(labels_of)
+
+
+def _codes(result: ValidationResult) -> frozenset[str]:
+    return frozenset(problem.code for problem in errors(result.problems))
 
 
 def single_points(space: Space) -> Iterator[Point]:
@@ -79,7 +181,7 @@ def single_points(space: Space) -> Iterator[Point]:
                 yield {parameter.name: label}
 
 
-def validate_one_factor(validator: Validator) -> ListedValidity:
+def validate_one_factor(validator: Validator) -> SpaceValidity:
     """Validate the baseline and every point that differs from it in one parameter.
 
     Raises UserError if the baseline itself is invalid. Raises it also if a parameter has a condition, because only one
@@ -92,8 +194,9 @@ def validate_one_factor(validator: Validator) -> ListedValidity:
                 "at a time. "
                 "Drop the condition, and set what it needs in the base configuration."
             )
-    results = tuple(validator.validate(point) for point in single_points(validator.space))
-    if broken := errors(results[0].problems):
-        text = render_problem(results[0].setting, broken[0], validator.ignore)
+    points = list(single_points(validator.space))
+    baseline = validator.validate(points[0])
+    if problems := errors(baseline.problems):
+        text = render_problem(baseline.setting, problems[0], validator.ignore)
         raise UserError(f"search=one_factor compares with the base configuration, which is invalid itself. {text}")
-    return ListedValidity(validator, results)
+    return SpaceValidity(validator, points, [_codes(validator.validate(point)) for point in points])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from random import Random
 from typing import Any, Literal
 
@@ -87,6 +88,26 @@ class Space:
         yield from self.points or self.combinations(
             lambda p: None if isinstance(p.domain, Interval) else p.domain.labels
         )
+
+    @cached_property
+    def size(self) -> int:
+        """Return the number of assignments of the finite parameters."""
+        return len(self.points) or self._size_below({}, 0)
+
+    def _size_below(self, point: Point, index: int) -> int:
+        """Return the number of assignments from a parameter on. Only labels that others depend on are tried one by one."""
+        if index == len(self.parameters):
+            return 1
+        parameter = self.parameters[index]
+        if isinstance(parameter.domain, Interval) or not parameter.is_active(point):
+            return self._size_below(point, index + 1)
+        if not any(parameter.name in other.when for other in self.parameters):
+            return len(parameter.domain.labels) * self._size_below(point, index + 1)
+        return sum(self._size_below({**point, parameter.name: label}, index + 1) for label in parameter.domain.labels)
+
+    def weight(self, point: Point) -> int:
+        """Return the inverse of the probability with which the finite part of a point is drawn."""
+        return prod(len(self.choices[name]) for name in point if name in self.choices)
 
     def combinations(
         self, labels_of: Callable[[Parameter], Sequence[Label] | None], point: Point | None = None, index: int = 0

@@ -9,12 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from grporecipe.errors import UserError, refuse_mistakes
-from grporecipe.model.planning import RESIZED
-from grporecipe.model.setting import FrameworkTraits, Setting
+from grporecipe.model.setting import Setting
 from grporecipe.rules.check import REGISTRY, Problem, check, errors
 from grporecipe.rules.fixes import find_fixes
 from grposweep.config.asked import OPTIONS, ask_ahead, find_unseen
@@ -26,17 +24,7 @@ from grposweep.config.to_setting import base_setting, read_fields, resolve_auto
 from grposweep.config.validate import find_base_mistakes, find_mistakes
 from grposweep.registries import asks
 from grposweep.schema import GROUPS, Experiment
-from grposweep.search.space import Choice, Interval, Label, Parameter, Point, Space, freeze
-
-REALISED = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "unsolved")
-REALISED_FROM = (
-    "auto", *REALISED[:3], "processes", "num_generations", "num_generations_eval", "prompts_per_step",
-    "max_per_device_train_batch_size", "eval_prompts",
-)  # fmt: skip
-
-# Where a framework counts prompts, all of its sizes follow from all of ours.
-COUNTED = {*REALISED, *RESIZED, "prompts_per_rollout", "prompts_per_step"}
-COUNTED_FROM = (*REALISED_FROM, "steps_per_generation")
+from grposweep.search.space import Choice, Interval, Parameter, Point, Space
 
 _PLAIN = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _OURS = re.compile(r"\$\{(ranks|budget):")  # our own resolvers: they depend on what they are given and on nothing else
@@ -70,20 +58,6 @@ class RuleInputs:
         for field in SOURCES:
             self._tables.setdefault(self._table_of(field), {})
 
-    @property
-    def framework(self) -> FrameworkTraits:
-        """Return the framework whose rules apply."""
-        return self._base.framework
-
-    def parameters(self, field: str) -> frozenset[str]:
-        """Return the parameters that a realised field of the setting can depend on."""
-        if field in COUNTED and self._base.framework.unit == "prompts":
-            sources: tuple[str, ...] = COUNTED_FROM
-        else:
-            auto = self._parameters["auto"] or self._base_auto
-            sources = REALISED_FROM if field in REALISED and auto else (field,)
-        return frozenset().union(*(self._parameters.get(source, frozenset()) for source in sources))
-
     def _find_varying(self) -> set[str]:
         """Return the fields that follow from options of the user's command: no point's value is known without asking for it.
 
@@ -103,11 +77,6 @@ class RuleInputs:
             self.notes += filter(None, [find_unseen(option.name, answers)])
         return fields
 
-    @property
-    def unknown(self) -> frozenset[str]:
-        """Return the fields that only a run knows, at every point."""
-        return self._base.unknown - {name for name, of in self._parameters.items() if of}
-
     def setting(self, point: Point) -> Setting:
         """Return the setting at a point, its ``auto`` sizes resolved."""
         fields: dict[str, Any] = {}
@@ -121,11 +90,6 @@ class RuleInputs:
                 name for name, of in self._parameters.items() if of & point.keys()
             }
         return resolve_auto(self._base.replace(fields))
-
-    @cached_property
-    def _base_auto(self) -> frozenset[str]:
-        """Return the sizes that the base leaves to the planner."""
-        return read_fields(self._points.base)["auto"]  # type: ignore[no-any-return]  # a mapping of Any
 
     def _row(
         self, parameters: tuple[str, ...], table: dict[tuple[Any, ...], dict[str, Any]], point: Point
@@ -272,39 +236,6 @@ def _mistakes_at(points: Points, parameter: Parameter, is_asked: bool) -> Iterat
         yield from problems
         if problems and is_asked and isinstance(domain, Choice):
             return  # an answer may take 20 s
-
-
-class SpaceValidity(Protocol):
-    """The validity of all points that a sweep may try: counted (GridValidity), or one by one (ListedValidity)."""
-
-    validator: Validator
-
-    @property
-    def total(self) -> int: ...
-    @property
-    def valid(self) -> int: ...
-    def valid_points(self) -> Iterator[Point]: ...
-    def invalid_points(self, code: str | None = None) -> Iterator[Point]: ...
-    def by_rule(self) -> dict[str, int]: ...
-    def valid_by_label(self) -> dict[str, dict[Label, tuple[int, int]]]: ...
-
-    @property
-    def invalid(self) -> int:
-        """Return how many points are invalid."""
-        return self.total - self.valid
-
-    def first(self, code: str) -> "ValidationResult":
-        """Return the first point that a rule makes invalid."""
-        return self.validator.validate(next(self.invalid_points(code)))
-
-    def distinct(self, *sections: str) -> list[Experiment]:
-        """Return one experiment for each combination of the parameters in these sections, among the valid points."""
-        names = [item.name for item in self.validator.space.parameters if item.name.split(".")[0] in sections]
-        points = {
-            freeze({name: point[name] for name in names if name in point}): point
-            for point in islice(self.valid_points(), None if names else 1)
-        }
-        return [self.validator.validate(point).experiment for point in points.values()]
 
 
 @dataclass(frozen=True)

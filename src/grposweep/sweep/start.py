@@ -150,7 +150,8 @@ def build_controller(
     stopping = build_policy(base.search.stopping, effort, allowance)
     monitor = EarlyStoppingMonitor(folder, study, base.search, stopping)
     outlook = Outlook(partial(known_oom, folder), monitor.budgeted, monitor.foreseen)
-    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, outlook)
+    sampled = judged.validity.is_sampled
+    queue = TrialQueue(study, validator, base.search, judged.sampler, valid, first, base.force, sampled, outlook)
     return Controller(folder, queue, outcomes, launcher, lease, overrides, dict(provenance), monitor, spending)
 
 
@@ -199,6 +200,8 @@ def _record_invalid(console: Console, folder: SweepFolder, study: SweepStudy, ju
         if judged.space.points:  # those of a former list are corrected
             (folder.path / paths.INVALID).unlink(missing_ok=True)
         return
+    if validity.is_sampled:
+        console.print(validity.describe())
     print_invalid(console, validity)
     by_label = validity.valid_by_label().items()
     if never := [f"{name}={label}" for name, labels in by_label for label, (valid, _) in labels.items() if not valid]:

@@ -41,9 +41,10 @@ class TrialQueue:
     validator: Validator
     search: Search
     sampler: str  # resolved: grid, one_factor, tpe or random
-    valid_points: list[Point]  # valid combinations of the finite parameters
+    valid_points: list[Point]  # valid combinations of the finite parameters, or a sample of them
     enqueued: list[Point] = field(default_factory=list)
     repeat: bool = False  # run recorded points once more
+    is_sampled: bool = False  # there may be more valid points
     outlook: Outlook = Outlook()
     doubles: set[object] = field(default_factory=set)  # valid points that are another one's experiment
     left_out: dict[object, int] = field(default_factory=dict)  # valid points that are too large, and by which trial
@@ -60,7 +61,8 @@ class TrialQueue:
     @property
     def target(self) -> int:
         """Return the number of trials of the search, without replicates."""
-        most = len(self.valid_points) - len(self.doubles) if self.study.space.is_finite else None
+        is_counted = self.study.space.is_finite and not self.is_sampled
+        most = len(self.valid_points) - len(self.doubles) if is_counted else None
         if (budgeted := self.outlook.budgeted()) is not None:
             budgeted = max(min(budgeted, self.search.trials or budgeted), len(self.study.searched))
         wanted = (

@@ -23,11 +23,11 @@ from grposweep.external.command import stops_early
 from grposweep.registries import follows_effort, is_external, is_opaque, runs_trl
 from grposweep.schema import Experiment, Schedule
 from grposweep.search.early_stopping.rank import choose_evaluations
-from grposweep.search.evaluate import validate_one_factor, validate_points
+from grposweep.search.evaluate import MOST_LISTED, SpaceValidity, validate_one_factor, validate_points
 from grposweep.search.parse import check_numbers
 from grposweep.search.sampler import DEFAULT_TRIALS, check_prior, choose_sampler, continuous, lists_points
 from grposweep.search.space import Choice, Label, Parameter, Point, Space
-from grposweep.search.validity import SpaceValidity, Validator, check_space
+from grposweep.search.validity import Validator, check_space
 from grposweep.storage.folders import SweepFolder
 from grposweep.storage.records import as_mapping
 from grposweep.sweep.task_check import task_problems
@@ -122,6 +122,11 @@ def _sampler(base: Experiment, space: Space) -> str:
         raise UserError(
             f"search={sampler}: {parameters} has infinitely many values. List some (lr=1e-4,3e-4), or set search=tpe."
         )
+    if sampler == "grid" and space.size > MOST_LISTED:
+        raise UserError(
+            f"search=grid: the space has {space.size:,} points, and a grid trains each of at most {MOST_LISTED:,}. Give fewer "
+            "values, or set search=tpe with search.trials=50."
+        )
     return sampler
 
 
@@ -130,7 +135,7 @@ def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
 
     Raises UserError if no point is valid: a single run's problems in words, a sweep's as a table.
     """
-    validity: SpaceValidity = validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
+    validity = validate_one_factor(validator) if sampler == "one_factor" else validate_points(validator)
     only_baseline = sampler == "one_factor" and validity.valid == 1 < validity.total
     if validity.valid and not only_baseline:
         return validity
@@ -146,8 +151,9 @@ def _evaluate(validator: Validator, sampler: str) -> SpaceValidity:
             "None of the changes is valid, so there is nothing to compare with the base configuration. Change a parameter as the "
             "table above says."
         )
+    sampled = "sampled " if validity.is_sampled else ""
     raise UserError(
-        f"None of the {validity.total} points of this space is valid, so there is nothing to search. "
+        f"None of the {validity.total:,} {sampled}points of this space is valid, so there is nothing to search. "
         f"Change a parameter or the base configuration as the table above says."
     )
 

@@ -239,7 +239,7 @@ class Swept:
 
 @pytest.mark.parametrize(("text", "trials"), [("8x", 20), ("8000", 20), ("4h", 9), ("1000x", 500), ("300", 1)], ids=str)
 def test_the_number_of_trials_follows_from_the_budget(text: str, trials: int) -> None:
-    """Two and a half times as many as it could finish, 500 at most; of hours 95 % are planned. Here two have trained two trainings."""
+    """Two and a half times as many as it could finish, 500 at most; 95 % of hours. Here two have trained two trainings."""
     curves, budget = [trial(0, *[0.5] * 10), trial(1, *[0.4] * 10)], Budget.parse(text)
     policy = RankPolicy(budget=lambda known: budget.completions(known, lambda: 2.0))
     assert policy.trials(curves) == trials
