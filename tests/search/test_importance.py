@@ -1,6 +1,5 @@
 """Which parameters decide."""
 
-import math
 import random
 from collections.abc import Callable, Iterator
 from statistics import fmean
@@ -101,19 +100,6 @@ def test_noise_shows_no_parameter_that_decides_with_many_trials_either(noise: st
         ]  # fmt: skip
         found += any(contrast.is_significant for contrast in find_contrasts(kinds, tried, maximize=True))
     assert found / repeats <= 0.06
-
-
-def test_a_peak_in_the_middle_of_a_range_is_found_with_many_trials() -> None:
-    """Its best third is named."""
-    rates = [10 ** (-5 + 3 * n / 29) for n in range(30)]
-    tried = [Measured({"lr": rate, "kl": "low"}, 0.8 - 0.2 * abs(math.log10(rate) + 3.5)) for rate in rates]
-    (found,) = find_contrasts(PARAMETERS, tried, maximize=True)
-    assert (found.is_significant, found.holds(10**-3.5), found.holds(1e-5), found.holds(1e-2)) == (
-        True,
-        True,
-        False,
-        False,
-    )
 
 
 def test_a_clear_effect_of_few_trials_is_significant_and_a_side_with_one_trial_never() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grporecipe.files import as_number
 from grporecipe.redaction import redact
-from grporecipe.terminal import count, label_text, short, short_names
+from grporecipe.terminal import label_text, short, short_names
 from grposweep.config.evaluation import is_of_evaluation
 from grposweep.report.completions import warning
 from grposweep.report.ranking import RankedPoint
@@ -19,7 +19,6 @@ from grposweep.report.trial_view import State, TrialView
 from grposweep.report.view import BEST, SweepView
 from grposweep.search.replication import CHANCE
 from grposweep.search.sampling import p_of_groups
-from grposweep.search.space import Interval
 from grposweep.storage.completions import read_prompt_rewards
 from grposweep.storage.records import as_mapping
 
@@ -27,9 +26,7 @@ MOSTLY = 0.5  # share of the variance over prompts in one prompt, above which th
 EDGE = 0.1  # share of a range, on its own scale, that counts as its edge
 FACTOR = 10  # by which a logarithmic range is widened
 MOST_TIED = 6  # trials that a sentence names
-FEWEST_BELOW = 2  # trials below the start, from which a limit of a parameter is stated
 LENGTHS = ("budget_completions", "epochs", "max_steps")
-ENOUGH_PROMPTS = 256  # the interval over prompts is then at most ± 0.06 for a reward from 0 to 1
 LATE = 0.8  # share of the finished trials after which a best one says that the search has not converged
 ON_FRESH_SEEDS = ("best on fresh seeds", "tied with the best")
 
@@ -45,12 +42,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use, in a sentence; what limits that conclusion; commands that use it; what to try next."""
+    """What to use, in a sentence; how sure that is; commands that use it; the one command to try next."""
 
     sentence: str
     limits: Sequence[str]
     uses: Sequence[Step]
-    steps: Sequence[Step]
+    step: Step
 
 
 def advise(view: SweepView) -> Advice | None:
@@ -61,45 +58,53 @@ def advise(view: SweepView) -> Advice | None:
     if not view.leaderboard or view.compares:
         return None
     best, tied = view.leaderboard[0], _tied(view)
-    edges = list(_edges(view, best.first))
     limits = [*_changed_nothing(view), *_measured_differently(view), *_uncertainty(view, tied)]
-    limits += [text for text, _ in edges]
-    limits += [*_collapses(view)] or _none_significant(view)
-    steps = [*(step for _, step in edges if step), *_focus(view, best.first)]
-    steps += _further_steps(view, best, tied)
-    another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
-    steps = steps or list(_longer(view)) or [another_seed]
+    limits += _at_edges(view, best.first)
+    step = _next_step(view)
     if not (doubt := warning(best.first)):
         if verdict := find_no_winner(view):
             value = best.gain.text if best.gain else best.text
-            return Advice(f"{verdict} {view.metric} {value}.", limits, [], steps)
-        return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), steps)
+            return Advice(f"{verdict} {view.metric} {value}.", limits, [], step)
+        return Advice(_sentence(view, best), limits, list(_uses(view, best.first)), step)
     sentence = (
         f"Read its completions before you use {short(best.first.point)}: {view.metric} {best.value:.4f}, but {doubt}."
     )
     sound = next((point for point in view.leaderboard if not warning(point.first)), None)
     if sound is None:
-        return Advice(sentence, limits, [], steps)
+        return Advice(sentence, limits, [], step)
     return Advice(
-        f"{sentence} Without such a sign: {_sentence(view, sound)}", limits, list(_uses(view, sound.first)), steps
+        f"{sentence} Without such a sign: {_sentence(view, sound)}", limits, list(_uses(view, sound.first)), step
     )
 
 
 def tie_sentences(view: SweepView) -> list[str]:
-    """Return that there is no winner, or no significant difference on one seed, and what decides it; empty if one is clear.
+    """Return that there is no winner, or no significant difference on one seed; empty if one is clear.
 
     Ties on fresh seeds and effects of single factors have sentences of their own.
     """
     best = view.best_point
     if best is None or view.compares:
         return []
-    tied, verdict = _tied(view), find_no_winner(view)
     measured = [*_changed_nothing(view), *_measured_differently(view)]
-    if not verdict and (best.source == "seeds" or best.fate or not tied):
+    if not _is_unclear(view, best):
         return measured
-    steps = [step for step in _further_steps(view, best, tied) if "search.seeds" in step.command]
-    why = [verdict] if verdict else _uncertainty(view, tied)
-    return [*measured, *why, *(f"{step.text}: {step.command}" for step in steps)]
+    verdict = find_no_winner(view)
+    return [*measured, *([verdict] if verdict else _uncertainty(view, _tied(view)))]
+
+
+def _is_unclear(view: SweepView, best: RankedPoint) -> bool:
+    """Return whether there is no winner, or several points are tied on one seed."""
+    is_confirmed = best.source == "seeds" or bool(best.fate)
+    return bool(find_no_winner(view)) or (not is_confirmed and bool(_tied(view)))
+
+
+def next_sentence(view: SweepView) -> str:
+    """Return the command that decides a tie, or that widens the range of a parameter; empty if there is nothing to decide."""
+    best = view.best_point
+    if best is None or view.compares or not (_is_unclear(view, best) or any(_widen(view, best.first))):
+        return ""
+    step = _next_step(view)
+    return f"{step.text}: {step.command}"
 
 
 def _changed_nothing(view: SweepView) -> list[str]:
@@ -177,23 +182,6 @@ def find_no_winner(view: SweepView) -> str:
         verdict += f"{', not even' if all_tied else ''} from the model before training"
     few = " Two seeds are too few for an interval." if best.source == "seeds" and len(best.values) == 2 else ""
     return f"{'No winner' if points > 1 else 'No gain'}: {verdict}.{few}"
-
-
-def parameter_sentences(view: SweepView) -> list[str]:
-    """Return which parameter to widen, fix or narrow next, or that none has a significant effect; empty with too few trials."""
-    if not view.leaderboard or view.compares:
-        return []
-    best = view.leaderboard[0].first
-    steps = [*(step for _, step in _edges(view, best) if step), *_focus(view, best)]
-    return [f"{step.text}: {step.command}" for step in steps[:1]] or _none_significant(view)
-
-
-def _none_significant(view: SweepView) -> list[str]:
-    """Return that the contrasts decide nothing yet; empty if one does, or if there are none."""
-    importance = view.importance
-    if not importance.contrasts or any(contrast.is_significant for contrast in importance.contrasts):
-        return []
-    return [f"{count(importance.trials, 'trial')} do not show which parameter matters, so fix none of them yet."]
 
 
 def _uses(view: SweepView, best: TrialView) -> Iterator[Step]:
@@ -289,68 +277,55 @@ def _at_edge(view: SweepView, best: TrialView) -> Iterator[tuple[str, str, bool]
         yield name, "lower" if share <= EDGE else "upper", log
 
 
-def _edges(view: SweepView, best: TrialView) -> Iterator[tuple[str, Step | None]]:
-    """Yield each parameter at an edge of its range, and the command that widens it if its values there are better."""
+def _at_edges(view: SweepView, best: TrialView) -> list[str]:
+    """Return which best values lie at an edge of their range, in one sentence."""
+    values = [f"{name} ({label_text(best.point[name])}, {end} edge)" for name, end, _ in _at_edge(view, best)]
+    return [f"The best value lies at the edge of its range: {', '.join(values)}."] if values else []
+
+
+def _next_step(view: SweepView) -> Step:
+    """Return the one thing to try next: a wider range, other seeds, more trials, or a longer training."""
+    best, tied = view.leaderboard[0], _tied(view)
+    steps = [*_widen(view, best.first), *_on_seeds(view, best, tied), *_more_trials(view, best), *_longer(view)]
+    another_seed = Step("Repeat it on another seed", f"grposweep rerun {shlex.quote(view.name)} {BEST} seed=1")
+    return next(iter(steps), another_seed)
+
+
+def _widen(view: SweepView, best: TrialView) -> Iterator[Step]:
+    """Yield the same search with a wider range, if the values at its edge are significantly better than the others."""
     clear = {contrast.parameter: contrast for contrast in view.importance.contrasts if contrast.is_significant}
     for name, end, log in _at_edge(view, best):
-        low, high = float(view.ranges[name]["low"]), float(view.ranges[name]["high"])
-        wider = _next_sweep(view, f"Widen the range of {name}", name, _interval(_wider(low, high, end, log), log))
-        yield (
-            f"The best {name} ({label_text(best.point[name])}) lies at the {end} edge of its range ({low:g} to {high:g}).",
-            wider if name in clear and clear[name].holds(best.point[name]) else None,
-        )
+        if name in clear and clear[name].holds(best.point[name]):
+            low, high = _wider(float(view.ranges[name]["low"]), float(view.ranges[name]["high"]), end, log)
+            interval = f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
+            yield Step(f"Widen the range of {name}", _command(view, {name: interval, "search.warm_start": view.name}))
 
 
-def _focus(view: SweepView, best: TrialView) -> Iterator[Step]:
-    """Yield which parameter to fix or to narrow in the next sweep; one at the edge of its range has its own step."""
-    from grposweep.config.compose import override_text  # Hydra's grammar
-
-    importance, at_edge = view.importance, {name for name, _, _ in _at_edge(view, best)}
-    names = [name for name in best.point if name != "seed" and name not in at_edge]
-    clear = [contrast for contrast in importance.contrasts if contrast.is_significant and contrast.parameter in names]
-    for contrast in [each for each in clear if each.holds(best.point[each.parameter])][:1]:
-        name, part = contrast.parameter, contrast.better
-        if isinstance(part, Interval):
-            half = _interval((part.low, part.high), part.log)
-            yield _next_sweep(view, f"Narrow {name} to its better part", name, half)
-        elif len(best.point) > 1:
-            value = override_text(part.labels[0])
-            yield _next_sweep(view, f"Fix {name}, whose other values are worse", name, value)
+def _on_seeds(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
+    """Yield the sweep with fresh seeds, or with more of them if those that it has decide nothing."""
+    if best.source != "seeds" and "seed" not in view.parameters:
+        unclear = tied or find_no_winner(view)
+        why = "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
+        why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
+        yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
+    elif find_no_winner(view) and best.is_fresh:
+        more = str(max(5, 2 * len(best.values)))
+        yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
 
 
-def _next_sweep(view: SweepView, text: str, name: str, value: str) -> Step:
-    return Step(text, _command(view, {name: value, "search.warm_start": view.name}))
+def _more_trials(view: SweepView, best: RankedPoint) -> Iterator[Step]:
+    """Yield the search with twice as many trials, if its best one was among the last."""
+    finished = [trial.number for trial in view.searched if trial.objective is not None]
+    before = sum(number < best.first.number for number in finished)
+    if best.first.number in finished and before >= LATE * len(finished) and view.ranges and view.is_over:
+        more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
+        yield Step("Continue the search: the best trial was among the last", more)
 
 
 def _wider(low: float, high: float, end: str, log: bool) -> tuple[float, float]:
     if log:
         return (low / FACTOR, high) if end == "lower" else (low, high * FACTOR)
     return (low - (high - low), high) if end == "lower" else (low, high + (high - low))
-
-
-def _interval(bounds: tuple[float, float], log: bool) -> str:
-    low, high = bounds
-    if low == high:  # half of two numbers
-        return f"{low:g}"
-    return f"tag(log,interval({low:g},{high:g}))" if log else f"interval({low:g},{high:g})"
-
-
-def _collapses(view: SweepView) -> Iterator[str]:
-    """Yield the value of each numeric parameter beyond which all trials ended below the model before training."""
-    ended = [(trial, value) for trial in view.searched if (value := trial.value) is not None]
-    lost = {
-        t.number
-        for t, value in ended
-        if t.start is not None and view.sign * (t.start - value) > (t.sampling.margin(CHANCE) or 0.0)
-    }
-    for name in view.ranges:
-        numbers = {t.number: number for t, _ in ended if (number := as_number(t.point.get(name))) is not None}
-        kept = [number for trial, number in numbers.items() if trial not in lost]
-        above = {trial: number for trial, number in numbers.items() if trial in lost and kept and number > max(kept)}
-        if len(above) >= FEWEST_BELOW:
-            cut = sum(t.number in above and t.state in (State.PAUSED, State.PRUNED) for t, _ in ended)
-            partly = f" ({cut} of them did not train to their end)" if cut else ""
-            yield f"All {len(above)} trials with {name} of {label_text(min(above.values()))} or more are below the start{partly}."
 
 
 def _is_from_checkpoint(view: SweepView) -> bool:
@@ -366,32 +341,6 @@ def _longer(view: SweepView) -> Iterator[Step]:
         if name in LENGTHS and (length := as_number(value)):
             key = f"schedule.{name}"
             yield Step("Train twice as long", _command(view, {key: f"{2 * length:g}"}))
-
-
-def _further_steps(view: SweepView, best: RankedPoint, tied: Sequence[RankedPoint]) -> Iterator[Step]:
-    if best.source != "seeds" and "seed" not in view.parameters:
-        unclear = tied or find_no_winner(view)
-        why = "Decide between them on fresh seeds" if unclear else "Confirm the winner on fresh seeds"
-        why = why if len(view.leaderboard) > 1 else "Repeat it on fresh seeds"
-        yield Step(why, _command(view, {"search.seeds": "5"}, keeps_name=True))
-    elif find_no_winner(view) and best.is_fresh:
-        more = str(max(5, 2 * len(best.values)))
-        yield Step("Decide on more seeds", _command(view, {"search.seeds": more}, keeps_name=True))
-    prompts = as_number(as_mapping(view.baseline.get("task")).get("eval_prompts"))
-    there = [number for entry in view.prepared.values() if (number := as_number(as_mapping(entry).get("eval_prompts")))]
-    if find_no_winner(view) and not _is_from_checkpoint(view):
-        if prompts and prompts < ENOUGH_PROMPTS and prompts <= min(there, default=prompts):
-            more = f"{ENOUGH_PROMPTS:g}"
-            yield Step(f"Evaluate on more than {prompts:g} prompts", _command(view, {"task.eval_prompts": more}))
-        yield from _longer(view)
-    finished = [trial.number for trial in view.searched if trial.objective is not None]
-    before = sum(number < best.first.number for number in finished)
-    if best.first.number in finished and before >= LATE * len(finished) and view.ranges and view.is_over:
-        more = _command(view, {"search.trials": str(2 * len(view.searched))}, keeps_name=True)
-        yield Step("Continue the search: the best trial was among the last", more)
-    if failed := [trial for trial in view.trials if trial.state is State.FAILED]:
-        first = failed[0].number
-        yield Step(f"See why {count(len(failed), 'trial')} failed", f"grposweep show {shlex.quote(view.name)} {first}")
 
 
 def _command(view: SweepView, changes: Mapping[str, str], keeps_name: bool = False) -> str:

@@ -15,7 +15,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json, write_text
 from grporecipe.redaction import redact
 from grporecipe.terminal import say, short, write_data
-from grposweep.report.advice import tie_sentences
+from grposweep.report.advice import next_sentence, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.leaderboard import format_objective
 from grposweep.report.ranking import RankedPoint
@@ -121,7 +121,7 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
     if others and not confirmed:  # fresh seeds do not rank by the value above
         second = others[0].own
         screen.append(f"best of {len(others) + 1} points; second: trial {second.first.number}, {second.text}\n")
-    for line in tie_sentences(view):
+    for line in filter(None, (*tie_sentences(view), next_sentence(view))):
         screen.append(f"{line}\n")
     if line := model_line(view, best):
         screen.append(f"{line}\n")

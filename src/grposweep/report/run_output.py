@@ -14,7 +14,7 @@ from rich.text import Text
 
 from grporecipe.files import as_number, write_json
 from grporecipe.terminal import count, label_text, redraws, short, short_names
-from grposweep.report.advice import find_no_winner, parameter_sentences, tie_sentences
+from grposweep.report.advice import find_no_winner, next_sentence, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.leaderboard import contrasts_table, effects_table, leaderboard, outcome
 from grposweep.report.status import seconds_left
@@ -147,7 +147,7 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
         console.print(effects_table(view, view.comparison))
     elif view.searched:
         console.print(leaderboard(view))
-    for line in (*_winner(view), *tie_sentences(view)):
+    for line in filter(None, (*_winner(view), *tie_sentences(view), next_sentence(view))):
         console.print(line, soft_wrap=True)
     for line in winner_warning(view.best):
         console.print(line, style="yellow")
@@ -172,12 +172,10 @@ def print_results(console: Console, view: SweepView, end: RunEnd) -> None:
 
 
 def _print_importance(console: Console, view: SweepView) -> None:
-    """Print the effects of the parameters if one of them is clear, and which parameter to widen, fix or narrow next."""
+    """Print the effects of the parameters if one of them is clear."""
     importance = view.importance
     if any(contrast.is_significant for contrast in importance.contrasts) and not view.compares:
         console.print(contrasts_table(importance, view.metric))
-    for text in parameter_sentences(view):
-        console.print(text, soft_wrap=True)
 
 
 def _winner(view: SweepView) -> Iterator[str]:

@@ -10,8 +10,6 @@ from grposweep.search.replication import CHANCE, Candidate, Estimate, difference
 from grposweep.search.sampling import UNKNOWN, Sampling, average
 from grposweep.search.space import Choice, Interval, Label, Parameter, Point
 
-ENOUGH = 10  # trials from which a range is divided into three parts: the best value may be in its middle
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -26,7 +24,7 @@ class Measured:
 class Contrast:
     """The better values of a parameter against its other values: the difference between the means of their trials.
 
-    ``better`` is one value, or one half or third of a range. ``trials`` have it, and ``others`` have another value.
+    ``better`` is one value, or one half of a range. ``trials`` have it, and ``others`` have another value.
     """
 
     parameter: str
@@ -57,10 +55,9 @@ class Contrast:
 def find_contrasts(parameters: Mapping[str, Parameter], trials: Sequence[Measured], maximize: bool) -> list[Contrast]:
     """Return each parameter's contrast, the clearest first.
 
-    A choice's best value is compared with its other values, and the best half of a range with the other one. From ``ENOUGH``
-    trials on it is the best third. In a full grid the
-    values are compared at each combination of the other parameters. Elsewhere nothing is adjusted for them, so a search that
-    moved two parameters together shows the effect of one in both. All together are significant by chance in at most 5 % of
+    A choice's best value is compared with its other values, and the best half of a range with the other one. In a full
+    grid the values are compared at each combination of the other parameters. Elsewhere nothing is adjusted for them, so a search
+    that moved two parameters together shows the effect of one in both. All together are significant by chance in at most 5 % of
     sweeps (`step_down`), also for the best of more than two values (Bonferroni).
     """
     split = {name: _split(p, trials, 1 if maximize else -1) for name, p in parameters.items() if name != "seed"}
@@ -100,9 +97,8 @@ def _split(
 ) -> tuple[Choice | Interval, list[Measured], list[Measured], int] | None:
     """Return the better part of a parameter, its trials, the others, and the number of parts; None for a single part."""
     parts: dict[str, tuple[Choice | Interval, list[Measured]]] = {}
-    count = 3 if len(trials) >= ENOUGH else 2
     for trial in trials:
-        if (part := part_of(parameter.domain, trial.point.get(parameter.name), count)) is not None:
+        if (part := part_of(parameter.domain, trial.point.get(parameter.name))) is not None:
             parts.setdefault(repr(part), (part, []))[1].append(trial)
     if len(parts) < 2:
         return None
@@ -110,23 +106,17 @@ def _split(
     return better, ours, [t for part, members in parts.values() if part is not better for t in members], len(parts)
 
 
-def part_of(domain: Choice | Interval, label: Label, count: int = 2) -> Choice | Interval | None:
-    """Return the value itself, or the one of ``count`` equal parts of the range that holds it; None for an inactive parameter."""
+def part_of(domain: Choice | Interval, label: Label) -> Choice | Interval | None:
+    """Return the value itself, or the half of the range that holds it; None for an inactive parameter."""
     if isinstance(domain, Choice):
         return None if label is None and None not in domain.labels else Choice((label,), (label,))
     number, scale = as_number(label), replace(domain, integer=False)
     if number is None:
         return None
-    low = domain.low
-    for part in range(1, count):
-        bound = scale.at(part / count)
-        high, after = (
-            (math.floor(bound), math.floor(bound) + 1) if domain.integer else (bound, bound)
-        )  # none is in two parts
-        if number < after:
-            return replace(domain, low=low, high=high)
-        low = after
-    return replace(domain, low=low)
+    bound = scale.at(0.5)
+    # No whole number is in both halves.
+    end, start = (math.floor(bound), math.floor(bound) + 1) if domain.integer else (bound, bound)
+    return replace(domain, high=end) if number < start else replace(domain, low=start)
 
 
 def _average(trials: Sequence[Measured]) -> float:
