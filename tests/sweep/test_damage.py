@@ -192,7 +192,7 @@ def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
     failed.rename(tmp_path / "other")
     failed.symlink_to(tmp_path / "other")
     before = tree(tmp_path / "other")
-    ended = run_in(tmp_path, *command, "search.retry_failed=true")
+    ended = grposweep(tmp_path, "retry", "s")
     assert ended.code == 2
     assert f"{failed} is a symbolic link to {tmp_path / 'other'}" in ended.err
     assert tree(tmp_path / "other") == before

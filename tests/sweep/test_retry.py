@@ -136,7 +136,9 @@ def test_files_that_changed_under_trained_trials_are_refused_until_the_user_choo
     with pytest.raises(UserError, match=r"(?s)rewards.py has changed since 1 trial.*name=.*recorded.*accept"):
         sweep(*words)
     more = (*FAKE, CRASH, "lr=1e-3,1e-2")
-    assert attempts(sweep(*more, "search.changed_files=recorded", "search.retry_failed=true")) == [1, 2]
+    with pytest.MonkeyPatch.context() as asked:
+        asked.setenv("GRPOSWEEP_RETRY", trials(folder)[1].name)
+        assert attempts(sweep(*more, "search.changed_files=recorded")) == [1, 2]
     assert read(trials(folder)[1] / "provenance.json")["files"] == old
     assert attempts(sweep(*more, "search.changed_files=accept")) == [1, 3]
     first, second = (read(trial / "provenance.json")["files"] for trial in trials(folder))

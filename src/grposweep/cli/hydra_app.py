@@ -1,4 +1,4 @@
-"""The Hydra application behind ``grposweep run`` and ``grposweep sweep``; ``src/run.py`` is the same from a checkout."""
+"""The Hydra application behind ``grposweep run``; ``src/run.py`` is the same from a checkout."""
 
 import shlex
 import shutil

@@ -24,28 +24,18 @@ HydraArguments: TypeAlias = Annotated[
 
 @command(
     "grposweep run lr=3e-4 batch=small                        # one experiment",
+    "grposweep run -m lr=1e-4,3e-4 batch=small,medium         # a grid",
     "grposweep run --config-dir conf sweeps=my_study          # a study of your own conf/",
     context_settings=HYDRA,
 )
 def run(arguments: HydraArguments = None) -> None:
-    """Run one experiment, or the study of a sweep file.
+    """Run one experiment, a sweep (-m), or the study of a sweep file.
 
     'grposweep run --help' lists groups and keys.
     """
     from grposweep.cli.hydra_app import start
 
     start(arguments or [])
-
-
-@command("grposweep sweep lr=1e-4,3e-4 batch=small,medium           # a grid", context_settings=HYDRA)
-def sweep(arguments: HydraArguments = None) -> None:
-    """Run a sweep over parameters with several values.
-
-    The same as 'grposweep run -m'.
-    """
-    from grposweep.cli.hydra_app import start
-
-    start(["-m", *(arguments or [])])
 
 
 @command("grposweep init                    # writes conf/", "grposweep init experiments/conf")

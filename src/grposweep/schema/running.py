@@ -270,9 +270,6 @@ class Search:
     """Shell line that runs once when the sweep ends (not on Ctrl-C), with how it ended in its environment: $GRPOSWEEP_SWEEP
     (folder), $GRPOSWEEP_STATUS (finished, failed, stopped, budget), $GRPOSWEEP_METRIC, $GRPOSWEEP_BEST_TRIAL and
     $GRPOSWEEP_OBJECTIVE."""
-    retry_failed: bool = False
-    """Try every failed trial again when the sweep is resumed, from its last checkpoint. Without it a trial that failed by code
-    or configuration is tried again once its files, its configuration or its environment changed."""
     changed_files: str = key("refuse", choices=("refuse", "recorded", "accept"))
     """What a resumed sweep does if a file that trainings depend on changed after trials were trained: refuse, continue with the
     copies in the sweep's folder (``recorded``), or with the files as they are (``accept``)."""

@@ -1,9 +1,8 @@
 """Try failed trials again, in place: a trial keeps its number, its folder and its attempts.
 
 A trial that failed by code or configuration is tried again once its files, its configuration or its environment changed.
-``search.retry_failed`` tries every failed trial again. ``grposweep retry`` repeats the sweep's command and names trials to it in
-the environment. So a trial is opened by a controller that is ready to run it. The study, in which a failed trial is final, is
-then rebuilt from the folders (`resume.open_study`).
+``grposweep retry`` repeats the sweep's command and names trials to it in the environment. So a trial is opened by a controller
+that is ready to run it. The study, in which a failed trial is final, is then rebuilt from the folders (`resume.open_study`).
 """
 
 import os
@@ -39,7 +38,7 @@ NO_CURE = ("search", "name", "force", "verbose", "outputs", "rules")
 
 def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping[str, Any]) -> list[str]:
     """Open the failed trials that are to be tried again; return a line for each, with the reason."""
-    wanted, lines = validator.points.base.search.retry_failed, []
+    lines = list[str]()
     named = os.environ.pop(NAMED, "").split()  # removed: attempts inherit the environment
     for trial in folder.trials():
         if trial.result.status is not TrialStatus.FAILED or not trial.is_done or (record := trial.record) is None:
@@ -50,7 +49,7 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping
             continue
         before = read_json(trial.path / paths.PROVENANCE) or {}
         cured = _cure(trial, verdict, before, provenance) if trial.failure.name in BY_CODE else None
-        if cured or wanted or trial.path.name in named:
+        if cured or trial.path.name in named:
             renew_inputs(trial, provenance)  # with other files it starts from the beginning
             if _is_same(trial, verdict):
                 (trial.path / paths.CONFIG).unlink(missing_ok=True)  # the controller writes it again before the attempt
@@ -58,8 +57,7 @@ def reopen_failed(folder: SweepFolder, validator: Validator, provenance: Mapping
             trial.close_attempt()
             trial.note_attempt(last, AttemptEventKind.REOPENED)
             replace(trial.result, status=TrialStatus.RETRIED).write(trial.path)
-            asked = "search.retry_failed=true" if wanted else "grposweep retry"
-            lines.append(f"trial {trial.number} is tried again: {cured or asked}")
+            lines.append(f"trial {trial.number} is tried again: {cured or 'grposweep retry'}")
     return lines
 
 
@@ -127,13 +125,13 @@ def _command(folder: SweepFolder) -> tuple[list[str], Path]:
     there = Path(text_or(recorded.get("sweep")) or folder.path)
     if len(words) > 1 and not (there.is_dir() and there.samefile(folder.path)):
         raise UserError(
-            f"{folder.path} was moved or copied: its command runs {there}. Give the command where its files are now: "
-            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)} "
-            "search.retry_failed=true"
+            f"{folder.path} was moved or copied: its command runs {there}. Give the command where its files are now, and then "
+            "grposweep retry: "
+            f"{shlex.join(words)} outputs={shlex.quote(str(folder.path.parent))} name={shlex.quote(folder.path.name)}"
         )
     if len(words) < 2 or not start.is_dir() or not (words[1] == "-m" or (start / words[1]).is_file()):
         raise UserError(
             f"{folder.path} does not record a command that can be run again. "
-            "Run the sweep's own command with search.retry_failed=true."
+            "Run the sweep's own command, and then grposweep retry."
         )
     return [sys.executable, *words[1:]], start
