@@ -207,6 +207,13 @@ def test_a_log_without_metric_or_step_is_told_with_its_name(run: Run, words: lis
     assert said in read(trials(ended.sweep)[0] / "result.json")["failure"]["message"]
 
 
+@pytest.mark.parametrize(("length", "code"), [(12, 0), (13, 0), (20, 1)])
+def test_a_program_that_ends_before_its_stated_length_is_not_ranked(run: Run, length: int, code: int) -> None:
+    """It logs 12 steps. One more may be the step 0 of a program that counts from there."""
+    ended = run("trainer=command", "lr=0.1", JSON_LINES, REWARD, f"schedule.max_steps={length}", "name=s", *COMMAND)
+    assert (ended.code, "with exit code 0 at step 12" in ended.out + ended.err) == (code, bool(code)), ended.out
+
+
 def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) -> None:
     """No sizes, no completions, and no recipe; all commands that show a sweep work."""
     ended = run("-m", "trainer=command", "lr=0.1,1e9", JSON_LINES, REWARD, "name=s", *COMMAND)

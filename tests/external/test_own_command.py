@@ -320,6 +320,7 @@ def test_sizes_that_follow_from_an_option_are_the_scripts_and_refuse_no_point(ru
     [
         ("trainer._save = None\ntrainer.train()", " | tee log.txt", 1, "'NoneType' object is not callable"),
         ("trainer.train()\nsys.exit('no folder to evaluate')", "", 0, "finished"),
+        ("trainer.train()\ntrainer.evaluate()", "\npython -c 'print(1)'", 0, "finished"),
     ],
 )
 def test_a_trial_has_ended_if_its_training_has(
@@ -331,3 +332,36 @@ def test_a_trial_has_ended_if_its_training_has(
     ended = run(ASKED, "name=s", "lr=0.1", "--", "bash launch.sh")
     assert ended.code == code, ended.out + ended.err
     assert said in str(read(trials(command / "outputs" / "s")[0] / "result.json"))
+
+
+def test_an_evaluation_after_the_training_is_no_second_line_of_its_step(run: Run, command: Path) -> None:
+    """Each step was evaluated before."""
+    edit(command, "trainer.train()", "trainer.train()\ntrainer.evaluate()")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    (trial,) = trials(ended.sweep)
+    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "eval"] == [1, 2, 3]
+
+
+def test_a_training_that_ends_before_its_length_is_not_ranked(run: Run, command: Path) -> None:
+    """With the steps that it made and those that it states."""
+    early = "trainer.callbacks.append(type('Early', (), {'__getattr__': lambda *_: lambda args, state, control, **_: "
+    early += "setattr(control, 'should_training_stop', state.global_step == 2)})())"
+    edit(command, "trainer.train()", f"{early}\ntrainer.train()")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
+    assert ended.code == 1
+    message = read(trials(command / "outputs" / "s")[0] / "result.json")["failure"]["message"]
+    assert "schedule.max_steps=3: the program ended with exit code 0 at step 2" in message
+
+
+def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
+    start: Callable[..., "subprocess.Popen[str]"], command: Path
+) -> None:
+    """In the trial's log."""
+    words = (ASKED, "+trainer.environment.STEP_SECONDS='0.1'", "name=s", "schedule.max_steps=40")
+    process = start(*words, "--", "bash launch.sh")
+    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
+    process.send_signal(SIGINT)
+    process.wait(60)
+    (log,) = command.glob("outputs/s/trials/*/logs/rank-0.log")
+    assert "of 40. What the command does after its training" in log.read_text()

@@ -51,6 +51,7 @@ class Callback(BoundaryCallback):
         self.folder = Path(folder) if folder else None
         self.attempt = int(os.environ.get("GRPOSWEEP_ATTEMPT", 0))
         self.trainer: Any = None  # the one that it is given to, in the trial of a command
+        self.ended = False  # the training; the program may evaluate afterwards
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **known: Any
@@ -64,7 +65,7 @@ class Callback(BoundaryCallback):
             CallbackState(self.attempt, refused=refused).write(self.folder)
             raise SystemExit(f"error: {refused}")
         self.pace = read_pace(args, known.get("train_dataloader"))
-        self.metrics = MetricsFile(self.folder, self.attempt)
+        self.metrics, self.evaluated = MetricsFile(self.folder, self.attempt), set[int]()
         self.heartbeat = HeartbeatFile(self.folder, state.max_steps, writer="callback")
         self.control = ControlFile(self.folder)
         if state.is_world_process_zero:
@@ -91,21 +92,26 @@ class Callback(BoundaryCallback):
         if self.folder is None or not logs or not state.is_world_process_zero or "train_runtime" in logs:
             return  # train_runtime's line, the summary at the end, holds nothing but times
         kind = "eval" if any(name.startswith("eval_") for name in logs) else "train"
+        if self.ended and (kind == "train" or self.stopped or state.global_step in self.evaluated):
+            return
+        if kind == "eval":
+            self.evaluated.add(state.global_step)
         self.metrics.write(kind, state.global_step, self.pace.completions_at(state.global_step), logs)
         self._say(state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.folder is not None and state.is_world_process_zero:
-            self._say(state, ended=True)
+            self.ended = True
+            self._say(state)
 
     def beat(self, state: TrainerState) -> None:
         if self.folder is not None and state.is_world_process_zero:
             self.heartbeat.beat(state.global_step)
 
-    def _say(self, state: TrainerState, ended: bool = False) -> None:
+    def _say(self, state: TrainerState) -> None:
         """Write the state that the attempt's own process reads."""
         assert self.folder is not None  # the callers know
-        CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped, ended).write(self.folder)
+        CallbackState(self.attempt, state.global_step, state.max_steps, self.stopped, self.ended).write(self.folder)
         self.heartbeat.beat(state.global_step, force=True)
 
     def _asked(self, step: int) -> bool:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from grporecipe.errors import ProgramFailed, UnknownMetricError, UserError
@@ -57,6 +58,10 @@ NEVER_REPORTED = (
 NOTHING_READ = (
     "trainer.metrics={trainer.metrics}: the program ended, and nothing there has a step called {trainer.step_key}. Set the file "
     "that it writes its metrics to, and trainer.step_key to the name of the step."
+)
+AFTER_A_STOP = (
+    "the training was stopped at step {callback.step} of {callback.total}. What the command does after its training (saving, "
+    "evaluation, upload) ran on an unfinished model. The same command continues the training."
 )
 LAST_LINES = 25  # of its output, kept in result.json
 # The program starts ranks itself; the last three are ms-swift's.
@@ -296,12 +301,10 @@ def _outcome(
         raise UserError(NEVER_REPORTED)
     was_asked = watch.asked_at is not None or attempt.terminated  # Slurm sends SIGTERM to the program as well
     stopped = callback.stopped if callback else was_asked and (code != 0 or not program.finishes)
-    has_trained = (
-        callback is not None and callback.ended is True
-    )  # a later step of the command may fail, an evaluation for example
-    is_cut = (
-        callback is not None and callback.ended is False and attempt.is_main and not was_asked
-    )  # `| tee log` hides the exit code
+    # a later step of the command may fail, an evaluation for example
+    has_trained = callback is not None and callback.ended is True
+    # `| tee log` hides the exit code
+    is_cut = callback is not None and callback.ended is False and attempt.is_main and not was_asked
     if (code != 0 and not has_trained and not (was_asked and not callback)) or is_cut:
         lines = _last_lines(attempt)
         raise ProgramFailed(code, lines[-LAST_LINES:], error_line(lines))
@@ -309,7 +312,34 @@ def _outcome(
         print(f"the training ended, and a later step of the command failed with exit code {code}", flush=True)
     if not stopped and is_opaque(trial.trainer.kind) and not attempt.metrics.lines():
         raise UnknownMetricError(NOTHING_READ.format(trainer=trial.trainer))
-    return _stopped(attempt, trial, watch.step) if stopped else Outcome(False, watch.step, trial.output.name)
+    if stopped:
+        if callback is not None and callback.ended:
+            print(AFTER_A_STOP.format(callback=callback), flush=True)
+        return _stopped(attempt, trial, watch.step)
+    if attempt.is_main and (early := _early_end(attempt, trial, callback)):
+        raise UserError(early)
+    return Outcome(False, watch.step, trial.output.name)
+
+
+def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -> str:
+    """Say if a training ended before its stated length; empty if not, or if its length is not known.
+
+    Of a program without our Callback the last step is only known to within the steps between two lines of its log.
+    """
+    if callback is not None:
+        step, total, spacing = callback.step, callback.total, 1
+    elif is_opaque(trial.trainer.kind):
+        steps = sorted({int(line["step"]) for line in attempt.metrics.lines()})
+        gaps = [later - earlier for earlier, later in pairwise(steps)]
+        step, total, spacing = steps[-1], attempt.experiment.schedule.max_steps, 1 + max(gaps, default=1)
+    else:
+        return ""
+    if total is None or total - step < spacing:
+        return ""
+    return (
+        f"schedule.max_steps={total}: the program ended with exit code 0 at step {step}, so its training is not finished and not "
+        f"ranked. Set schedule.max_steps={step} if it is meant to end there, or take out what ends it."
+    )
 
 
 def _stopped(attempt: Attempt, trial: Trial, step: int) -> Outcome:
