@@ -73,7 +73,7 @@ def test_no_rule_of_trl_reads_a_field_that_the_table_says_none_reads() -> None:
 
 
 def test_an_option_of_a_loss_has_an_effect_with_this_loss_only() -> None:
-    """All that a field needs must hold; a fact of one list, which rules, translation and sweeps read."""
+    """All that a field needs must hold; a fact of one list, which rules and sweeps read."""
     from grporecipe.model.setting import ROWS, Setting, has_effect
 
     served = Setting(use_vllm=True, vllm_mode="server", vllm_importance_sampling_correction=False, loss_type="sapo")

@@ -24,7 +24,7 @@ MOST_NODES = {"src": 333_000, "tests": 246_000}
 INTERFACES = {
     "grporecipe/diagnose": "command guards log readers",
     "grporecipe/fields": "dotted lora memory reading recipes writing",
-    "grporecipe/frameworks": "trl.keys trl.recipes verl.fully_async",
+    "grporecipe/frameworks": "trl.keys trl.recipes",
     "grporecipe/linting": "apply_fixes command linter output rule_docs",
     "grporecipe/memory": "calibration catalog estimate fit host parts",
     "grporecipe/model": "architecture framework planning rates recipe releases setting values",

@@ -68,7 +68,6 @@ RESTS = (
     ("trl/trainer/callbacks.py", "SyncRefModelCallback", "rules/kl.py"),
     ("trl/scripts/utils.py", "parse_args_and_config", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
     ("trl/scripts/grpo.py", "make_parser", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
-    ("trl/scripts/grpo.py", "main", "translate.py: rewards known by name"),
     ("trl/experimental/async_grpo/async_grpo_trainer.py", "compute_loss", "GL212, frameworks/trl/recipes.py"),
 )
 TESTS = (

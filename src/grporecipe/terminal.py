@@ -60,6 +60,11 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def comment(*lines: str) -> str:
+    """Return lines as comments of a file. A line break of a value would end its comment, so it is escaped."""
+    return "".join(f"# {one_line(line)}\n" for line in lines)
+
+
 def say(text: str, out: TextIO | None = None) -> None:
     """Print a line that may hold text from files, to ``out`` or standard output."""
     print(printable(text), file=out or sys.stdout, flush=True)

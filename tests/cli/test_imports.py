@@ -26,7 +26,6 @@ COMMANDS = {
     ("lint", RECIPE): set(),
     ("plan", RECIPE, "--processes", "8"): {"rich"},
     ("fit", RECIPE, "--gpu", "A100"): {"rich"},
-    ("translate", RECIPE, "--to", "verl", "--processes", "8"): {"rich"},
     ("list",): {"rich"},
     ("status", "measured"): {"rich"},
     ("best", "measured"): {"rich"},

@@ -1,4 +1,4 @@
-"""OpenRLHF's launches are linted, fixed, planned and translated, by the release that takes their options."""
+"""OpenRLHF's launches are linted, fixed and planned, by the release that takes their options."""
 
 import json
 from itertools import product
@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.openrlhf.recipes import FIELDS, RENAMED, known, releases
 from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
-from grporecipe.model import planning
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.registries import NEWEST
-from grporecipe.translate import translate
 
 FLAT = """#!/bin/bash
 set -x
@@ -196,24 +193,6 @@ def test_options_of_the_newest_releases_are_read(tmp_path: Path) -> None:
     assert "GK601" not in {one.code for one in found.diagnostics}
     plain = linted(tmp_path, text.format(""))
     assert (plain.setting.loss_type, "GK601" in {one.code for one in plain.diagnostics}) == ("dapo", True)
-    back = translate(found.setting, "openrlhf")
-    assert "actor.loss_agg_mode seq-mean-token-mean" in next(iter(back.files.values()))
-
-
-@pytest.mark.parametrize("target", ["trl", "verl", "ms-swift", "easyr1", "open-r1"])
-def test_a_launch_is_translated_there_and_back(target: str, tmp_path: Path) -> None:
-    """The plan's numbers stay."""
-    s = linted(tmp_path, FLAT).setting
-    there = translate(s, target)
-    assert there.changed == ()
-    name, text = next(iter(there.files.items()))
-    (tmp_path / name).write_text(text)
-    back = translate(read_recipe(load_recipe(tmp_path / name, Options(target, processes=8))).setting, "openrlhf")
-    assert back.changed == ()
-    script = next(iter(back.files.values()))
-    assert "python3 -m openrlhf.cli.train_ppo_ray" in script
-    assert errors(linted(tmp_path, script)) == set()
-    assert planning.completions_per_rollout(linted(tmp_path, script).setting) == 1024
 
 
 def test_keys_as_json_are_told_by_their_names() -> None:

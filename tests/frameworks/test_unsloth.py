@@ -13,7 +13,6 @@ from grporecipe.linting.linter import LintResult, lint_recipe, select_rules
 from grporecipe.linting.output import describe_version
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.reading.load import Options, build_recipe, load_recipes
-from grporecipe.translate import translate
 
 SCRIPT = """
 from unsloth import FastLanguageModel
@@ -121,19 +120,3 @@ def test_dapo_and_dr_grpo_are_what_unsloth_makes_of_them() -> None:
     dapo = read_recipe(build_recipe({"loss_type": "DAPO", "num_generations": 4}, Options("unsloth"))).setting
     assert (dapo.epsilon_high, dapo.mask_truncated_completions) == (0.28, True)
     assert linted({"loss_type": "dr_grpo", "scale_rewards": True}).setting.scale_rewards == "none"
-
-
-@pytest.mark.parametrize("target", ["trl", "verl", "openrlhf"])
-def test_a_recipe_is_translated_there_and_back(target: str) -> None:
-    """The plan's numbers stay, the corrected batch among them."""
-    config = {
-        "num_generations": 6,
-        "per_device_train_batch_size": 1,
-        "gradient_accumulation_steps": 1,
-        "num_train_epochs": 1,
-    }
-    there = translate(linted(config).setting, target)
-    assert there.changed == ()
-    back = translate(linted(config).setting, "unsloth")
-    assert back.changed == ()
-    assert "per_device_train_batch_size: 6\n" in next(iter(back.files.values()))

@@ -376,7 +376,7 @@ def test_unknown_values_that_a_rule_reads_are_one_finding() -> None:
 @pytest.mark.parametrize(("framework", "version", "key", "is_judged"), [
     ("verl", (0, 9, 1), "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", True),
     ("verl", (0, 9, 1), "algorithm.use_kl_in_reward", True),
-    ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),  # written by translate, and nothing follows from it
+    ("verl", (0, 9, 1), "actor_rollout_ref.rollout.name", False),  # nothing follows from it
     ("verl", (0, 9, 1), "data.filter_overlong_prompts", False),
     ("verl", (0, 9, 1), "data.train_files", False),
     ("easyr1", (0, 2, 0), "worker.actor.kl_loss_coef", True),

@@ -120,7 +120,7 @@ def test_the_page_holds_the_files_that_its_commands_write(tmp_path: Path) -> Non
     assert len(hidden) == 2
     for held, form in zip(hidden, ("hydra", "trl"), strict=True):
         assert "<" not in held
-        assert html.unescape(held).endswith(write_winner(view, view.best, form, Path("best.yaml"), lambda _: None))
+        assert html.unescape(held).endswith(write_winner(view, view.best, form, Path("best.yaml")))
     assert HOSTILE in yaml.safe_load(html.unescape(hidden[1]))["model_name_or_path"]
     assert text.count("</script>") == 3
 

@@ -115,7 +115,6 @@ COMMANDS = {
     "lint": ("lint", f"recipe{HOSTILE}.yaml"),
     "plan": ("plan", f"recipe{HOSTILE}.yaml"),
     "fit": ("fit", f"recipe{HOSTILE}.yaml"),
-    "translate": ("translate", f"recipe{HOSTILE}.yaml", "--to", "verl"),
     "space": ("space", "-m", f"lr={HOSTILE}"),
 }
 
@@ -143,9 +142,3 @@ def test_what_is_piped_is_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(SystemExit):
         build_app()(["export", "s"], prog_name="grposweep")
     assert HOSTILE in out.getvalue()
-
-
-def test_a_files_name_adds_no_line_to_a_translated_script(shown: Callable[..., str], folder: Path) -> None:
-    """It stands in a comment of a shell script."""
-    (folder / "a\ntouch owned\n.yaml").write_text(yaml.safe_dump({"num_generations": 8}))
-    assert "\ntouch owned" not in shown("translate", "a\ntouch owned\n.yaml", "--to", "verl")

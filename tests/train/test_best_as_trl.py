@@ -1,14 +1,10 @@
 """What ``grposweep best --as trl`` writes gives GRPOConfig the same arguments as the trial."""
 
-from typing import Any
-
 import pytest
-import yaml
 
 from grporecipe.frameworks.trl.keys import known
 from grporecipe.model.setting import TRL
-from grporecipe.translate import translate
-from grposweep.config.from_setting import native_keys
+from grposweep.config.from_setting import trl_recipe
 from grposweep.config.to_setting import read_setting
 from grposweep.train.attempt import load_attempt
 from grposweep.train.models import Loaded
@@ -43,8 +39,7 @@ def test_the_recipe_of_a_winner_has_all_that_decides_its_training(make_trial: Ma
     """Every argument of the trial is in the recipe, or is TRL's default."""
     attempt = load_attempt(make_trial(*WINNERS[kind]))
     setting = read_setting(attempt.experiment)
-    text = next(iter(translate(setting, "trl", native=native_keys(attempt.experiment)).files.values()))
-    written: dict[str, Any] = yaml.safe_load(text)
+    written, _, _ = trl_recipe(attempt.experiment, setting)
     defaults = {**known(TRL).defaults, "steps_per_generation": written["gradient_accumulation_steps"]}
     arguments = {name: value for name, value in grpo_arguments(attempt, MODEL).items() if name not in OURS}
     assert {name: written.get(name, defaults.get(name)) for name in arguments} == arguments

@@ -1,14 +1,14 @@
-"""Code shared by EasyR1 and verl: estimators, lengths in rollouts, and features that neither has.
+"""Code shared by EasyR1 and verl: estimators and lengths in rollouts.
 
 Both size a rollout and an optimizer step in prompts, and count steps, frequencies and warmup in rollouts.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
 
-from grporecipe.fields.lora import lora_losses, write_lora
+from grporecipe.fields.lora import write_lora
 from grporecipe.fields.reading import values_of
 from grporecipe.fields.writing import in_rollouts, rollout_steps
 from grporecipe.model import planning
@@ -155,11 +155,11 @@ def write_common(s: Setting) -> dict[str, Any]:
     engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
     return {
         "processes": each,
-        "max_steps": rollouts(s)[0],
+        "max_steps": rollouts(s),
         "epochs": max(int(s.epochs), 1) if s.epochs else None,
         "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
         "eval_steps": every(s, s.eval_steps if s.evaluates else None),
-        "lr_scheduler_type": scheduler(s)[0],
+        "lr_scheduler_type": scheduler(s),
         "epsilon_high": s.epsilon if s.epsilon_high is None else s.epsilon_high,
         "delta": NEVER_CLIPPED if s.delta is None else s.delta,
         "max_prompt_length": s.max_prompt_length or PROMPT_TOKENS,
@@ -180,16 +180,14 @@ def nodes(processes: int) -> tuple[int, int]:
     return processes // each, each
 
 
-def rollouts(s: Setting) -> tuple[int | None, tuple[str, ...]]:
-    """Return the length in whole rollouts if steps are known or set, and a loss for steps that this adds."""
+def rollouts(s: Setting) -> int | None:
+    """Return the length in whole rollouts if steps are known or set."""
     steps = s.max_steps if s.max_steps is not None and not s.ends_with_epochs else planning.total_steps(s)
     if steps is None and s.max_steps is not None:
         steps = s.max_steps
     if steps is None or (s.max_steps is None and s.epochs is not None and s.epochs == int(s.epochs)):
-        return None, ()
-    count, each = ceil(steps / rollout_steps(s)), rollout_steps(s)
-    surplus = count * each - steps
-    return count, (f"{steps} optimizer steps are {count} rollouts of {each:g}: {surplus:g} more",) if surplus else ()
+        return None
+    return ceil(steps / rollout_steps(s))
 
 
 def every(s: Setting, steps: float | None) -> int:
@@ -202,41 +200,16 @@ def every(s: Setting, steps: float | None) -> int:
     return max(round(steps / rollout_steps(s)), 1)
 
 
-def warmup(s: Setting) -> tuple[int | None, float, tuple[str, ...]]:
-    """Return warmup in rollouts or as a share, and its losses. The learning rate changes once per rollout."""
-    if s.warmup_steps <= 0:
-        return None, 0.0, ()
-    lost = (f"the learning rate changes once per rollout ({rollout_steps(s):g} steps) and is 0 in the first",)
+def warmup(s: Setting) -> tuple[int | None, float]:
+    """Return warmup in rollouts or as a share. The learning rate changes once per rollout."""
     if s.warmup_steps < 1:
-        return None, s.warmup_steps, lost
-    return ceil(s.warmup_steps / rollout_steps(s)), 0.0, lost
+        return None, max(s.warmup_steps, 0.0)
+    return ceil(s.warmup_steps / rollout_steps(s)), 0.0
 
 
-def scheduler(s: Setting) -> tuple[str, tuple[str, ...]]:
-    """Return constant or cosine, the only schedules available, and the losses."""
-    plain = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine"}
-    if s.lr_scheduler_type in plain:
-        return plain[s.lr_scheduler_type], ()
-    lost = f"lr_scheduler_type={s.lr_scheduler_type}: only constant and cosine are available; cosine is written"
-    return "cosine", (lost,)
-
-
-def common_losses(s: Setting, framework: str) -> Iterator[str]:
-    """Yield the parts of a setting that neither EasyR1 nor verl supports."""
-    counts_prompts = s.framework.unit == "prompts"
-    if not counts_prompts and s.gradient_accumulation_steps != s.steps_per_generation is not None:
-        yield "checkpoints are written only at the end of a rollout"
-    if s.scale_rewards == "batch":
-        yield "scale_rewards=batch: advantages are scaled within their group"
-    if s.delta is None:
-        yield f"the dual clip cannot be switched off: {NEVER_CLIPPED:g} is written, which has no effect"
-    yield from lora_losses(s, framework)
-    if s.max_prompt_length is None:
-        yield "the setting has no prompt length limit, and the target needs one: 2,048 tokens are written"
-    if not counts_prompts:
-        yield "advantages are scaled with 1e-6 added to the standard deviation; micro-batches are ordered by length"
-    if s.framework.display_name != framework:
-        yield f"reward functions and the columns of the data are specific to {framework}: set them"
+def scheduler(s: Setting) -> str:
+    """Return constant or cosine, the only schedules available."""
+    return "constant" if s.lr_scheduler_type in ("constant", "constant_with_warmup") else "cosine"
 
 
 def estimator(s: Setting) -> str | None:

@@ -6,7 +6,7 @@ EasyR1 workers/actor/config.py (LoraConfig); OpenRLHF cli/train_ppo_ray.py; peft
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from grporecipe.model.framework import Field
@@ -59,11 +59,3 @@ def write_lora(s: Setting) -> dict[str, Any]:
 def as_count(number: float) -> float:
     """Return a whole number as an int, which is the form of keys."""
     return int(number) if number == int(number) else number
-
-
-def lora_losses(s: Setting, framework: str, has_dropout: bool = False) -> Iterator[str]:
-    """Yield the parts of LoRA that the framework does not support."""
-    if s.lora and not s.lora_targets:
-        yield f"no modules are named for LoRA, and PEFT chooses them by the model: {' and '.join(PEFT_TARGETS)} are written"
-    if s.lora and s.lora_dropout and not has_dropout:
-        yield f"lora_dropout={s.lora_dropout:g}: {framework} has no such key, so it trains without dropout"

@@ -1,12 +1,12 @@
-"""Read a recipe into a setting, and write a setting as a recipe, by the table of its framework."""
+"""Read a recipe into a setting, and spell changes of a setting, by the table of its framework."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from grporecipe.fields.memory import DTYPES, describe, describe_types
 from grporecipe.fields.reading import read_table
-from grporecipe.fields.writing import to_native, write_table
-from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe, TranslatedRecipe, find_framework
+from grporecipe.fields.writing import to_native
+from grporecipe.model.framework import FRAMEWORKS, ParsedRecipe
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import Setting
 
@@ -29,9 +29,3 @@ def read_recipe(recipe: Recipe) -> ParsedRecipe:
 def spell_keys(change: Mapping[str, Any], recipe: Recipe, setting: Setting) -> dict[str, Any] | None:
     """Return a change of fields under the recipe's keys; None if the recipe has no key for it."""
     return to_native(FRAMEWORKS[recipe.framework], change, recipe, setting)
-
-
-def write_recipe(setting: Setting, framework: str) -> TranslatedRecipe:
-    """Return a setting as a recipe of a framework."""
-    target = find_framework(framework)
-    return (target.render or write_table)(target, setting)

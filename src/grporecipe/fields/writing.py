@@ -4,16 +4,16 @@ Sizes are whole micro-batches of completions on every process, or prompts per ro
 docs/reference/frameworks.md compares the frameworks' features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
 import yaml
 
 from grporecipe.model import planning
-from grporecipe.model.framework import FRAMEWORKS, RELEASE, Field, Framework, TranslatedRecipe
+from grporecipe.model.framework import RELEASE, Framework
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.setting import OPTIONS, TRL, Setting, has_effect
+from grporecipe.model.setting import Setting
 from grporecipe.model.values import nest
 
 
@@ -52,36 +52,6 @@ def overlay(framework: Framework, s: Setting, fields: Mapping[str, Any], keys: M
     native = write_rows(framework, s)
     native |= {framework.by_name[name].key: value for name, value in fields.items()} | dict(keys)
     return {key: value for key, value in native.items() if value is not None}
-
-
-# Options that are no part of loss and sampling. A framework may have a key of its own for them, which is not written.
-NOT_WRITTEN = ("mask_truncated_completions", "optim", "sync_ref_model", "use_liger_kernel")
-
-
-def unwritten(name: str, s: Setting, rows: tuple[Field, ...]) -> Iterator[str]:
-    """Yield the effective options of loss and sampling in a setting for which a framework has no key."""
-    defaults = FRAMEWORKS["trl"].takes(TRL)
-    named = {row.name for row in rows} | {"vllm_enable_sleep_mode"}  # EasyR1's and verl's engines always sleep
-    # A framework with one key for the correction has functions that report the rest.
-    is_reported = "vllm_importance_sampling_mode" in named or not (s.use_vllm and s.vllm_importance_sampling_correction)
-    if not is_reported and s.framework.unit == "completions":
-        yield f"vllm_importance_sampling_correction: on in TRL unless set, not written for {name}: another objective"
-    for option in (*OPTIONS, *NOT_WRITTEN):
-        value = getattr(s, option)
-        is_idle = is_reported or option not in s.given if option.startswith("vllm_") else not has_effect(s, option)
-        if option not in named and not is_idle and value not in (None, defaults[option].default):
-            yield f"{option}={value}: {'not written for ' + name if option in NOT_WRITTEN else name + ' has no such key'}"
-
-
-def write_table(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Write a setting by the table."""
-    sized, lost = in_prompts(s) if framework.traits.unit == "prompts" else in_completions(s)
-    keys = overlay(framework, sized, {}, {})
-    words = next(((name, command.word, "recipe.yaml") for name, command in framework.commands.items()), ())
-    environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    without = sorted(s.given - framework.by_name.keys() - {"framework"})
-    dropped = (f"{name}: {framework.name} has no such key" for name in without)
-    return TranslatedRecipe(render_keys(framework, keys), "recipe.yaml", words, environment, (*lost, *dropped))
 
 
 def render_keys(framework: Framework, keys: Mapping[str, Any]) -> str:
@@ -124,20 +94,20 @@ def _spelled(key: str, config: Mapping[str, Any], renamed: Mapping[str, str]) ->
     return signed or next((old for old, new in renamed.items() if new == key and old in config), key)
 
 
-def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return the setting with B, A and S for all its processes and the same completions per rollout and step, and the losses.
+def in_completions(s: Setting) -> Setting:
+    """Return the setting with B, A and S for all its processes and the same completions per rollout and step.
 
     Sizes that are already B, A and S stay. The size of a rollout is replaced by micro-steps.
     """
     micro_steps = planning.micro_steps_per_generation(s)
     plain = s.replace({"generation_batch_size": None, "steps_per_generation": micro_steps})
     if s.prompts_per_rollout is None and s.data_processes in (None, s.processes):
-        return plain, ()
+        return plain
     # From here on all processes are data ranks, so B counts completions in every version.
     plain = plain.replace({"prompts_per_rollout": None, "prompts_per_step": None, "data_processes": s.processes})
     rollout, step = planning.completions_per_rollout(s), planning.completions_per_step(s)
     if not s.processes or not rollout or not step:
-        return plain, ("its sizes count prompts, and without --processes they cannot be divided among ranks",)
+        return plain
     for size in range(max(s.per_device_train_batch_size, 1), 0, -1):
         micro = size * s.processes
         if rollout % micro == 0 and step % micro == 0:
@@ -146,14 +116,13 @@ def in_completions(s: Setting) -> tuple[Setting, tuple[str, ...]]:
                 "gradient_accumulation_steps": step // micro,
                 "steps_per_generation": rollout // micro,
             }
-            return _evaluated(plain.replace(changes)), ()
+            return _evaluated(plain.replace(changes))
     nearest = {
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": max(round(step / s.processes), 1),
         "steps_per_generation": max(round(rollout / s.processes), 1),
     }
-    lost = f"{rollout} completions per rollout and {step} per step do not divide among {s.processes} processes: sizes rounded"
-    return _evaluated(plain.replace(nearest)), (lost,)
+    return _evaluated(plain.replace(nearest))
 
 
 def _evaluated(s: Setting) -> Setting:
@@ -165,38 +134,32 @@ def _evaluated(s: Setting) -> Setting:
 GPUS = 8  # assumed if the number of processes is unknown
 
 
-def in_prompts(s: Setting) -> tuple[Setting, tuple[str, ...]]:
-    """Return the setting with P, p and a micro-batch that divides a step on every data rank, and the losses."""
-    lost: list[str] = []
+def in_prompts(s: Setting) -> tuple[Setting, bool]:
+    """Return the setting with P, p and a micro-batch that divides a step on every data rank, and whether no size is rounded."""
+    is_exact = s.processes is not None
     if s.processes is None:
         s = s.replace({"processes": GPUS})
-        lost.append(f"the number of GPUs is not known; {GPUS} are written")
     if s.prompts_per_rollout is None or s.prompts_per_step is None:
-        s, more = _counted(s)
-        lost += more
+        s, is_whole = _counted(s)
+        is_exact = is_exact and is_whole
     shared = s.tensor_parallel_size * s.sequence_parallel_size * s.context_parallel_size * s.pipeline_parallel_size
     ranks = max((s.processes or 1) // max(shared, 1), 1)
     each = (s.prompts_per_step or 0) * s.num_generations // ranks
     size = next((n for n in range(min(s.per_device_train_batch_size, each), 0, -1) if each % n == 0), 1)
-    if (s.prompts_per_step or 0) * s.num_generations % ranks:
-        step = f"{s.prompts_per_step} prompts x {s.num_generations} per step"
-        lost.append(f"{step} do not divide among {ranks} data ranks")
-    return planning.resize(s.replace({"per_device_train_batch_size": size})), tuple(lost)
+    is_divided = (s.prompts_per_step or 0) * s.num_generations % ranks == 0
+    return planning.resize(s.replace({"per_device_train_batch_size": size})), is_exact and is_divided
 
 
-def _counted(s: Setting) -> tuple[Setting, list[str]]:
-    """Return sizes in prompts: whole groups per step and whole steps per rollout, and the losses."""
+def _counted(s: Setting) -> tuple[Setting, bool]:
+    """Return sizes in prompts, whole groups per step and whole steps per rollout, and whether none is rounded."""
     group = max(s.num_generations, 1)
     rollout, step = planning.completions_per_rollout(s) or group, planning.completions_per_step(s) or group
-    lost = []
     prompts, taken = max(rollout // group, 1), -(-step // group)
-    if step % group:
-        lost.append(f"{step} completions per step are not whole groups of {group}: {taken * group} are taken")
+    is_whole = step % group == 0
     if taken > prompts or prompts % taken:
-        whole = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)
-        lost.append(f"a rollout of {prompts} prompts cannot be {prompts / taken:.3g} steps: steps have {whole} prompts")
-        taken = whole
-    return s.replace({"prompts_per_rollout": prompts, "prompts_per_step": taken}), lost
+        taken = max(n for n in range(1, prompts + 1) if prompts % n == 0 and n <= taken)
+        is_whole = False
+    return s.replace({"prompts_per_rollout": prompts, "prompts_per_step": taken}), is_whole
 
 
 def rollout_steps(s: Setting) -> float:

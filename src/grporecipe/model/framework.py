@@ -33,21 +33,6 @@ class ParsedRecipe(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TranslatedRecipe:
-    """A native recipe with every default that differs between frameworks made explicit.
-
-    ``recipe`` is the text of the native file ``file_name`` (a YAML, or a script). ``command`` launches it from the folder
-    it is in, with ``environment`` added. ``losses`` list what the framework cannot do or does differently, and why.
-    """
-
-    recipe: str
-    file_name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    losses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Values:
     """The values behind a recipe's keys.
 
@@ -166,7 +151,7 @@ class Vendor:
 
 @dataclass(frozen=True, eq=False)
 class Framework:
-    """Everything that a framework needs to be detected, read, judged, planned, fixed and translated.
+    """Everything that a framework needs to be detected, read, judged, planned and fixed.
 
     Args:
         traits: its properties for the plan and the rules.
@@ -190,8 +175,7 @@ class Framework:
         unstated: the fields of an empty recipe for which the release has no key with a default.
         keys_of: the native keys of one recipe, if they depend on its other keys.
         derived: functions for fields that follow from several keys, in order. Each gets the values and the fields so far.
-        render: writes a setting as a recipe; by default from the table.
-        native_keys: returns a setting in completions as keys and values of a release; by default those of ``render``.
+        native_keys: returns a setting in completions as keys and values of a release; None if no sweep trains with it.
         special: for fixes, fields whose change sets more than their own key.
         base_config: returns the base configuration of a name if its file is missing; None if it is unknown.
         config_defaults: the Hydra defaults list of a written recipe.
@@ -229,7 +213,6 @@ class Framework:
     unstated: Callable[[Mapping[str, Any], Version], Mapping[str, Any]] | None = None
     keys_of: Callable[[Values], Mapping[str, str]] | None = None
     derived: tuple[Callable[[Values, Mapping[str, Any]], Mapping[str, Any]], ...] = ()
-    render: "Callable[[Framework, Setting], TranslatedRecipe] | None" = None
     native_keys: "Callable[[Framework, Setting, Version], Mapping[str, Any]] | None" = None
     special: "Mapping[str, NativeChange]" = field(default_factory=dict)
     base_config: Callable[[str, Version], Mapping[str, Any] | None] | None = None

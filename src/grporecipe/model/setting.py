@@ -101,23 +101,14 @@ class Row:
         native: a recipe may have a key for it. Otherwise it belongs to this project, or to the command that starts the recipe.
         option: null leaves it at TRL's value.
         judged: a rule reads it.
-        compared: a translation compares it. The plan's numbers stand for others, or they describe the run.
-        kept: a translation that changes it has failed.
-        unset: its effect if it is None.
-        needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``; ``given`` if
-            it has one only where the recipe sets it.
-        said: other words by which a translation's losses name it, as a regular expression.
+        needs: the fields without which it has no effect: ``use_vllm``, ``loss_type=sapo``, ``kl_controller!=fixed``.
 
     """
 
     native: bool = True
     option: bool = False
     judged: bool = True
-    compared: bool = True
-    kept: bool = False
-    unset: Any = None
     needs: str = ""
-    said: str = ""
 
 
 def row(default: Any = None, **known: Any) -> Any:
@@ -127,7 +118,7 @@ def row(default: Any = None, **known: Any) -> Any:
 
 def internal(default: Any = None, **known: Any) -> Any:
     """Declare a field of this project, or of the command that starts the recipe."""
-    return row(default, **{"native": False, "compared": False, **known})
+    return row(default, **{"native": False, **known})
 
 
 def option(default: Any = None, **known: Any) -> Any:
@@ -137,7 +128,7 @@ def option(default: Any = None, **known: Any) -> Any:
 
 def provenance() -> Any:
     """Declare a mapping that describes where values come from; settings with other ones are equal."""
-    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False, compared=False)})
+    return field(default_factory=dict, compare=False, hash=False, metadata={"row": Row(native=False)})
 
 
 @dataclass(frozen=True)
@@ -165,7 +156,7 @@ class Setting:
     context_parallel_size: int = 1
     launcher: str | None = internal()  # trl (its own command), accelerate, torchrun, python; None: not stated
     visible_gpus: int | None = internal()  # that one process sees, if known
-    data_processes: int | None = row(compared=False)  # ranks that a batch is split over, if fewer than the processes
+    data_processes: int | None = None  # ranks that a batch is split over, if fewer than the processes
     pipeline_parallel_size: int = 1
     nodes: int | None = internal()  # of a job of ours; None: not known
     gpus_per_node: int | None = internal()
@@ -174,42 +165,42 @@ class Setting:
     server_command: str | None = internal()  # a shell line that starts another server than TRL's
     host_memory_gib: int | None = internal()  # of a job on each node
     # the batch
-    num_generations: int = row(8, kept=True)
+    num_generations: int = 8
     per_device_train_batch_size: int = 8
-    gradient_accumulation_steps: int = row(1, compared=False)
-    steps_per_generation: int | None = row(compared=False)  # micro-steps; None: the accumulation
+    gradient_accumulation_steps: int = 1
+    steps_per_generation: int | None = None  # micro-steps; None: the accumulation
     # Completions per rollout, global; None: follows from the others.
-    generation_batch_size: int | None = row(compared=False)
-    num_iterations: int = row(1, kept=True)
+    generation_batch_size: int | None = None
+    num_iterations: int = 1
     prompts_per_step: int | None = internal()  # as the user set it
-    prompts_per_rollout: int | None = row(compared=False)  # the same; None if the framework has no such key
-    prompts_per_generation: int | None = row(said="portions")  # a rollout is generated in portions of this many prompts
+    prompts_per_rollout: int | None = None  # the same; None if the framework has no such key
+    prompts_per_generation: int | None = None  # a rollout is generated in portions of this many prompts
     experience_batch_size: int | None = None  # completions a data rank and forward pass for log-probabilities
     reference_batch_size: int | None = None  # the same for the reference
     offloads_parameters: bool = False  # FSDP keeps the weights in main memory
     filters_groups: bool = False  # groups without variety are replaced by further ones
-    engine: str | None = row(compared=False)  # what shards the model, if a framework has several: fsdp, megatron
+    engine: str | None = None  # what shards the model, if a framework has several: fsdp, megatron
     removes_padding: bool = True  # sequences are packed, as sequence parallelism needs them
     # Micro-batches are filled up to a number of tokens: B is an upper bound at best.
-    dynamic_batching: bool = row(False, said="micro-batches")
+    dynamic_batching: bool = False
     auto: frozenset[str] = internal(frozenset())  # sizes left to the planner
     unsolved: frozenset[str] = internal(frozenset())  # those of them that no value fits
     max_per_device_train_batch_size: int | None = internal()  # the planner's bound
     auto_find_batch_size: bool = False
     split_batches: bool = False
     # evaluation
-    evaluates: bool = row(True, compared=False)
+    evaluates: bool = True
     do_eval: bool = False
-    eval_strategy: str | None = row(needs="evaluates", said="held-out")  # no, steps, epoch; None: not stated
-    eval_steps: float | None = row(needs="evaluates", said="held-out")  # optimizer steps; below 1: a share
+    eval_strategy: str | None = row(needs="evaluates")  # no, steps, epoch; None: not stated
+    eval_steps: float | None = row(needs="evaluates")  # optimizer steps; below 1: a share
     per_device_eval_batch_size: int = row(8, needs="evaluates")
     num_generations_eval: int | None = row(needs="evaluates")  # None: num_generations
     eval_prompts: int | None = internal()
     dataloader_drop_last: bool = row(False, needs="evaluates")
     # data and schedule
     train_prompts: int | None = internal()
-    max_steps: int | None = row(compared=False)  # optimizer steps
-    ends_with_epochs: bool = row(False, compared=False)  # the epochs bound max_steps; in TRL max_steps overrides them
+    max_steps: int | None = None  # optimizer steps
+    ends_with_epochs: bool = False  # the epochs bound max_steps; in TRL max_steps overrides them
     epochs: float | None = None  # passes over the training prompts
     budget_completions: int | None = internal()
     evaluations: int = internal(0)
@@ -223,40 +214,40 @@ class Setting:
     # KL
     kl_enabled: bool | None = internal()  # None if a framework has no such key
     beta: float = 0.0
-    use_bias_correction_kl: bool | None = row(compared=False, needs="beta")
+    use_bias_correction_kl: bool | None = row(needs="beta")
     sync_ref_model: bool = False
     ref_model_sync_steps: int = row(512, needs="sync_ref_model")
     ref_model_mixup_alpha: float = row(0.6, needs="sync_ref_model")
     # Loss, reward, both, none; beta is the coefficient in the loss.
-    kl_placement: str = row("loss", needs="kl_controller!=fixed kl_reward_coefficient", said="KL in")
+    kl_placement: str = row("loss", needs="kl_controller!=fixed kl_reward_coefficient")
     # In the loss: k1, abs, k2, k3, k1+, k3+, full; None: TRL's k3.
-    kl_estimator: str | None = row(needs="beta", said="KL estimator|use_bias_correction_kl")
-    kl_reward_coefficient: float = row(0.0, needs="kl_reward_coefficient", said="KL in")
-    kl_reward_estimator: str | None = row(needs="kl_reward_coefficient", said="KL estimator")
+    kl_estimator: str | None = row(needs="beta")
+    kl_reward_coefficient: float = row(0.0, needs="kl_reward_coefficient")
+    kl_reward_estimator: str | None = row(needs="kl_reward_coefficient")
     kl_controller: str = row("fixed", needs="kl_reward_coefficient")  # or adaptive, of the coefficient in the reward
     kl_horizon: float | None = row(needs="kl_controller!=fixed kl_reward_coefficient")
     kl_target: float | None = row(needs="kl_controller!=fixed kl_reward_coefficient")
-    loads_reference: bool | None = row(compared=False)  # None: loaded if beta is not 0, as in TRL
+    loads_reference: bool | None = None  # None: loaded if beta is not 0, as in TRL
     distils: bool = False  # a teacher model gives all or part of the signal
     # loss
     advantage_estimator: str = "grpo"
     loss_type: str = "dapo"
     # Over what the loss is averaged, if a framework sets this apart from the loss.
-    loss_average: str | None = row(needs="given")
+    loss_average: str | None = None
     epsilon: float = 0.2
     epsilon_high: float | None = None
     delta: float | None = None  # TRL's two-sided clip, which is the dual clip of EasyR1 and verl
     scale_rewards: str = "group"
     importance_sampling_level: str = "token"
     mask_truncated_completions: bool = False
-    entropy_coef: float | None = option(judged=False, unset=0.0)  # of a bonus in the loss for the entropy of tokens
-    use_adaptive_entropy: bool | None = option(judged=False, unset=False)
+    entropy_coef: float | None = option(judged=False)  # of a bonus in the loss for the entropy of tokens
+    use_adaptive_entropy: bool | None = option(judged=False)
     entropy_coef_min: float | None = option(judged=False, needs="use_adaptive_entropy")
     entropy_coef_max: float | None = option(judged=False, needs="use_adaptive_entropy")
     entropy_coef_delta: float | None = option(judged=False, needs="use_adaptive_entropy")
     entropy_target: float | None = option(judged=False, needs="use_adaptive_entropy")  # nats per token
     # The share of tokens that count, highest entropy first.
-    top_entropy_quantile: float | None = option(judged=False, unset=1.0)
+    top_entropy_quantile: float | None = option(judged=False)
     off_policy_mask_threshold: float | None = option(judged=False)
     sapo_temperature_neg: float | None = option(judged=False, needs="loss_type=sapo")
     sapo_temperature_pos: float | None = option(judged=False, needs="loss_type=sapo")
@@ -265,14 +256,14 @@ class Setting:
     vespo_k_neg: float | None = option(judged=False, needs="loss_type=vespo")
     vespo_lambda_neg: float | None = option(judged=False, needs="loss_type=vespo")
     multi_objective_aggregation: str = option("sum_then_normalize")
-    rewards: int | None = row(compared=False)  # number of reward functions
-    reward_weights: int | None = row(compared=False)  # number of weights
+    rewards: int | None = None  # number of reward functions
+    reward_weights: int | None = None  # number of weights
     use_liger_kernel: bool = False
     # optimizer
-    learning_rate: float = row(1e-6, kept=True)
+    learning_rate: float = 1e-6
     lr_scheduler_type: str = "linear"
     warmup_steps: float = 0.0  # below 1: a share of all optimizer steps
-    minimum_learning_rate_ratio: float | None = row(unset=0.0)  # of the peak, where the schedule ends
+    minimum_learning_rate_ratio: float | None = None  # of the peak, where the schedule ends
     weight_decay: float | None = None
     max_grad_norm: float | None = None
     optim: str | None = None
@@ -284,16 +275,16 @@ class Setting:
     model_name_or_path: str | None = None
     dataset_name: str | None = None  # a hub id or a path
     # The same for held-out data, if named separately.
-    eval_dataset_name: str | None = internal(compared=True, needs="evaluates", said="held-out")
-    parameters: int | None = row(compared=False)  # weights of the model, if known
-    lora: bool = row(False, kept=True)
-    lora_rank: int = row(16, kept=True, needs="lora")
-    lora_alpha: float = row(32.0, kept=True, needs="lora")  # updates are scaled by alpha / rank
+    eval_dataset_name: str | None = internal(needs="evaluates")
+    parameters: int | None = None  # weights of the model, if known
+    lora: bool = False
+    lora_rank: int = row(16, needs="lora")
+    lora_alpha: float = row(32.0, needs="lora")  # updates are scaled by alpha / rank
     lora_dropout: float = row(0.0, needs="lora")  # the share of an adapter's inputs that is dropped
     # Modules; none: PEFT chooses by the model.
-    lora_targets: tuple[str, ...] = row(("all-linear",), needs="lora", said="modules")
+    lora_targets: tuple[str, ...] = row(("all-linear",), needs="lora")
     # While they are stored between steps; float32 masters of ZeRO and FSDP do not count.
-    weights_dtype: str = internal("float32", compared=True)
+    weights_dtype: str = internal("float32")
     autocast_dtype: str | None = internal()  # of matrix products, where autocast makes it another than the weights'
     architecture: Architecture | None = internal()  # if its shape is known
     has_chat_template: bool | None = internal()  # of its tokenizer, once preparation has looked
@@ -301,24 +292,24 @@ class Setting:
     prompt_tokens: int | None = internal()  # of the longest prompt, if counted
     gradient_checkpointing: bool = False
     # the GPU
-    sharding: str = internal("none", compared=True, needs="sharding!=none")  # none, zero1, zero2, zero3, fsdp
+    sharding: str = internal("none", needs="sharding!=none")  # none, zero1, zero2, zero3, fsdp
     # FSDP's whole model in main memory; None: only with a reference model.
     loads_on_every_rank: bool | None = internal(True)
     gpu: str | None = internal()  # the GPUs' name
     gpu_memory_gib: float | None = internal()  # that a trial may use of each GPU
-    gpu_trials: int = row(1, compared=False)  # that share a GPU
+    gpu_trials: int = 1  # that share a GPU
     runtime: Runtime = internal(OF_TRL)  # how memory is used
     # By which measured peaks correct the estimate of a phase.
     memory_factors: tuple[tuple[str, float], ...] = internal(())
     # generation
-    temperature: float = row(1.0, kept=True)
-    top_p: float | None = row(unset=1.0)
-    top_k: int | None = row(unset=0)  # 0: all
-    min_p: float | None = option(unset=0.0)
-    repetition_penalty: float | None = option(unset=1.0)
+    temperature: float = 1.0
+    top_p: float | None = None
+    top_k: int | None = None  # 0: all
+    min_p: float | None = option()
+    repetition_penalty: float | None = option()
     generation_kwargs: str | None = option()  # JSON
     max_prompt_length: int | None = None  # tokens
-    max_completion_length: int = row(256, kept=True)  # tokens
+    max_completion_length: int = 256  # tokens
     use_vllm: bool = False
     vllm_mode: str = row("colocate", needs="use_vllm")
     vllm_tensor_parallel_size: int = row(1, needs="use_vllm vllm_mode!=server")
@@ -363,12 +354,10 @@ OPTIONS = tuple(name for name, known in ROWS.items() if known.option)
 
 def has_effect(s: Setting, name: str) -> bool:
     """Return whether a field can change a training, by the fields that it needs."""
-    return all(_holds(s, name, need) for need in ROWS[name].needs.split())
+    return all(_holds(s, need) for need in ROWS[name].needs.split())
 
 
-def _holds(s: Setting, name: str, need: str) -> bool:
+def _holds(s: Setting, need: str) -> bool:
     other, sign, wanted = re.split(r"(!?=|$)", need, maxsplit=1)
     value = getattr(s, other)
-    if other == "given":
-        return name in value
     return bool(value) if not sign else (value == wanted) is (sign == "=")

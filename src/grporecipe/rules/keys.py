@@ -111,7 +111,7 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
         return
     if FRAMEWORKS[recipe.framework].memory is None or (name and find_model(name)):
         why = f"the memory of this recipe of {setting.trainer} is not estimated"
-        instead = "Leave --gpu out, or translate the recipe (grposweep translate --to trl) and judge that."
+        instead = "Leave --gpu out."
         yield Violation(what, why, instead)
     else:
         why = f"the shape of {key}={name} is not known" if name else "no model is named"

@@ -81,8 +81,8 @@ def show_fit(
     memory = estimate(setting)
     if memory is None and FRAMEWORKS[setting.framework.name].memory is None:
         raise UserError(
-            f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Translate it "
-            "(grposweep translate --to trl) for an estimate of the same sizes in TRL."
+            f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Give a "
+            "recipe of TRL, Open-R1, Unsloth, ms-swift, EasyR1 or verl."
         )
     if memory is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Commands on recipes: lint, check, rules, plan, translate."""
+"""Commands on recipes: lint, check, rules, plan, screen, fit."""
 
 import os
 import sys
@@ -16,10 +16,8 @@ from grposweep.cli.app import ConfigDir, choices, command
 
 if TYPE_CHECKING:  # their members are only known when the registry is read
     Framework: TypeAlias = str
-    Target: TypeAlias = str
 else:
     Framework = choices("Framework", "auto", *FRAMEWORKS)
-    Target = choices("Target", *FRAMEWORKS, "grposweep")
 
 
 class Format(StrEnum):
@@ -219,44 +217,6 @@ def fit(
     options = Options(str(framework), None, processes, own_version=framework_version)
     _say_processes(map(Path, items), processes)
     return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
-
-
-@command(
-    "grposweep translate recipe.yaml --to ms-swift --processes 8",
-    "grposweep translate run_verl.sh --to trl -o out",
-    "grposweep translate recipe.yaml --to grposweep -o .",
-)
-def translate(
-    file: Annotated[Path, Argument(help="A recipe, or a script that launches one.")],
-    to: Annotated[Target, Option(help="Target framework; grposweep: configuration groups for run.py.")],
-    output: Annotated[Path | None, Option("--output", "-o", help="A folder; otherwise stdout.")] = None,
-    framework: RecipeFramework = "auto",
-    processes: Ranks = None,
-    gpus: Gpus = None,
-    vllm_gpus: VllmGpus = 0,
-    framework_version: FrameworkVersion = None,
-    dataset_size: DatasetSize = None,
-) -> int:  # fmt: skip  # an option a line reads best
-    """Convert a recipe to another framework.
-
-    Writes the launch command too, and lists what is lost.
-
-    Exit code: 0 success, 1 if its plan could not be kept or the recipe has errors, 2 unusable input.
-    """
-    from grporecipe.reading.load import Options
-    from grporecipe.translate import Translator, translate_file
-    from grposweep.cli.plan import training_processes
-
-    translator: Translator | None = None
-    if to == "grposweep":
-        from grposweep.config.from_setting import translate_own  # Hydra, which other targets do not need
-
-        translator = translate_own
-
-    ranks = training_processes(processes, gpus, vllm_gpus)
-    options = Options(str(framework), None, ranks, dataset_size, framework_version)
-    _say_processes([file], ranks)
-    return translate_file(file, str(to), options, output, translator)
 
 
 def _say_processes(files: Iterable[Path], processes: int | None) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from typer import Argument, Option
 
 from grporecipe.errors import UserError
-from grporecipe.registries import FRAMEWORKS
 from grporecipe.terminal import say, write_data
-from grposweep.cli.app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, choices, command
+from grposweep.cli.app import ConfigDir, Named, Names, NamesAndKeys, Outputs, Required, command
 
 if TYPE_CHECKING:
     from grposweep.storage.folders import TrialFolder
@@ -134,10 +133,13 @@ def retry(names: Names = None, outputs: Outputs = Path("outputs")) -> int:
     return retry_trials(str(folder.path), [trial for _, trial in trials if trial], outputs)
 
 
-if TYPE_CHECKING:  # its members are only known when the registry is read
-    ExportFormat: TypeAlias = str
-else:
-    ExportFormat = choices("ExportFormat", "hydra", "command", "recipe", *FRAMEWORKS)
+class ExportFormat(StrEnum):
+    """Forms in which the best trial is written."""
+
+    hydra = "hydra"
+    command = "command"
+    recipe = "recipe"
+    trl = "trl"
 
 
 class TableFormat(StrEnum):
@@ -147,7 +149,9 @@ class TableFormat(StrEnum):
     json = "json"
 
 
-FORM_HELP = "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; or a framework's name."
+FORM_HELP = (
+    "hydra: a configuration for run.py; command: a script; recipe: the one that its program read; trl: one for TRL."
+)
 
 
 @command(

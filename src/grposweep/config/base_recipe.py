@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from grporecipe.errors import UserError
 from grporecipe.fields.reading import read_rows, values_of
-from grporecipe.fields.recipes import read_recipe, write_recipe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.fields.writing import in_completions
 from grporecipe.files import file_stamp
 from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.framework import FRAMEWORKS, Framework, version_of
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.setting import ROWS, TRL, Setting, Version
-from grporecipe.reading.load import Options, load_recipe, parse_recipe
+from grporecipe.reading.load import Options, load_recipe
 from grposweep.config.asked import ask_base, asked_recipe, own_options
 from grposweep.external.ask import Asked
 from grposweep.redaction import refuse_secrets
@@ -36,14 +36,19 @@ def read_args(trainer: Trainer) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _loaded(path: Path, stamp: tuple[int, int] | None, options: Options) -> Recipe:  # noqa: ARG001 - a key of the cache
-    """Read a recipe under the program's keys; a recipe of another framework is translated."""
+    """Read a recipe under the program's keys.
+
+    Raises UserError for a recipe of another framework.
+    """
     theirs = load_recipe(path, replace(options, framework="auto", version=None))
     refuse_secrets(theirs.config)
-    one, other = (FRAMEWORKS[name].traits for name in (theirs.framework, options.framework))
-    if one == other or (one.follows_trl and other.follows_trl):
+    one, other = FRAMEWORKS[theirs.framework], FRAMEWORKS[options.framework]
+    if one is other or (one.traits.follows_trl and other.traits.follows_trl):
         return load_recipe(path, options)
-    written = write_recipe(read_recipe(theirs).setting, options.framework)
-    return parse_recipe(Path(written.file_name), written.recipe, options)
+    raise UserError(
+        f"it is a recipe of {one.name}, whose keys {other.name} does not read. Name a recipe of {other.name}, or set the "
+        f"trainer whose recipe it is."
+    )
 
 
 @lru_cache(maxsize=16)
@@ -128,7 +133,7 @@ class Base:
         everything about a program of which only the command is known, apart from the length that the user states.
         """
         parsed = read_recipe(self.recipe)
-        setting, _ = in_completions(parsed.setting)
+        setting = in_completions(parsed.setting)
         changes: dict[str, Any] = {
             "given": frozenset(),
             "lines": {},

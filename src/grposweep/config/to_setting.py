@@ -10,11 +10,10 @@ from dataclasses import fields as fields_of
 from typing import Any, get_args
 
 from grporecipe.fields.writing import in_prompts
-from grporecipe.files import parse_json
 from grporecipe.memory.catalog import find_model, memory_of
 from grporecipe.model.architecture import Architecture
 from grporecipe.model.planning import micro_steps_per_generation, realise
-from grporecipe.model.setting import OF_TRL, OPTIONS, TRL, Runtime, Setting
+from grporecipe.model.setting import OF_TRL, OPTIONS, Runtime, Setting
 from grposweep.config.base_recipe import Base, read_args
 from grposweep.config.fields import ARGS, DERIVED, FROM_RECIPE, KEYS, NUMBERS, OF_TASKS, PLAIN
 from grposweep.config.precision import read_precision
@@ -39,8 +38,8 @@ def resolve_auto(s: Setting) -> Setting:
     solved = realise(s)
     if s.framework.unit != "prompts":
         return solved
-    counted, lost = in_prompts(solved.replace({"data_processes": solved.processes}))
-    return counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}}) if lost else counted
+    counted, is_exact = in_prompts(solved.replace({"data_processes": solved.processes}))
+    return counted if is_exact else counted.replace({"unsolved": counted.unsolved | {"prompts_per_rollout"}})
 
 
 def base_setting(experiment: Experiment) -> Setting:
@@ -218,20 +217,17 @@ def gpu_trials(cluster: Cluster) -> int:
 NULLABLE = frozenset(path for path, field in keys_of() if type(None) in get_args(field.type))  # keys that may be null
 
 
-def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
+def own_values(s: Setting) -> dict[str, Any]:
     """Return ``lr``, ``seed`` and one mapping per group of NUMBERS. Values that the setting leaves open keep their defaults.
 
-    Evaluations and checkpoints are 0, which means as often as the recipe says. ``every`` includes values that a program with its
-    own recipe would set itself.
+    Evaluations and checkpoints are 0, which means as often as the recipe says. Values that a
+    program with its own recipe sets itself are left out.
     """
     keys: dict[str, Any] = {name: {} for name in NUMBERS}
     for name, path in KEYS.items():
         group, _, key = path.partition(".")
         value = getattr(s, name)
-        if not every and (name in FROM_RECIPE or name in OPTIONS):
-            continue
-        if name in OPTIONS:
-            keys[group] |= _option(s, name)
+        if name in FROM_RECIPE or name in OPTIONS:
             continue
         if not key and value is not None:
             keys[path] = value
@@ -243,18 +239,6 @@ def own_values(s: Setting, every: bool = False) -> dict[str, Any]:
     keys["schedule"] |= {"max_steps": steps, "epochs": s.epochs if steps is None else None, "budget_completions": None}
     keys["schedule"] |= {"evaluations": 0, "checkpoints": 0, "eval_at_start": False}
     return {name: keys[name] for name in ("lr", "seed", *NUMBERS) if name in keys}
-
-
-def _option(s: Setting, name: str) -> dict[str, Any]:
-    """Return an option of the loss or of generation if it is not TRL's default and has an effect."""
-    from grporecipe.frameworks.trl.keys import known  # a table that only translation needs
-
-    value = getattr(s, name)
-    if value == known(TRL)[name].default or (name.startswith("vllm_") and not s.use_vllm):
-        return {}
-    if value is None:
-        return {}
-    return {name: parse_json(value) if name == "generation_kwargs" else value}
 
 
 def _sizes(s: Setting) -> dict[str, Any]:

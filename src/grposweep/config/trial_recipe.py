@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grporecipe.fields.recipes import read_recipe, write_recipe
+from grporecipe.fields.recipes import read_recipe
 from grporecipe.fields.writing import in_completions, render_keys
 from grporecipe.files import read_json, write_json, write_text
 from grporecipe.model.framework import FRAMEWORKS
@@ -18,7 +18,8 @@ from grporecipe.model.planning import micro_steps_per_generation
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import parse_release, text
 from grporecipe.model.setting import Setting
-from grporecipe.reading.load import Options, load_recipe, parse_recipe
+from grporecipe.reading.load import Options, load_recipe
+from grporecipe.terminal import comment
 from grposweep.config.base_recipe import Base
 from grposweep.config.compose import to_experiment
 from grposweep.config.to_setting import own_values, read_setting
@@ -53,10 +54,7 @@ def _native(s: Setting, base: Recipe) -> Mapping[str, Any]:
     """Return a setting under the keys of the base's framework and release."""
     framework = FRAMEWORKS[base.framework]
     named = s.replace({"framework": framework.traits, "version": base.version})
-    if framework.native_keys is not None:
-        return framework.native_keys(framework, named, base.version)
-    written = write_recipe(named, framework.name)
-    return parse_recipe(Path(written.file_name), written.recipe, Options(framework.name)).config
+    return {} if framework.native_keys is None else framework.native_keys(framework, named, base.version)
 
 
 def load_trial_recipe(folder: Path, experiment: Experiment) -> Recipe:
@@ -75,7 +73,7 @@ def trial_setting(folder: Path, experiment: Experiment) -> Setting:
     if is_opaque(experiment.trainer.kind):
         return read_setting(experiment)
     setting = read_recipe(load_trial_recipe(folder, experiment)).setting
-    return setting if setting.framework.unit == "prompts" else in_completions(setting)[0]
+    return setting if setting.framework.unit == "prompts" else in_completions(setting)
 
 
 def write_program(
@@ -137,12 +135,12 @@ def _ray_lines(program: ExternalProgram) -> list[str]:
     if program.ray is None:
         return []
     head, worker = program.ray.start_head("/tmp/FOLDER"), program.ray.start_worker("HEAD:PORT")
-    return [
-        f"# The job starts Ray on its {program.ray.nodes} nodes, waits for all of them, and runs the last line on the first:",
-        f"#   first node:  {shlex.join(head)}",
-        f"#   other nodes: {shlex.join(worker)}",
-        "export RAY_ADDRESS=HEAD:PORT",
-    ]
+    explained = comment(
+        f"The job starts Ray on its {program.ray.nodes} nodes, waits for all of them, and runs the last line on the first:",
+        f"  first node:  {shlex.join(head)}",
+        f"  other nodes: {shlex.join(worker)}",
+    )
+    return [f"{explained}export RAY_ADDRESS=HEAD:PORT"]
 
 
 def unchanged(experiment: Experiment) -> Setting:

@@ -2,8 +2,7 @@
 
 import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,8 @@ from rich.text import Text
 from grporecipe.errors import UserError
 from grporecipe.files import parse_json, read_json, write_text
 from grporecipe.redaction import redact
-from grporecipe.terminal import say, short, write_data
+from grporecipe.terminal import comment, short, write_data
+from grposweep.external import RECIPE
 from grposweep.report.advice import next_sentence, tie_sentences
 from grposweep.report.completions import winner_warning
 from grposweep.report.leaderboard import format_objective
@@ -85,27 +85,20 @@ def default_form(best: TrialView, file: Path) -> str:
     if file.suffix == ".sh":
         return "command"
     if file.suffix in (".yaml", ".yml"):
-        return "recipe" if (best.path / "recipe.yaml").is_file() else "hydra"
+        return "recipe" if (best.path / RECIPE).is_file() else "hydra"
     raise UserError(f"--export {file}: name a .yaml or .sh file, or say with --as what to write.")
 
 
-Tell = Callable[[str], None]
-
-
-def _tell(text: str) -> None:
-    say(text, sys.stderr)
-
-
-def write_winner(view: SweepView, best: TrialView, form: str, file: Path, tell: Tell = _tell) -> str:
-    """Return the best trial's text in a form, under a line that names the trial. ``tell`` gets what was not kept."""
+def write_winner(view: SweepView, best: TrialView, form: str, file: Path) -> str:
+    """Return the best trial's text in a form, under a line that names the trial."""
     head = f"trial {best.number} of {view.name}, {view.metric} {view.places[best.number][1].brief}"
     if form == "command":
-        return f"#!/bin/sh\n# {head}\n{best.command}\n"
+        return f"#!/bin/sh\n{comment(head)}{best.command}\n"
     if form in ("recipe", "trl") and (record := read_json(best.path / paths.TRAINED_WITH)):
-        return _trained_with(best, record, [f"# {head}", f"# {_how_to_use(view, best, record, file)}"])
+        return _trained_with(best, record, [head, _how_to_use(view, best, record, file)])
     if form == "recipe":
         return _own_recipe(best, head)
-    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, form, head, tell)
+    return _hydra(best, head, file) if form == "hydra" else _recipe(view, best, head)
 
 
 def _screen(view: SweepView, point: RankedPoint) -> Text:
@@ -130,13 +123,13 @@ def _screen(view: SweepView, point: RankedPoint) -> Text:
 
 def _own_recipe(best: TrialView, head: str) -> str:
     """Return the recipe that the trial's program read."""
-    path = best.path / "recipe.yaml"
+    path = best.path / RECIPE
     if not path.is_file():
         raise UserError(
             f"trial {best.number} was trained by grposweep itself and has no recipe. Set --as trl or hydra."
         )
     text = _own_output(best, path.read_text(encoding="utf-8"))
-    return f"# {head}; {best.path / 'program.sh'} launched it\n{text}"
+    return comment(f"{head}; {best.path / 'program.sh'} launched it") + text
 
 
 def _how_to_use(view: SweepView, best: TrialView, record: Mapping[str, Any], file: Path) -> str:
@@ -160,9 +153,9 @@ def _trained_with(best: TrialView, record: Mapping[str, Any], head: Sequence[str
     given = {name: value for name, value in as_mapping(record.get("given")).items() if name != "output_dir"}
     made = [f"TRL {as_mapping(record.get('versions')).get('trl', '')}", f"processes: {record.get('world_size')}"]
     omitted = [f"{name} {record.get(name)}" for name in ("model", "rewards") if record.get(name)]
-    lines = [*head, f"# what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
-             f"# Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)})."]  # fmt: skip
-    return "\n".join([*lines, yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)])
+    lines = [*head, f"what its trainer got ({', '.join(made)}); {best.path / 'program.sh'} launched it",
+             f"Not in it: model, data and rewards, which are the command's own ({'; '.join(omitted)})."]  # fmt: skip
+    return comment(*lines) + yaml.safe_dump({**given, "output_dir": f"output-{best.name}"}, sort_keys=False)
 
 
 def _own_output(best: TrialView, recipe: str) -> str:
@@ -190,9 +183,8 @@ def _hydra(best: TrialView, head: str, file: Path) -> str:
     text = OmegaConf.to_yaml(follow(OmegaConf.create(content)))
     folder = str(file.resolve().parent)
     command = ["python", *run_command(), "--config-dir", folder, "--config-name", file.stem]
-    return (
-        f"# {shlex.join(command)}\n# {head}; add overrides, or -m and parameters\ndefaults: [config, _self_]\n\n{text}"
-    )
+    first = comment(shlex.join(command), f"{head}; add overrides, or -m and parameters")
+    return f"{first}defaults: [config, _self_]\n\n{text}"
 
 
 def winner_texts(view: SweepView) -> dict[str, str]:
@@ -201,52 +193,48 @@ def winner_texts(view: SweepView) -> dict[str, str]:
         return {}
     texts: dict[str, str] = {}
     for form in ("hydra", "trl"):
-        lost: list[str] = []
         with suppress(UserError):
-            text = write_winner(view, view.best, form, Path("best.yaml"), lost.append)
-            texts[form] = redact("".join(f"# {line}\n" for line in lost) + text)
+            texts[form] = redact(write_winner(view, view.best, form, Path("best.yaml")))
     return texts
 
 
-def _recipe(view: SweepView, best: TrialView, form: str, head: str, tell: Tell) -> str:
-    """Return a framework's recipe. Comments name what it cannot express."""
+def _recipe(view: SweepView, best: TrialView, head: str) -> str:
+    """Return TRL's recipe of a trial of our trainer. Comments name what TRL takes no key for."""
     import yaml
 
-    from grporecipe.fields.recipes import read_recipe
-    from grporecipe.reading.load import Options, load_recipe
-    from grporecipe.translate import render_translation, translate
     from grposweep.config.compose import load_experiment
-    from grposweep.config.from_setting import native_keys
+    from grposweep.config.from_setting import trl_recipe
     from grposweep.config.identity import prepared_key
     from grposweep.config.to_setting import read_setting
-    from grposweep.external import RECIPE
-    from grposweep.registries import is_external, is_opaque
+    from grposweep.registries import is_external
 
     experiment = load_experiment(best.path / paths.CONFIG)
-    if is_opaque(kind := experiment.trainer.kind):
-        raise UserError(f"--as {form}: nothing is known of trainer={kind} but its command. Set --as command.")
+    if is_external(kind := experiment.trainer.kind):
+        form = "recipe" if (best.path / RECIPE).is_file() else "command"
+        raise UserError(
+            f"--as trl: trial {best.number} was trained by a program of its own (trainer={kind}), whose keys are not "
+            f"TRL's. Set --as {form}."
+        )
     setting = read_setting(experiment, view.prepared.get(prepared_key(experiment)))
     if setting.model_name_or_path is None and not experiment.model.path.startswith("embedded"):
         setting = setting.replace({"model_name_or_path": experiment.model.path})
-    recipe, path = None, best.path / RECIPE
-    is_theirs = is_external(experiment.trainer.kind)
-    # its program read this, and no keys of ours
-    if is_theirs and path.is_file():
-        options = Options(setting.framework.name, setting.version, setting.processes, setting.train_prompts)
-        recipe = load_recipe(path, options)
-        setting = read_recipe(recipe).setting
-    translation = translate(setting, form, recipe, native_keys(experiment))
-    for text in translation.changed:
-        tell(f"not kept: {text}")
-    data = {} if is_theirs or form != "trl" else _data_and_rewards(view, experiment.task, setting)
-    omitted = "" if is_theirs else _omitted(experiment.task)
+    recipe, command, left = trl_recipe(experiment, setting)
+    data = _data_and_rewards(view, experiment.task, setting)
+    lines = [f"{head}. Save it as recipe.yaml, and launch it:", f"  {command}"]
+    if left:
+        rest = ", ".join(f"{name}={json.dumps(value, default=str)}" for name, value in left.items())
+        lines.append(f"TRL has no key for these, so set them yourself if you need them: {rest}")
     if data:
         there = view.provenance.get("working_directory")
-        omitted = f"# Launch it in {there}. TRL chooses its held-out prompts itself.\n"
+        lines.append(f"Launch it in {there}. TRL chooses its held-out prompts itself.")
+    else:
+        lines.append(_omitted(experiment.task))
     if setting.model_name_or_path is None:
-        omitted += "# Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B.\n"
-    rest = yaml.safe_dump(data, sort_keys=False) if data else ""
-    return omitted + _own_output(best, render_translation(translation, head, form)) + rest
+        lines.append(
+            "Not in it: the model (here the tiny one that is part of grposweep). Set yours, such as Qwen/Qwen2.5-0.5B."
+        )
+    text = yaml.safe_dump({**recipe, **data}, sort_keys=False, allow_unicode=True)
+    return comment(*lines) + _own_output(best, text)
 
 
 def _omitted(task: "Task") -> str:
@@ -256,7 +244,7 @@ def _omitted(task: "Task") -> str:
     keys |= {"rewards": ",".join(task.rewards)}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in keys.items()}
     source = ", ".join(f"task.{name}={json.dumps(text)[1:-1]}" for name, text in shown.items())
-    return f"# Not in it: prompts and rewards (here {source}).\n"
+    return f"Not in it: prompts and rewards (here {source})."
 
 
 # Keys of a task that decide what TRL's script would read in another way, unless they have their defaults.

@@ -5,14 +5,14 @@ classes. Sources: EasyR1 0.3.3 verl/trainer/main.py (OmegaConf: classes, then ``
 verl/trainer/config.py, verl/workers/*/config.py, verl/trainer/core_algos.py, verl/workers/fsdp_workers.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from grporecipe.fields import dotted
 from grporecipe.fields.lora import PEFT_TARGETS, as_expression, lora_rows, one_name
-from grporecipe.fields.writing import in_prompts, overlay, render_keys, unwritten
-from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.fields.writing import in_prompts, overlay
+from grporecipe.model.framework import Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable, text
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -137,7 +137,6 @@ def base_config(name: str, version: Version) -> Mapping[str, Any] | None:
 
 # EasyR1's losses under TRL's names; its token mean is taken over all ranks.
 LOSSES = {"default": "dapo", "gspo": "dapo", "gspo_token": "dapo"}
-COMMAND = ("python3", "-m", "verl.trainer.main", "config=recipe.yaml")
 WRITTEN = {"dapo": ("default", "token"), "grpo": ("default", "seq"), "bnpo": ("default", "token"),
            "cispo": ("cispo", "token"), "sapo": ("sapo", "token")}  # fmt: skip
 BATCHED = 8192  # tokens that vLLM takes at once by default
@@ -218,12 +217,10 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return a recipe for EasyR1 0.3.3, its launch command and its losses."""
-    s, lost = in_prompts(setting)
-    text = render_keys(framework, overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s)))
-    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("EasyR1", s, framework.fields))
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "EasyR1")))
+def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values, under the newest release's names."""
+    s = in_prompts(setting)[0]
+    return overlay(framework, s, {**dotted.write_common(s), **_fields(s)}, _keys(s))
 
 
 def _fields(s: Setting) -> dict[str, Any]:
@@ -260,25 +257,3 @@ def _keys(s: Setting) -> dict[str, Any]:
         f"{ACTOR}.optim.betas": dotted.betas_of(s),
         f"{ACTOR}.fsdp.torch_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
     }
-
-
-def _losses(s: Setting) -> Iterator[str]:
-    """Yield the parts of a setting that EasyR1 does not support or does differently."""
-    yield from dotted.warmup(s)[2]
-    yield from dotted.scheduler(s)[1]
-    if s.kl_placement == "both":
-        yield f"KL in the reward ({s.kl_reward_coefficient:g}): EasyR1 has it in the loss or in the reward; the loss is kept"
-    if s.kl_placement in ("loss", "both") and s.beta and dotted.estimator(s) in ("k1+", "k3+"):
-        yield "the KL estimator is mse, which has the gradient of k3 weighed by the importance ratio, on-policy"
-    if s.scale_rewards == "none":
-        yield "scale_rewards=none: EasyR1 always divides by the deviation of the group"
-    if s.loss_type not in WRITTEN and s.importance_sampling_level != "sequence":
-        yield f"loss_type={s.loss_type}: EasyR1 has no such loss; its token mean is written"
-    if s.loss_type == "bnpo":
-        yield "loss_type=bnpo: EasyR1 takes the token mean over all ranks"
-    if s.loss_type == "grpo" and s.framework != TRAITS:
-        yield "loss_type=grpo: EasyR1 weights its mean over sequences by tokens again"
-    if s.tensor_parallel_size * s.pipeline_parallel_size * s.context_parallel_size > 1:
-        yield "tensor, pipeline and context parallel training: EasyR1 has FSDP and Ulysses only"
-    if s.epochs and s.epochs != int(s.epochs) and dotted.rollouts(s)[0] is None:
-        yield f"{s.epochs:g} epochs: EasyR1 counts whole epochs, and without --dataset-size steps are not known"

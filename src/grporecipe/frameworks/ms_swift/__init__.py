@@ -29,7 +29,6 @@ FRAMEWORK = Framework(
     unstated=recipes.unstated,
     keys_of=recipes.keys_of,
     derived=recipes.DERIVED,
-    render=recipes.render,
     native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     packages=("ms-swift",),

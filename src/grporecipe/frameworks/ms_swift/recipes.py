@@ -5,21 +5,17 @@ arguments/rlhf_args.py and sft_args.py (__post_init__), trainers/arguments.py, r
 dataset/dataset_meta.py, cli/main.py. docs/reference/frameworks.md compares its features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-import yaml
 
 from grporecipe.errors import UserError
 from grporecipe.fields.lora import PEFT_TARGETS, as_count, as_modules, one_name
 from grporecipe.fields.reading import collect_converted, release_defaults
-from grporecipe.fields.writing import in_completions, unwritten, write_release
+from grporecipe.fields.writing import write_release
 from grporecipe.frameworks.ms_swift.keys import (
     ENVIRONMENT,
     MEGATRON_KEYS,
-    TRAITS,
-    VERSION,
     is_megatron,
     known,
     megatron_fields,
@@ -28,7 +24,7 @@ from grporecipe.frameworks.ms_swift.keys import (
 )
 from grporecipe.frameworks.ms_swift.rules import LEVELS, LOSSES
 from grporecipe.frameworks.trl import recipes as trl
-from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import KeyTable
 from grporecipe.model.setting import Setting, Version
@@ -38,7 +34,6 @@ FULL_RATE, TUNER_RATE = 1e-5, 1e-4  # sft_args.py _init_override
 BETA = 0.04  # rlhf_args.py _init_grpo
 SCALES = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 RENAMED = {"train_type": "tuner_type", "rlhf_beta": "beta"}  # read under their present names; GV501 reports them
-COMMAND = ("swift", "rlhf", "recipe.yaml")
 
 
 def _first(values: Any) -> Any:
@@ -269,16 +264,7 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def render(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Return a recipe for ms-swift 4.6.0, its launch command and its losses."""
-    sized, undivided = in_completions(s)
-    lost = (*undivided, *losses(sized))
-    text = yaml.safe_dump({"rlhf_type": "grpo", **native_keys(framework, sized)}, sort_keys=False, allow_unicode=True)
-    environment = {} if s.processes is None else {"NPROC_PER_NODE": str(s.processes)}
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, environment, lost)
-
-
-def native_keys(framework: Framework, s: Setting, version: Version = VERSION) -> dict[str, Any]:
+def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:
     """Return a setting in completions as a recipe's keys and values."""
     written = write_release(framework, s, known(version), release_defaults(framework, version))
     # ms-swift reads null as the word None.
@@ -349,35 +335,3 @@ def _generation(s: Setting) -> dict[str, Any]:
         if s.vllm_importance_sampling_clip_max is not None:
             native["rollout_importance_sampling_threshold"] = s.vllm_importance_sampling_clip_max
     return native
-
-
-def losses(s: Setting) -> Iterator[str]:
-    """Yield the parts of a setting that ms-swift does not support or does differently."""
-    if s.loss_type not in LOSSES:
-        yield f"loss_type={s.loss_type}: ms-swift has {', '.join(LOSSES)}; dapo is written"
-    if s.beta and s.use_bias_correction_kl:
-        yield "use_bias_correction_kl: ms-swift's KL term is k3 without the importance ratio, another objective"
-    if s.kl_placement == "both":
-        yield "KL in the loss and in the reward: ms-swift has only one of them; the loss is kept"
-    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3"):
-        yield f"KL estimator {s.kl_estimator}: ms-swift's is k3 in the loss"
-    if s.kl_reward_coefficient and s.kl_placement == "reward" and s.kl_reward_estimator not in (None, "k1"):
-        yield f"KL estimator {s.kl_reward_estimator}: ms-swift's is k1, summed over a completion, in the reward"
-    if s.kl_controller != "fixed":
-        yield f"KL controller {s.kl_controller}: ms-swift's coefficient is fixed"
-    if s.advantage_estimator not in ("grpo", "rloo", "reinforce_plus_plus"):
-        yield f"advantage_estimator={s.advantage_estimator}: ms-swift has grpo, rloo and reinforce_plus_plus"
-    if s.dynamic_batching:
-        yield "dynamic batching fills micro-batches by tokens: ms-swift's are a fixed number of completions"
-    if s.prompts_per_generation:
-        yield "rollouts generated in portions: ms-swift generates each at once"
-    if s.tensor_parallel_size > 1 or s.pipeline_parallel_size > 1 or s.context_parallel_size > 1:
-        yield "tensor, pipeline and context parallelism: only ms-swift's Megatron back-end has them"
-    if s.vllm_importance_sampling_clip_min is not None and s.use_vllm:
-        yield "vllm_importance_sampling_clip_min: ms-swift has an upper bound only"
-    yield from unwritten("ms-swift", s, FIELDS)
-    if s.evaluates and s.eval_strategy != "no" and not s.eval_dataset_name:
-        yield "held-out data: name val_dataset or split_dataset_ratio, or ms-swift evaluates nothing"
-    if s.framework != TRAITS:
-        yield "reward functions: name reward_funcs, which ms-swift registers by name (external_plugins)"
-        yield "old log-probabilities are always computed again, and the advantages' deviation has 1e-4 added"

@@ -13,11 +13,9 @@ from typing import Any
 
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
-from grporecipe.frameworks.trl.recipes import render
-from grporecipe.model.framework import Framework, TranslatedRecipe
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import KeyTable, load_table
-from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.model.values import Word
 
 TRAITS = FrameworkTraits("open-r1", "TRL", follows_trl=True)  # its trainer is TRL's
@@ -106,13 +104,6 @@ def _options(words: list[Word]) -> dict[str, Word]:
     return options
 
 
-def write_recipe(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Return a recipe with the launch of Open-R1's README: DeepSpeed's stage 2, or 3 if the setting has it."""
-    stage = "zero3" if s.sharding == "zero3" else "zero2"
-    accelerate = ("--config_file", f"recipes/accelerate_configs/{stage}.yaml")
-    return render(framework, s, script=(PROGRAM,), options=accelerate)
-
-
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
@@ -126,5 +117,4 @@ FRAMEWORK = replace(
     programs=re.compile("open[_-]r1"),
     program=PROGRAM,
     expand=expand_sbatch,
-    render=write_recipe,
 )

@@ -15,7 +15,6 @@ FRAMEWORK = Framework(
     renamed=recipes.RENAMED,
     releases=recipes.releases,
     derived=recipes.DERIVED,
-    render=recipes.render,
     special=recipes.SPECIAL,
     counts_itself=True,
     packages=("openrlhf",),

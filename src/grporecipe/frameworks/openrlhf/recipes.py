@@ -7,15 +7,12 @@ models/utils.py (compute_approx_kl), utils/deepspeed/deepspeed.py.
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from grporecipe.fields.dotted import every, nodes, read_betas
-from grporecipe.fields.lora import lora_losses, lora_rows, write_lora
-from grporecipe.fields.writing import in_prompts, overlay, unwritten
-from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values
-from grporecipe.model.planning import total_steps
+from grporecipe.fields.dotted import read_betas
+from grporecipe.fields.lora import lora_rows
+from grporecipe.model.framework import Field, NativeChange, Values
 from grporecipe.model.recipe import Recipe
 from grporecipe.model.releases import ReleaseTable
 from grporecipe.model.setting import FrameworkTraits, Setting, Version
@@ -230,116 +227,3 @@ SPECIAL: dict[str, NativeChange] = {
     "importance_sampling_level": lambda *_: None,
     "use_vllm": lambda *_: None,
 }
-
-
-def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return the launch of the newest OpenRLHF as a script, and its losses."""
-    s, lost = in_prompts(setting)
-    given = overlay(framework, s, _fields(s), _keys(s))
-    words = [f"--{key} {_spelled(value)}".rstrip() for key, value in given.items() if value is not False]
-    text = "#!/bin/bash\n" + " \\\n    ".join([PROGRAM, *words]) + "\n"
-    return TranslatedRecipe(text, "recipe.sh", COMMAND, losses=(*lost, *_losses(s)))
-
-
-def _spelled(value: Any) -> str:
-    if value is True:
-        return ""
-    return " ".join(map(str, value)) if isinstance(value, list) else shlex.quote(str(value))
-
-
-def _fields(s: Setting) -> dict[str, Any]:
-    """Return the native values of fields that need more than their own value, by field."""
-    return {
-        "prompts_per_step": (s.prompts_per_step or 1) * s.num_generations,
-        "processes": nodes(s.processes or 1)[1],
-        "epochs": max(int(s.epochs), 1) if s.epochs else 1,
-        "advantage_estimator": _estimator(s),
-        "scale_rewards": _estimator(s),
-        "sharding": int(s.sharding.removeprefix("zero")) if s.sharding.startswith("zero") else 2,
-        **(write_lora(s) if s.lora else dict.fromkeys(("lora", "lora_rank", "lora_alpha", "lora_targets"))),
-        "lora_dropout": s.lora_dropout if s.lora else None,
-        "lr_scheduler_type": "cosine_with_min_lr" if s.lr_scheduler_type == "cosine" else s.lr_scheduler_type,
-        "minimum_learning_rate_ratio": s.minimum_learning_rate_ratio or 0.0,
-        "warmup_steps": _warmup(s),
-        "experience_batch_size": s.experience_batch_size or s.per_device_train_batch_size,
-        "save_steps": every(s, s.save_steps if s.save_strategy != "no" else None),
-        "eval_steps": every(s, s.eval_steps if s.evaluates else None),
-        "importance_sampling_level": "gspo" if s.importance_sampling_level == "sequence" else "ppo",
-        "loss_type": SEQUENCES if s.loss_type == "grpo" and s.importance_sampling_level != "sequence" else None,
-        "kl_target": s.kl_target if s.kl_controller == "adaptive" else None,
-        "kl_horizon": int(s.kl_horizon or 10000),
-        "max_completion_length": s.max_completion_length,
-        "epsilon": s.epsilon,
-        "epsilon_high": None if s.epsilon_high in (None, s.epsilon) else [s.epsilon, s.epsilon_high],
-    }
-
-
-def _keys(s: Setting) -> dict[str, Any]:
-    """Return the options that depend on several fields."""
-    count, each = nodes(s.processes or 1)
-    in_loss = s.kl_placement in ("loss", "both")
-    coefficient = 0.0 if s.kl_placement == "none" else s.beta if in_loss else s.kl_reward_coefficient
-    engine = s.vllm_tensor_parallel_size if (s.processes or 1) % max(s.vllm_tensor_parallel_size, 1) == 0 else 1
-    return {
-        "actor.num_nodes": count,
-        "ref.num_nodes": count,
-        "ref.num_gpus_per_node": each,
-        "train.colocate_all": True,
-        "vllm.num_engines": max((s.processes or 1) // engine, 1),
-        "vllm.tensor_parallel_size": engine,
-        "algo.kl.use_loss": in_loss,
-        "algo.kl.init_coef": coefficient,
-        "algo.kl.estimator": _kl_estimator(s, in_loss),
-        "actor.adam.betas": [s.adam_beta1, s.adam_beta2] if s.adam_beta1 and s.adam_beta2 else None,
-        "data.max_len": (s.max_prompt_length or LONGEST) + s.max_completion_length,
-        "vllm.gpu_memory_utilization": s.vllm_gpu_memory_utilization or 0.5,
-    }
-
-
-def _estimator(s: Setting) -> str:
-    if s.advantage_estimator == "grpo":
-        return "dr_grpo" if s.scale_rewards == "none" else "group_norm"
-    return WRITTEN.get(s.advantage_estimator, "group_norm")
-
-
-def _kl_estimator(s: Setting, in_loss: bool) -> str:
-    name = (s.kl_estimator if in_loss else s.kl_reward_estimator) or ("k3" if in_loss else "k1")
-    return name.rstrip("+") if name.rstrip("+") in ("k1", "k2", "k3") else "k3"
-
-
-def _warmup(s: Setting) -> float:
-    """Return the warmup as a share of all steps, the only form that OpenRLHF has."""
-    total = total_steps(s)
-    return s.warmup_steps if s.warmup_steps < 1 else round(s.warmup_steps / total, 4) if total else 0.03
-
-
-def _losses(s: Setting) -> Iterator[str]:
-    """Yield the parts of a setting that OpenRLHF does not support or does differently."""
-    if s.max_steps is not None:
-        yield f"max_steps={s.max_steps}: OpenRLHF counts no optimizer steps; set train.num_episodes and data.max_samples"
-    if s.warmup_steps >= 1 and total_steps(s) is None:
-        yield f"{s.warmup_steps:g} steps of warmup: OpenRLHF has a share, and the number of steps is not known"
-    if s.beta and s.use_bias_correction_kl:
-        yield "use_bias_correction_kl: OpenRLHF's KL term has no importance ratio, another objective"
-    if s.kl_placement == "both":
-        yield f"KL in the reward ({s.kl_reward_coefficient:g}): OpenRLHF has it in the loss or in the reward; the loss is kept"
-    if s.loss_type not in ("dapo", "bnpo", "grpo") and s.importance_sampling_level != "sequence":
-        yield f"loss_type={s.loss_type}: OpenRLHF's loss is the mean over the tokens of a step, or over sequences"
-    if s.top_k:
-        yield f"top_k={s.top_k}: OpenRLHF has no such option"
-    if s.scale_rewards == "batch":
-        yield "scale_rewards=batch: OpenRLHF scales within the group or not at all"
-    if s.advantage_estimator != "grpo" and s.advantage_estimator not in WRITTEN:
-        yield f"advantage_estimator={s.advantage_estimator}: OpenRLHF has {', '.join(WRITTEN)}; group_norm is written"
-    if s.epochs and s.epochs != int(s.epochs):
-        yield f"{s.epochs:g} epochs: OpenRLHF counts whole episodes"
-    if s.pipeline_parallel_size * s.context_parallel_size > 1:
-        yield "pipeline and context parallel training: OpenRLHF has tensor and ring attention parallelism"
-    if s.dynamic_batching:
-        yield "micro-batches filled by tokens: set train.max_tokens_per_gpu"
-    if s.prompts_per_generation:
-        yield "rollouts generated in portions: OpenRLHF generates each at once"
-    yield from lora_losses(s, "OpenRLHF", has_dropout=True)
-    yield from unwritten("OpenRLHF", s, FIELDS)
-    if s.framework != TRAITS:
-        yield "rewards: name reward.remote_url (a file with a reward function), and the columns of the data"

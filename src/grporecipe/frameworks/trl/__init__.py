@@ -1,7 +1,5 @@
 """TRL: its keys by release, and how its recipes are read and written."""
 
-from functools import partial
-
 from grporecipe.frameworks.trl import keys, recipes
 from grporecipe.model.framework import Command, Framework, Vendor
 from grporecipe.model.setting import TRL, TRL_FRAMEWORK
@@ -21,7 +19,6 @@ FRAMEWORK = Framework(
     unstated=recipes.unstated,
     keys_of=recipes.keys_of,
     derived=(recipes.derive_launch,),
-    render=partial(recipes.render, script=("-m", "trl.scripts.grpo")),
     native_keys=recipes.native_keys,
     special=recipes.SPECIAL,
     releases=keys.releases,

@@ -6,22 +6,20 @@ the defaults of EasyR1, verl and ms-swift are compared in docs/reference/framewo
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import yaml
-
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
-from grporecipe.fields.writing import in_completions, write_release
-from grporecipe.frameworks.trl.keys import RENAMES, choices, is_async, known, losses, span, with_async
-from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.fields.writing import write_release
+from grporecipe.frameworks.trl.keys import RENAMES, is_async, known, with_async
+from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
-from grporecipe.model.releases import KeyTable, text
-from grporecipe.model.setting import ROWS, TRL, Setting, Version, has_effect
+from grporecipe.model.releases import KeyTable
+from grporecipe.model.setting import ROWS, Setting, Version
 from grporecipe.model.values import Value, convert, model_size, read_mapping
 
 # Renamed keys are read under their new name, so that the arithmetic is the one the author meant. GV101 reports them.
@@ -129,7 +127,7 @@ CONVERTED = (
     Field("save_steps", "save_steps", derive=_save_steps),
     Field("reward_weights", "reward_weights", RELEASE, fixable=False, plain=False,
           read=lambda weights: len(weights) if isinstance(weights, list) else None,
-          write=lambda _: None),  # a setting holds their number, and a translation copies them
+          write=lambda _: None),  # a setting holds their number
     Field("generation_kwargs", "generation_kwargs", RELEASE, judged=False, write=json.loads,
           read=lambda kwargs: json.dumps(read_mapping(kwargs), sort_keys=True) if read_mapping(kwargs) else None),
     Field("gradient_checkpointing", "gradient_checkpointing", RELEASE, read=lambda is_on: is_on is True or is_on == "unsloth"),
@@ -293,96 +291,8 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-CORRECTED_KL = (0, 26)  # since this release TRL can multiply its KL term by the importance ratio
-SHARED = ("sequence_parallel_size", "context_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
-NAMES = frozenset(["model_name_or_path", "dataset_name"])
-
-
-def fitted(framework: Framework, s: Setting, version: Version) -> tuple[Setting, tuple[str, ...]]:
-    """Return the setting without values that this release does not know, and the losses."""
-    nearest: dict[str, Any] = {}
-    is_unknown = s.framework.follows_trl and s.loss_type not in choices(
-        "loss_type"
-    )  # an error, and no other loss is meant
-    if s.loss_type not in losses(version) and not is_unknown:
-        nearest["loss_type"] = "bnpo"  # a token mean, as in all later losses
-    if s.scale_rewards == "batch" and version < (0, 22):
-        nearest["scale_rewards"] = "group"
-    changed = (
-        f"{name}={getattr(s, name)}: {framework.name} {text(version)} does not have it; {value} is the nearest"
-        for name, value in nearest.items()
-    )
-    # In TRL's GRPO every process has its own data.
-    alone = {} if s.framework.follows_trl else dict.fromkeys(SHARED, 1)
-    changes = {**nearest, **_correction(s, version), **alone, "framework": framework.traits, "version": version}
-    return s.replace(changes), (*_elsewhere(s), *changed, *_unwritten(framework, s, version))
-
-
-def _correction(s: Setting, version: Version) -> dict[str, bool]:
-    """Return the key that multiplies k3 by the ratio. Other frameworks have estimator k3+, with the same on-policy gradient.
-
-    Releases of TRL without the key do not multiply, and 1.16 does by default.
-    """
-    has_default = s.framework.follows_trl and s.version >= CORRECTED_KL
-    if has_default or s.use_bias_correction_kl is not None or version < CORRECTED_KL:
-        return {}
-    return {"use_bias_correction_kl": s.kl_estimator == "k3+"}
-
-
-def _unwritten(framework: Framework, s: Setting, version: Version) -> Iterator[str]:
-    """Yield fields for which this release has no key, and whose value differs from its behaviour."""
-    takes, default = framework.takes(version), release_defaults(framework, version)
-    for name in sorted(SAME - takes.keys() - NAMES):
-        if span(name) is None:
-            continue  # features of other frameworks only, reported below
-        value = getattr(s, name)
-        anyway = default.get(name, known(TRL)[name].default if ROWS[name].option else getattr(Setting(), name))
-        if value is not None and value != anyway and has_effect(s, name) and not (value is False and anyway is None):
-            does = "" if anyway is None else f", and does as with {anyway}"
-            yield f"{name}={value}: {framework.name} {text(version)} has no such key{does}"
-
-
-def _elsewhere(s: Setting) -> Iterator[str]:
-    """Yield features of other frameworks that no TRL release has."""
-    if s.advantage_estimator != "grpo":
-        yield f"advantage_estimator={s.advantage_estimator}: TRL's trainer has grpo only"
-    if s.kl_placement in ("reward", "both") and s.kl_reward_coefficient:
-        yield f"KL in the reward (coefficient {s.kl_reward_coefficient:g}): TRL has it in the loss only; it is left out"
-    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator not in (None, "k3", "k3+"):
-        yield f"KL estimator {s.kl_estimator}: TRL's is k3, weighed by the importance ratio with use_bias_correction_kl"
-    if s.dynamic_batching:
-        yield "dynamic batching fills micro-batches by tokens: TRL's are a fixed number of completions"
-    if s.eval_dataset_name:
-        yield f"held-out data {s.eval_dataset_name}: TRL evaluates on dataset_test_split of dataset_name"
-    if s.prompts_per_generation:
-        yield "rollouts generated in portions: TRL generates each at once"
-    if not s.framework.follows_trl and any(getattr(s, name) > 1 for name in SHARED):
-        yield "sequence, context, tensor and pipeline parallelism: TRL's GRPO has none, so all processes get data of their own"
-    if s.minimum_learning_rate_ratio and s.lr_scheduler_type != "cosine":
-        yield f"minimum learning rate ({s.minimum_learning_rate_ratio:g} of the peak): only with a cosine"
-    if not s.framework.follows_trl:
-        yield "advantages are scaled with 1e-4 added to the standard deviation, micro-batches are shuffled within a rank"
-
-
 EVALUATED = ("per_device_eval_batch_size", "num_generations_eval")
 BOOLEAN_SCALES = {"group": True, "none": False}  # scale_rewards before TRL 0.22
-
-
-def render(
-    framework: Framework, s: Setting, script: tuple[str, ...], options: tuple[str, ...] = ()
-) -> TranslatedRecipe:
-    """Return the recipe of a framework's default release, its launch command and its losses.
-
-    accelerate starts ``script`` with ``options``, by default with DeepSpeed if the setting has a stage of it.
-    """
-    sized, undivided = in_completions(s)
-    fits, lost = fitted(framework, sized, framework.version)
-    keys = native_keys(framework, fits, framework.version)
-    recipe = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
-    count = [] if s.processes is None else ["--num_processes", str(s.processes)]
-    stage = ("--use_deepspeed", "--zero_stage", s.sharding[-1]) if s.sharding.startswith("zero") else ()
-    command = ("accelerate", "launch", *(options or stage), *count, *script, "--config", "recipe.yaml")
-    return TranslatedRecipe(recipe, "recipe.yaml", command, losses=(*undivided, *lost))
 
 
 def native_keys(framework: Framework, s: Setting, version: Version) -> dict[str, Any]:

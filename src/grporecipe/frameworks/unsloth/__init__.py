@@ -12,11 +12,10 @@ from typing import Any
 
 from grporecipe.frameworks.trl import FRAMEWORK as TRL_FRAMEWORK
 from grporecipe.frameworks.trl import keys as trl_keys
-from grporecipe.frameworks.trl.recipes import render as render_trl
-from grporecipe.model.framework import Framework, TranslatedRecipe, Values
+from grporecipe.model.framework import Values
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import KeyTable
-from grporecipe.model.setting import FrameworkTraits, Setting, Version
+from grporecipe.model.setting import FrameworkTraits, Version
 from grporecipe.registries import Lazy
 
 TRAITS = FrameworkTraits("unsloth", "Unsloth", follows_trl=True)  # its trainer is TRL's, patched
@@ -77,14 +76,6 @@ def derive_own(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def render(framework: Framework, s: Setting) -> TranslatedRecipe:
-    """Return the keys of a ``GRPOConfig`` as a recipe. Unsloth has no command that reads one."""
-    written = render_trl(framework, s, script=("train_grpo.py",))
-    lost = "Unsloth has no command for a recipe: train_grpo.py, your script, builds GRPOConfig(**keys) from it"
-    command = ("python", "train_grpo.py", "--config", "recipe.yaml")
-    return replace(written, command=command, losses=(*written.losses, lost))
-
-
 FRAMEWORK = replace(
     TRL_FRAMEWORK,
     traits=TRAITS,
@@ -96,6 +87,5 @@ FRAMEWORK = replace(
     programs=re.compile(r"(?i)unsloth"),
     commands={},
     derived=(*TRL_FRAMEWORK.derived, derive_own),
-    render=render,
     memory=partial(Lazy("grporecipe.fields.memory:read_trl"), is_unsloth=True),
 )

@@ -6,7 +6,7 @@ workers/config/actor.py, workers/engine_workers.py, trainer/ppo/v1/trainer_base.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from grporecipe.fields import dotted
 from grporecipe.fields.dotted import NEVER_CLIPPED, clip, estimator_word, frequency, top_k, unless
 from grporecipe.fields.lora import lora_rows, one_name
 from grporecipe.fields.reading import values_of
-from grporecipe.fields.writing import in_prompts, overlay, render_keys, unwritten
+from grporecipe.fields.writing import in_prompts, overlay
 from grporecipe.frameworks.verl.keys import (
     ACTOR,
     AGENTS,
@@ -32,9 +32,9 @@ from grporecipe.frameworks.verl.keys import (
     is_own_trainer,
     known_keys,
 )
-from grporecipe.model.framework import Field, Framework, NativeChange, TranslatedRecipe, Values
+from grporecipe.model.framework import Field, Framework, NativeChange, Values
 from grporecipe.model.recipe import Recipe
-from grporecipe.model.setting import Setting
+from grporecipe.model.setting import Setting, Version
 from grporecipe.model.values import model_size
 from grporecipe.project.repository import find_program, head_of
 
@@ -120,9 +120,6 @@ SHARED = {"tensor_parallel_size": "tensor_model_parallel_size", "pipeline_parall
           "context_parallel_size": "context_parallel_size"}  # fmt: skip
 DISTILLATION = "distillation.distillation_loss"
 TOKENS = f"{ACTOR}.ppo_max_token_len_per_gpu"
-COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "--config-dir", ".", "--config-name", "recipe")
-
-
 CHECKED_AT_START = (0, 2, 0)  # before, a size is refused only where it is used
 PROGRAM_VALIDATES = (0, 6, 0)
 
@@ -320,14 +317,11 @@ SPECIAL: dict[str, NativeChange] = {
 }
 
 
-def render(framework: Framework, setting: Setting) -> TranslatedRecipe:
-    """Return a recipe for verl 0.9.1, its launch command and its losses."""
-    s, lost = in_prompts(setting)
-    base = "ppo_megatron_trainer" if s.engine == "megatron" else "ppo_trainer"
+def native_keys(framework: Framework, setting: Setting, _: Version) -> dict[str, Any]:
+    """Return a setting in completions as a recipe's keys and values, under the newest release's names."""
+    s = in_prompts(setting)[0]
     fields = {**dotted.write_common(s), **_sizes(s), **_parallel(s), **_objective(s), **_schedule(s)}
-    text = render_keys(framework, {"defaults": [base, "_self_"], **overlay(framework, s, fields, _keys(s))})
-    own = (*dotted.rollouts(s)[1], *_losses(s), *unwritten("verl", s, framework.fields))
-    return TranslatedRecipe(text, "recipe.yaml", COMMAND, losses=(*lost, *own, *dotted.common_losses(s, "verl")))
+    return overlay(framework, s, fields, _keys(s))
 
 
 def _sizes(s: Setting) -> dict[str, Any]:
@@ -377,7 +371,7 @@ def _objective(s: Setting) -> dict[str, Any]:
 
 def _schedule(s: Setting) -> dict[str, Any]:
     """Return the length. verl stops at its last epoch, so there are enough epochs for any number of rollouts."""
-    count = dotted.rollouts(s)[0]
+    count = dotted.rollouts(s)
     fields: dict[str, Any] = {"epochs": count} if count is not None and s.framework != TRAITS else {}
     if s.engine == "megatron":
         fields |= {"lr_scheduler_type": None, "minimum_learning_rate_ratio": None}
@@ -393,26 +387,10 @@ def _keys(s: Setting) -> dict[str, Any]:
         f"{ACTOR}.ppo_max_token_len_per_gpu": s.per_device_train_batch_size * longest if s.dynamic_batching else None,
         "trainer.nnodes": dotted.nodes(s.processes or 1)[0],
         "algorithm.use_kl_in_reward": s.kl_placement in ("reward", "both"),
-        f"{OPTIM}.lr_decay_style": dotted.scheduler(s)[0] if s.engine == "megatron" else None,
+        f"{OPTIM}.lr_decay_style": dotted.scheduler(s) if s.engine == "megatron" else None,
         f"{OPTIM}.lr_warmup_steps_ratio": dotted.warmup(s)[1],
         f"{OPTIM}.betas": dotted.betas_of(s),
         f"{ACTOR}.fsdp_config.model_dtype": "bf16" if s.weights_dtype == "bfloat16" else None,
         "data.filter_overlong_prompts": True,
         f"{ROLLOUT}.name": "vllm",
     }
-
-
-def _losses(s: Setting) -> Iterator[str]:
-    """Yield the parts of a setting that verl does not support or does differently."""
-    yield from dotted.warmup(s)[2]
-    yield from dotted.scheduler(s)[1]
-    if s.kl_placement in ("loss", "both") and s.beta and s.kl_estimator is None and s.use_bias_correction_kl:
-        yield "the KL estimator is low_var_kl+, whose gradient is that of k3 weighed by the importance ratio, on-policy only"
-    if s.loss_type == "bnpo":
-        yield "loss_type=bnpo: verl takes the token mean over all ranks"
-    if s.framework != TRAITS and s.loss_type not in (*WRITTEN, *MODES):
-        yield f"loss_type={s.loss_type}: verl has no such loss; its token mean is written"
-    if s.epochs and s.epochs != int(s.epochs) and dotted.rollouts(s)[0] is None:
-        yield f"{s.epochs:g} epochs: verl counts whole epochs, and without --dataset-size steps are not known"
-    if s.dataset_name and s.framework != TRAITS:
-        yield f"data.train_files={s.dataset_name}: verl reads parquet files with its own columns"
