@@ -200,7 +200,7 @@ easyr1: $(VENV)/ready .venvs/verl/ready
 peers: ms-swift verl easyr1
 
 # A new release of a framework: its keys, what changed, what is left to judge by hand, and the rules against its own code.
-RELEASES := trl-release verl-release ms-swift-release openrlhf-release easyr1-release
+RELEASES := trl-release verl-release ms-swift-release easyr1-release
 .PHONY: $(RELEASES)
 $(RELEASES): %-release: $(VENV)/ready .venvs/uv/ready
 	@test -n "$(VERSION)" || { echo "VERSION names no release, such as VERSION=1.17.0." >&2; exit 2; }

@@ -49,6 +49,7 @@ PROGRAMS = {
     "docker": "#!/bin/sh\nsleep 0.2\n",
     "nvidia-smi": '#!/bin/sh\necho "GPU 0"\necho "GPU 1"\n',
     "sbatch": "#!/bin/sh\ntouch submitted\n",
+    "ray": '#!/bin/sh\n[ "$1" != job ] || touch submitted\n',
 }
 # The stub hides what real launchers import, so they are staged as well.
 STAGED = """#!/usr/bin/env python

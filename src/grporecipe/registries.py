@@ -32,7 +32,6 @@ FRAMEWORKS = {  # name on command lines: the module whose FRAMEWORK it is; the l
     "ms-swift": "grporecipe.frameworks.ms_swift",
     "easyr1": "grporecipe.frameworks.easyr1",
     "verl": "grporecipe.frameworks.verl",
-    "openrlhf": "grporecipe.frameworks.openrlhf",
 }
 # The newest release in each table of keys (keys.json). `make <framework>-release VERSION=...` sets both.
 NEWEST = {
@@ -40,5 +39,4 @@ NEWEST = {
     "ms-swift": (4, 6, 0),
     "easyr1": (0, 3, 3),
     "verl": (0, 9, 1),
-    "openrlhf": (0, 11, 2),
 }

@@ -196,6 +196,20 @@ def test_values_enter_at_their_places_and_other_options_are_appended(run: Run) -
     assert "--lr" in (trial / "program.sh").read_text()
 
 
+@pytest.mark.parametrize(("script", "code"), [
+    ("ray job submit --no-wait -- python train.py", 2),
+    ("ray job submit --address=a \\\n  --no-wait -- python train.py", 2),
+    ("ray job submit -- python train.py --no-wait", 0),  # an option of the program
+])  # fmt: skip
+def test_a_command_that_ends_before_its_training_is_refused(run: Run, here: Path, script: str, code: int) -> None:
+    """Also if its script submits the job."""
+    (here / "run.sh").write_text(script + "\n")
+    ended = run(
+        "trainer=command", "cluster=dry_run", "lr=0.1", JSON_LINES, REWARD, "name=s", "--", "bash run.sh {lr} {output}"
+    )
+    assert (ended.code, "leave --no-wait out" in ended.err) == (code, bool(code)), ended.err
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (["search.metric=accuracy"], "train/reward"),  # a metric that it does not write, told with those that it writes
     ([REWARD, "trainer.step_key=iteration"], "a step called iteration"),  # nothing else is taken for a step
@@ -225,7 +239,7 @@ def test_nothing_is_claimed_that_only_the_program_knows(run: Run, here: Path) ->
         assert grposweep(here, *words).code == 0, words
     assert "12 steps" in grposweep(here, "show", "s", "0").out
     refused = grposweep(here, "best", "s", "--as", "trl")
-    assert (refused.code, "nothing is known of trainer=command" in refused.err) == (2, True)
+    assert (refused.code, "Set --as command." in refused.err) == (2, True)
 
 
 def interrupted(run: Run, start: Callable[..., "subprocess.Popen[str]"], here: Path, *words: str) -> Path:

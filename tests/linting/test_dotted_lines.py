@@ -1,4 +1,4 @@
-"""Recipes of EasyR1, verl and OpenRLHF as JSON lines: the answer is always one valid JSON object."""
+"""Recipes of EasyR1 and verl as JSON lines: the answer is always one valid JSON object."""
 
 import io
 import json
@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grporecipe.frameworks.easyr1 import recipes as easyr1
-from grporecipe.frameworks.openrlhf import recipes as openrlhf
 from grporecipe.frameworks.verl import keys as verl
 from grporecipe.linting.command import lint_lines
 from grporecipe.linting.linter import select_rules
@@ -20,7 +19,6 @@ from support import examples
 IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.traits.unit == "prompts")
 READ = {name: sorted({row.key for row in FRAMEWORKS[name].fields if row.name}) for name in IN_PROMPTS}
 KEYS = {"easyr1": [*easyr1.known(), *READ["easyr1"], "worker.actor.kl_loss_coef"],
-        "openrlhf": [*openrlhf.known(), *READ["openrlhf"], *openrlhf.RENAMED],
         "verl": [*verl.known(), *READ["verl"], "+actor_rollout_ref.actor.x", "~trainer.nnodes"]}  # fmt: skip
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 70), st.integers(), st.floats(), st.text(max_size=8),

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from grporecipe.errors import UserError
-from grporecipe.reading.load import Options
-from grposweep.cli.plan import show_fit
 from support import Ended
 
 Lint = Callable[..., Ended]
@@ -65,11 +62,6 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
         ("trl", {"model_name_or_path": "my-org/secret"}, "my-org/secret is not known"),
         ("trl", {}, "no model is named"),
         ("ms-swift", {"rlhf_type": "grpo", "model": "my-org/secret"}, "model=my-org/secret is not known"),
-        (
-            "openrlhf",
-            {"actor.model_name_or_path": "Qwen/Qwen2.5-1.5B"},
-            "memory of this recipe of OpenRLHF is not estimated",
-        ),
     ],
 )
 def test_what_cannot_be_judged_is_reported(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
@@ -86,10 +78,3 @@ def test_bfloat16_is_noticed_on_a_gpu_without_it(lint: Lint, recipe: Write, gpu:
     recipe(start=json.dumps(CONFIG))
     out = lint("recipe.yaml", "--processes", "8", "--gpu", gpu).out
     assert ("dtype=bfloat16: a T4 has no bfloat16 arithmetic" in " ".join(out.split())) is warned
-
-
-def test_fit_says_whose_memory_is_not_estimated(recipe: Write) -> None:
-    """The model of this recipe is known, so its shape is not what is missing."""
-    path = recipe(start="actor.model_name_or_path: Qwen/Qwen2.5-1.5B\nrollout.n_samples_per_prompt: 8\n")
-    with pytest.raises(UserError, match="memory of OpenRLHF's recipes is not estimated"):
-        show_fit([str(path)], Options("openrlhf"), 80, as_json=False)

@@ -151,15 +151,6 @@ def test_sizes_of_an_evaluation_are_not_judged_where_nothing_checks_them(tmp_pat
     assert "GB401" in {d.code for d in errors(run, "0.1.0")}
 
 
-def test_another_program_of_openrlhf_s_options_may_form_groups_itself(tmp_path: Path) -> None:
-    """Such as by a tree of completions."""
-    options = "--advantage_estimator group_norm --n_samples_per_prompt 1 --rollout_batch_size 32 --init_kl_coef 0\n"
-    run = write(tmp_path, run_sh=f"python3 -m trees.train_ppo {options}")
-    assert "GB302" not in {d.code for d in errors(run)}
-    run.write_text(f"python3 -m openrlhf.cli.train_ppo_ray {options}")
-    assert "GB302" in {d.code for d in errors(run)}
-
-
 @pytest.mark.parametrize(
     "path", ["PYTHONPATH=lib ", "export PYTHONPATH=$PWD/lib:$PYTHONPATH\n", 'PYTHONPATH="$HOME_OF_IT/lib" ']
 )

@@ -35,12 +35,8 @@ EASYR1: dict[str, tuple[Any, ...]] = {
     "worker.actor.micro_batch_size_per_device_for_update": SIZES, "trainer.n_gpus_per_node": (1, 2, 3, 8),
     "worker.rollout.temperature": (0.0, 1.0),
 }  # fmt: skip
-OPENRLHF: dict[str, tuple[Any, ...]] = {
-    "n_samples_per_prompt": SIZES, "train_batch_size": SIZES, "rollout_batch_size": SIZES, "micro_train_batch_size": SIZES,
-    "advantage_estimator": ("group_norm", "rloo"), "actor_num_gpus_per_node": (1, 2, 3),
-}  # fmt: skip
-PROCESSES = ("trainer.nnodes", "trainer.n_gpus_per_node", "actor_num_gpus_per_node")
-KEYS = {"trl": TRL, "ms-swift": SWIFT, "verl": VERL, "easyr1": EASYR1, "openrlhf": OPENRLHF}
+PROCESSES = ("trainer.nnodes", "trainer.n_gpus_per_node")
+KEYS = {"trl": TRL, "ms-swift": SWIFT, "verl": VERL, "easyr1": EASYR1}
 
 
 def errors(recipe: Recipe) -> set[str]:
@@ -81,15 +77,6 @@ FORKS: dict[str, tuple[str, dict[str, str], str]] = {  # by rule: a launch that 
         "--generation_batch_size 12",
         {"swift/version.py": "__version__ = '4.5.0'\n", "swift/rlhf_trainers/grpo_trainer.py": ""},
         "if self.generation_batch_size % global_batch_size: raise ValueError",
-    ),
-    "GT601": (
-        "python3 -m openrlhf.cli.train_ppo_ray --pretrain m --prompt_data d --colocate_all_models --vllm_num_engines 3 "
-        "--n_samples_per_prompt 8 --micro_rollout_batch_size 4 --micro_train_batch_size 4 --advantage_estimator rloo",
-        {"version.txt": "0.8.5", "openrlhf/cli/train_ppo_ray.py": "".join(
-            f"parser.add_argument('--{name}')\n" for name in (
-                "pretrain", "prompt_data", "colocate_all_models", "vllm_num_engines", "n_samples_per_prompt",
-                "micro_rollout_batch_size", "micro_train_batch_size", "advantage_estimator"))},
-        "assert gpus == args.vllm_num_engines * args.vllm_tensor_parallel_size",
     ),
     "GB303": (
         "python3 -m verl.trainer.main data.rollout_batch_size=500 worker.rollout.n=8 worker.actor.global_batch_size=128",

@@ -273,20 +273,6 @@ def test_the_keys_of_an_easyr1_in_the_repository_count(tree: Tree) -> None:
     assert linted("run.sh").setting.num_generations == 16
 
 
-def test_the_options_of_an_openrlhf_in_the_repository_count(tree: Tree) -> None:
-    """Own options and estimators are known, and the version is the one in its file."""
-    run = "python3 -m openrlhf.cli.train_ppo_ray --rollout_batch_size 64 --own_bonus 0.5 --advantage_estimator own {}\n"
-    source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--own_bonus', type=float, default=0.0)\n"
-    source += "parser.add_argument('--rollout_batch_size', type=int, default=512)\n"
-    source += "parser.add_argument('--advantage_estimator', type=str, default='gae')\n"
-    tree(**{"run.sh": run.format(""), "bad.sh": run.format("--no_such 1"), "version.txt": "0.7.3a\n",
-            "openrlhf/cli/train_ppo_ray.py": source})  # fmt: skip
-    result = linted("run.sh")
-    assert (result.recipe.version, result.recipe.version_source.kind) == ((0, 7, 3), "vendored")
-    assert not any(found.code in ("GV601", "GV602") for found in result.diagnostics)
-    assert "GV601" in codes(linted("bad.sh"), "error")
-
-
 def test_the_version_of_an_ms_swift_in_the_repository_counts(tree: Tree) -> None:
     """Its keys are those of the release."""
     tree(

@@ -31,6 +31,7 @@ LAUNCHES = {
     "NeMo-RL": "uv run python examples/run_grpo_math.py --config c.yaml grpo.num_prompts_per_step=32\n",
     "prime-rl": "uv run rl @ configs/a.toml --max-steps 5\n",
     "SkyRL": "uv run --isolated -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo\n",
+    "OpenRLHF": "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --rollout.batch_size 128 --beta 0.1\n",
     "slime": "ARGS=(\n  --rollout-batch-size 40\n  --n-samples-per-prompt 4\n)\npython3 train.py --colocate ${ARGS[@]}\n",
     "ROLL": "python examples/start_rlvr_pipeline.py --config_path a --config_name b\n",
     "AReaL": "python3 -m areal.launcher.local examples/gsm8k_grpo.py --config a.yaml allocation_mode=d4\n",

@@ -10,9 +10,7 @@ from grporecipe.model.recipe import LaunchContext, Recipe
 from grporecipe.reading.load import Options, build_recipe
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY
 
-IN_PROMPTS = sorted(
-    name for name, known in FRAMEWORKS.items() if known.is_dotted
-)  # OpenRLHF's: frameworks/test_openrlhf.py
+IN_PROMPTS = sorted(name for name, known in FRAMEWORKS.items() if known.is_dotted)
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 GOOD: dict[str, dict[str, Any]] = {
     "easyr1": {

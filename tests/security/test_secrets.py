@@ -156,8 +156,6 @@ COMMON = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0
 RECIPES = {
     "recipe.yaml": COMMON + "".join(f"{key}: {OF_A_RECIPE}\n" for key in ("hf_token", "wandb_api_key", "push_to_hub_token")),
     "twice.yaml": f"{COMMON}hub_token: {OF_A_RECIPE}\nhub_token: other{OF_A_RECIPE}\n",
-    "openrlhf.sh": f"python3 -m openrlhf.cli.train_ppo_ray --use_wandb {OF_A_RECIPE} --logger.wandb.key {OF_A_RECIPE} "
-    "--rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --algo.advantage.estimator group_norm\n",
     "verl.sh": f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.wandb_key={OF_A_RECIPE} "
     f"+trainer.api_key={OF_A_RECIPE} data.train_batch_size=128 actor_rollout_ref.rollout.n=8\n",
     "train.py": f"from trl import GRPOConfig\nGRPOConfig(push_to_hub_token='{OF_A_RECIPE}', num_generations=8)\n",

@@ -1,7 +1,7 @@
 """Read and write LoRA and data sets in the frameworks' forms: rank, alpha, modules and names.
 
 Sources: trl trainer/model_config.py; ms-swift arguments/tuner_args.py; verl workers/config/model.py and workers/fsdp_workers.py;
-EasyR1 workers/actor/config.py (LoraConfig); OpenRLHF cli/train_ppo_ray.py; peft tuners/tuners_utils.py
+EasyR1 workers/actor/config.py (LoraConfig); peft tuners/tuners_utils.py
 (check_target_module_exists: a text is an expression for a module's whole name).
 """
 

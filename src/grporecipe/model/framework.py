@@ -185,7 +185,6 @@ class Framework:
         packages: the PyPI packages that a repository pins for it.
         vendor: how its own source is found and read in a repository that contains it.
         memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
-        counts_itself: its recipes state the number of training GPUs, and its command does not.
         own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
         only_evaluates: the key that ends a run after its first validation.
         is_composed: whether the configuration below a launch's overrides is known; None if it always is.
@@ -223,7 +222,6 @@ class Framework:
     packages: tuple[str, ...] = ()
     vendor: "Vendor | None" = None
     memory: "Callable[..., dict[str, Any] | None] | None" = None
-    counts_itself: bool = False
     own_configs: re.Pattern[str] | None = None
     only_evaluates: str = ""
     is_composed: "Callable[[Recipe], bool] | None" = None

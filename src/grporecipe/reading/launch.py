@@ -100,7 +100,6 @@ class LaunchParser:
         self.commands = {name: command for framework in known for name, command in framework.commands.items()}
         self.expanders = [framework.expand for framework in known if framework.expand]
         self.trainings = [framework.trainings for framework in known if framework.trainings]
-        self.programs = [framework.programs for framework in known if framework.programs and framework.counts_itself]
         sections = dict.fromkeys(name for framework in known for name in framework.sections)
         self.override = re.compile(rf"\+{{0,2}}~?(?:{'|'.join(sections)})\.\S*=")
 
@@ -172,8 +171,6 @@ class LaunchParser:
         program = start.launch.program.lower()
         name = PurePosixPath(program).name if "/" in program else program.removesuffix(".py").rpartition(".")[2]
         if start.own is not None or len(start.options.keys() & GROUP_OPTIONS) > 1:
-            return False
-        if any(known.search(start.launch.program) for known in self.programs):
             return False
         words = set(re.split(r"[^a-z]+", name))
         if start.is_dotted:

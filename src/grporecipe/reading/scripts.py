@@ -115,8 +115,6 @@ def _from_launch(path: Path, start: launch.LaunchCommand, text: str, options: Op
     config = {**base, **launch.build_config(start, judged.vendored or FRAMEWORKS[framework].takes(judged.version))}
     start.environment = {**given_environment(base, FRAMEWORKS[framework].environment_key), **start.environment}
     processes, trouble, fields = _processes(start, path, config)
-    if FRAMEWORKS[framework].counts_itself and start.launch.launcher not in launch.PROCESSES:
-        processes, trouble = None, ""
     if processes is not None and start.server_gpus and base.get("use_vllm") is True:
         processes = max(processes - start.server_gpus, 0) or None
         trouble = "" if processes else "the only node is the vLLM server's"

@@ -47,6 +47,11 @@ SIGNATURES = (
         _launch(r"(?:-m )?skyrl(?:_train|_agent)?\.|\+{0,2}generator\.\w+=|\+{0,2}trainer\.(?:placement|policy)\.\S{1,80}="),
     ),
     Signature(
+        "OpenRLHF",
+        ("micro_rollout_batch_size", "rollout.n_samples_per_prompt", "algo.advantage.estimator"),
+        re.compile(r"\bopenrlhf[./]cli[./]train_\w+"),
+    ),
+    Signature(
         "slime",
         (),
         _launch(

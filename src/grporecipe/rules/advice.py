@@ -58,10 +58,8 @@ def a_step_has_several_prompts(s: Setting) -> Violation | None:
     name = "gradient_accumulation_steps" if s.prompts_per_rollout is None else "prompts_per_step"
     if s.prompts_per_rollout is not None and s.prompts_per_rollout < (s.prompts_per_step or 0):
         name = "prompts_per_rollout"
-    counts_completions = s.framework.name == "openrlhf" and name == "prompts_per_step"
-    each = s.num_generations if counts_completions else 1
     return Violation(
-        what=f"{s.key(name)}={getattr(s, name) * each}",
+        what=f"{s.key(name)}={getattr(s, name)}",
         why=f"an optimizer step averages over {prompts:g} prompt{'' if prompts == 1 else 's'} only",
         instead=f"{'Accumulate' if s.prompts_per_rollout is None else 'Take'} more; 32 prompts per step and above are common.",
         fields=(name, "num_generations"),

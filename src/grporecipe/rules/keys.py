@@ -122,7 +122,7 @@ def the_memory_for_a_named_gpu_is_estimated(recipe: Recipe) -> Iterator[Violatio
 # Keys that name a file; EasyR1's has the function behind a colon, ms-swift's holds several.
 FILES = (
     "deepspeed", "external_plugins", "custom_reward_function.path", "reward.custom_reward_function.path",
-    "worker.reward.reward_function", "reward.remote_url",
+    "worker.reward.reward_function",
 )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
 from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grporecipe.memory.host import find_host_memory
-from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import evaluation_share
 from grporecipe.model.releases import text
 from grporecipe.model.setting import TRL, Setting
@@ -79,11 +78,6 @@ def show_fit(
     if others:
         raise UserError(f"{items[0]}: it has {1 + len(others)} recipes, such as {name}. Give a file with one.")
     memory = estimate(setting)
-    if memory is None and FRAMEWORKS[setting.framework.name].memory is None:
-        raise UserError(
-            f"{items[0]}: the memory of {setting.framework.display_name}'s recipes is not estimated. Give a "
-            "recipe of TRL, Open-R1, Unsloth, ms-swift, EasyR1 or verl."
-        )
     if memory is None:
         raise UserError(
             "the model's shape is not known, so its memory cannot be estimated. Name one (model=qwen2_5_1_5b), set "

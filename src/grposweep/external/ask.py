@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from grporecipe.files import parse_json
 from grporecipe.reading.launch import LaunchParser
 from grporecipe.redaction import redact
 from grposweep.external import view
-from grposweep.external.environment import HARM, SHELL, foreign_path, package_folder
+from grposweep.external.environment import HARM, SHELL, foreign_path, launch_texts, package_folder
 from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
 
 MODE = "GRPOSWEEP_ASK_MODE"
@@ -37,6 +38,7 @@ OTHER = "other."  # the start of a note of a trainer that is not GRPO's
 SWEEPS = "outputs"  # the folder of all sweeps, unless another one is set
 _SWEEP = "sweep-that-is-asked"  # in it
 QUEUES = ("sbatch", "qsub", "bsub", "salloc")
+RAY = "ray job submit"  # its program runs on the cluster, without the environment of the command
 DELETE = ("rm", "mv", "rmdir")
 # The program that srun would start, on this machine: the first word that is a program.
 _SRUN = """#!/bin/sh
@@ -45,7 +47,6 @@ while [ $# -gt 0 ]; do
   shift
 done
 """
-_SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
 _QUEUE_PATH = re.compile(r"(?:^|[\s;&|(`'\"])(/[^\s;&|'\"]*/(?:sbatch|srun|salloc|qsub|bsub))(?=[\s;&|)'\"]|$)")
 _MANUAL = "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: docs/guides/own_script.md."
 _NOT_FOUND = re.compile(r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE)
@@ -181,8 +182,9 @@ def _run(mode: str, question: _Question, limit: float) -> _Run:
     sweep = _make_sweep(question, place if has_view else None, answers)
     Path(package, "question.json").write_text(json.dumps(asked), encoding="utf-8")
     path = os.pathsep.join([package, *foreign_path(environment)])
-    _replace_programs(place / "bin", answers, package)
-    programs = os.pathsep.join([str(place / "bin"), {**os.environ, **environment}.get("PATH", os.defpath)])
+    own_path = {**os.environ, **environment}.get("PATH", os.defpath)
+    _replace_programs(place / "bin", answers, package, own_path)
+    programs = os.pathsep.join([str(place / "bin"), own_path])
     variables = {
         **os.environ, **environment, "PYTHONPATH": path, "PATH": programs,
         "WANDB_MODE": "disabled", MARK: mark, "SPT_NOENV": "1",
@@ -263,14 +265,20 @@ def _runs(mark: str) -> bool:
     return False
 
 
-def _replace_programs(folder: Path, answers: Path, package: str) -> None:
-    """Make programs that answer instead of those that would submit a job or delete files, for the PATH of the command."""
+def _replace_programs(folder: Path, answers: Path, package: str, path: str) -> None:
+    """Make programs that answer instead of those that would submit a job or delete files, for the PATH of the command.
+
+    Of ray's commands only the one that submits is replaced; ``path`` has its own program.
+    """
     folder.mkdir()
     texts = {"srun": _SRUN}
-    for name in QUEUES:
+    for name in (*QUEUES, RAY):
         answer = json.dumps({"failed": f"it calls {name}, which would submit a job", "queue": name, "seconds": 0})
-        target = shlex.quote(str(answers / f"{name}.json"))
-        texts[name] = f"#!/bin/sh\necho {shlex.quote(answer)} > {target}\nexit 1\n"
+        lines = [f"echo {shlex.quote(answer)} > {shlex.quote(str(answers / 'queue.json'))}", "exit 1"]
+        if name == RAY:
+            own = shutil.which("ray", path=path) or "/nonexistent/ray"
+            lines.insert(0, f'[ "$1 $2" = "job submit" ] || exec {shlex.quote(own)} "$@"')
+        texts[name.partition(" ")[0]] = "\n".join(["#!/bin/sh", *lines, ""])
     for name in DELETE:
         words = shlex.join([sys.executable, "-I", str(HARM), package, name])
         texts[name] = f'#!/bin/sh\nexec {words} "$@"\n'
@@ -279,22 +287,9 @@ def _replace_programs(folder: Path, answers: Path, package: str) -> None:
         (folder / name).chmod(0o755)
 
 
-def _texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a command and of the shell scripts that it names, and that these name, each after its name."""
-    waiting, seen = [("", command)], {""}
-    while waiting:
-        name, text = waiting.pop(0)
-        yield name, text
-        for found in _SCRIPT.findall(text):
-            if found not in seen:
-                seen.add(found)
-                with suppress(OSError, ValueError):
-                    waiting.append((found, (folder / found).read_text(encoding="utf-8")))
-
-
 def _find_lines(command: str, folder: Path, pattern: "re.Pattern[str]") -> Iterator[tuple[str, str]]:
     """Yield the lines of a command's texts that match, each after its place; comments do not count."""
-    for name, text in _texts(command, folder):
+    for name, text in launch_texts(command, folder):
         for number, line in enumerate(text.splitlines(), 1):
             if not line.lstrip().startswith("#") and pattern.search(line):
                 yield (f"{name}:{number}" if name else "the command"), line.strip()
@@ -385,7 +380,7 @@ def _without_hook(mark: str, package: str) -> str:
 def _trains_again(command: str, folder: Path) -> bool:
     """Return whether a command's text has several launches. If not, nothing after the trainer has to run."""
     launches = 0
-    for _, text in _texts(command, folder):
+    for _, text in launch_texts(command, folder):
         with suppress(UserError):
             launches += len(LaunchParser(()).find(text))
     return launches > 1
@@ -413,7 +408,14 @@ def _refuse(command: str, run: _Run, limit: float) -> NoReturn:
             f"{command}: it ends while its program runs on in the background. A trial ends with its command. Take out nohup and "
             "the & behind the program, or end the script with the line: wait"
         )
-    if queue := next((answer["queue"] for answer in run.answers if "queue" in answer), ""):
+    queue = next((answer["queue"] for answer in run.answers if "queue" in answer), "")
+    if queue == RAY:
+        raise UserError(
+            f"{command}: it calls {RAY}, whose program runs on the cluster: the values of a trial do not arrive there. Nothing "
+            "was submitted. Give the command behind the --, as in: python3 train.py. For a program without TRL's trainer set "
+            "trainer=command."
+        )
+    if queue:
         raise UserError(
             f"{command}: it calls {queue}, which would submit a job. Nothing was submitted. Give the script of that job, as "
             "in: bash train.slurm. The sweep submits its own jobs with cluster=slurm."

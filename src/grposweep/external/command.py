@@ -17,7 +17,7 @@ from grporecipe.diagnose.readers import find_log, own_lines
 from grporecipe.errors import UserError
 from grporecipe.files import read_bytes, read_json
 from grposweep.external import Entry, ExternalProgram, Trial
-from grposweep.external.environment import SHELL
+from grposweep.external.environment import SHELL, launch_texts
 from grposweep.external.script import command_line, placeholders
 from grposweep.schema import Experiment, Trainer, keys_of, value_at
 from grposweep.storage import paths
@@ -30,6 +30,8 @@ READ = frozenset(
     f"trainer.{name}"
     for name in ("kind", "keep", "command", "workdir", "environment", "metrics", "step_key", "resume", "checkpoints")
 )
+# Without the option, `ray job submit` prints the program's output and ends with it (ray dashboard/modules/job/cli.py).
+_NO_WAIT = re.compile(r"\bray job submit\s(?:(?!\s--\s)[^\n;&|])*--no-wait\b")
 _NUMBER = re.compile(r"(\d+)\D*$")
 
 
@@ -112,6 +114,12 @@ def check_command(experiment: Experiment) -> Iterator[str]:
         )
         return
     places, source = placeholders(trainer), trainer.metrics
+    texts = launch_texts(trainer.command, Path(trainer.workdir or "."))
+    if any(_NO_WAIT.search(text.replace("\\\n", " ")) for _, text in texts):
+        yield (
+            "trainer.command calls ray job submit --no-wait, which ends while the training runs on the cluster. A trial ends "
+            "with its command. Give the command behind the -- (python3 -m ...), or leave --no-wait out."
+        )
     if not source:
         yield (
             "trainer=command: trainer.metrics is not set, so no trial would have a result. Set the file that the program writes "

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from grposweep.process import OWN_PACKAGES, SOURCE
@@ -11,10 +12,24 @@ from grposweep.process import OWN_PACKAGES, SOURCE
 ENTERS = "GRPOSWEEP_ENTERS"  # the variable that names the trial whose values enter
 RESUME = "GRPOSWEEP_RESUME"  # the variable that names the checkpoint to resume from
 SHELL = ("bash", "-c") if shutil.which("bash") else ("sh", "-c")
+_SCRIPT = re.compile(r"[^\s;&|'\"]+\.(?:sh|bash|slurm|sbatch)\b")
 _HOOK = SOURCE / "grposweep" / "train" / "hook" / "sitecustomize.py"
 
 
 HARM = _HOOK.with_name("harm.py")  # runs in the place of rm, mv and rmdir while a command is asked
+
+
+def launch_texts(command: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a command and of the shell scripts that it names, and that these name, each after its name."""
+    waiting, seen = [("", command)], {""}
+    while waiting:
+        name, text = waiting.pop(0)
+        yield name, text
+        for found in _SCRIPT.findall(text):
+            if found not in seen:
+                seen.add(found)
+                with contextlib.suppress(OSError, ValueError):
+                    waiting.append((found, (folder / found).read_text(encoding="utf-8")))
 
 
 def package_folder(folder: Path) -> Path:

@@ -245,7 +245,7 @@ def _value(line: Line, s: Setting) -> Any:
 
 
 def _rollouts(s: Setting) -> Fraction | None:
-    """Return the length as EasyR1, verl and OpenRLHF count it; None for others."""
+    """Return the length as EasyR1 and verl count it; None for others."""
     total, each = planning.total_steps(s), planning.steps_per_rollout(s)
     return None if s.framework.unit != "prompts" or total is None or not each else Fraction(total) / Fraction(each)
 

@@ -1,2 +1,3 @@
-python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 8 --vllm_num_engines 4 --pretrain M --prompt_data d \
-  --train_batch_size 512 --rollout_batch_size 128 --n_samples_per_prompt ${N_ROLLOUT} --advantage_estimator group_norm
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=128 trainer.n_gpus_per_node=8 \
+  actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.name=vllm \
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.n=${N_ROLLOUT}

@@ -1,1 +1,0 @@
-python3 -m openrlhf.cli.train_own_ray --pretrain m --prompt_data d --advantage_estimator group_norm --n_samples_per_prompt 8 --train_batch_size 128 --rollout_batch_size 128 --micro_rollout_batch_size 8 --micro_train_batch_size 4
