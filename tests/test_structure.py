@@ -30,12 +30,12 @@ INTERFACES = {
     "grporecipe/model": "architecture framework planning rates recipe releases setting values",
     "grporecipe/project": "repository settings versions",
     "grporecipe/reading": (
-        "build launch launcher_files load python.edit python.launched python.source python.vendored signs yaml_text"
+        "build launch launcher_files load python.edit python.source python.vendored signs yaml_text"
     ),
     "grporecipe/rules": "batch check evaluation fixes helpers keys kl registry rollout_batch",
     "grposweep/config": (
         "asked base_recipe compose evaluation fields from_setting identity metric_names points precision programs "
-        "search_budget to_setting trial_recipe trl_args validate"
+        "search_budget to_setting trial_recipe validate"
     ),
     "grposweep/external": "ask command environment script",
     "grposweep/launchers": "base gpu_memory",

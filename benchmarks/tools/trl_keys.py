@@ -1,9 +1,8 @@
 """Read a TRL release into frameworks/trl/keys.json: keys, defaults, choices, and what can be imported from it.
 
 A recipe for TRL's script is read into four dataclasses: GRPOScriptArguments, GRPOConfig (with transformers'
-TrainingArguments under it), ModelConfig and DatasetMixtureConfig. "async" has what AsyncGRPOConfig declares itself, and the
-keys of GRPOConfig that it does not take. Each release is read with the transformers that its environment resolved to,
-which the table keeps. Packages are parsed, never imported.
+TrainingArguments under it), ModelConfig and DatasetMixtureConfig. Each release is read with the transformers that its
+environment resolved to, which the table keeps. Packages are parsed, never imported.
 """
 
 import ast
@@ -24,13 +23,10 @@ ROOTS = {
     "ModelConfig": "model",
     "DatasetMixtureConfig": "data",
 }
-ASYNC = "AsyncGRPOConfig"  # of the trainer that generates asynchronously: its keys are not those of GRPOConfig
 SOURCES = (
     "trl/trainer/grpo_config.py",
     "trl/trainer/base_config.py",
     "trl/trainer/model_config.py",
-    "trl/experimental/async_grpo/async_grpo_config.py",
-    "trl/trainer/async_grpo_config.py",  # since 1.18
     "trl/scripts/grpo.py",
     "trl/scripts/utils.py",
     "trl/utils.py",
@@ -52,8 +48,7 @@ COMPARED = {  # attributes that code compares with words, and their keys
     "trl/generation/vllm_generation.py": {"mode": "vllm_mode"},
 }
 CHECKS = re.compile(
-    r"trl/(trainer/(grpo_config|grpo_trainer|model_config|async_grpo_\w+)|experimental/async_grpo/async_grpo_\w+"
-    r"|scripts/(grpo|utils)|generation/vllm_generation)\.py"
+    r"trl/(trainer/(grpo_config|grpo_trainer|model_config)|scripts/(grpo|utils)|generation/vllm_generation)\.py"
 )
 RESTS = (
     ("trl/generation/vllm_generation.py", "_iter_named_params", "GT107: rules/topology.py UNMERGES_EARLY"),
@@ -68,7 +63,6 @@ RESTS = (
     ("trl/trainer/callbacks.py", "SyncRefModelCallback", "rules/kl.py"),
     ("trl/scripts/utils.py", "parse_args_and_config", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
     ("trl/scripts/grpo.py", "make_parser", "frameworks/trl/recipe_rules.py: fate() of an unknown key"),
-    ("trl/experimental/async_grpo/async_grpo_trainer.py", "compute_loss", "GL212, frameworks/trl/recipes.py"),
 )
 TESTS = (
     ("{environment}", "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow", "tests/rules/test_rules_against_trl.py",
@@ -123,16 +117,6 @@ def default(value: ast.expr | None) -> Any:
     return found if isinstance(found, (int, float, str)) else None
 
 
-def asynchronous(classes: dict[str, ast.ClassDef]) -> dict[str, list[Any]]:
-    """The keys that AsyncGRPOConfig declares itself; without facts those of GRPOConfig that it does not take."""
-    if ASYNC not in classes:
-        return {}
-    every = {name: [kind, value] for name, kind, value in fields(classes, ASYNC)}
-    own = {ast.unparse(item.target) for item in declared(classes[ASYNC])}
-    absent: dict[str, list[Any]] = {name: [] for name, _, _ in fields(classes, "GRPOConfig") if name not in every}
-    return {**{name: every[name] for name in every if name in own}, **absent}
-
-
 def choices(classes: dict[str, ast.ClassDef], trl: Package, under: Package) -> dict[str, list[str]]:
     """The words that a key takes: of enumerations, of declared choices, and those that the trainer compares it with."""
     found = {key: list(_constants(*classes[name].body)) for key, name in ENUMS.items() if name in classes}
@@ -170,7 +154,7 @@ def imports(trl: Package) -> dict[str, list[Any]]:
 def histories(table: Table) -> dict[str, dict[str, History]]:
     """The parts of the table that grow."""
     keys = {name: entry["history"] for name, entry in table["keys"].items()}
-    return {"keys": keys, **{part: table.setdefault(part, {}) for part in ("async", "choices", "imports")}}
+    return {"keys": keys, **{part: table.setdefault(part, {}) for part in ("choices", "imports")}}
 
 
 def releases(table: Table) -> list[str]:
@@ -202,14 +186,14 @@ def add(table: Table, release: "Release") -> None:
         table["keys"].setdefault(name, {"in": group, "history": []})
     found = histories(table)
     words = in_order(choices(classes, trl, under), found["choices"])
-    facts = {"keys": keys, "async": asynchronous(classes), "choices": words, "imports": imports(trl)}
+    facts = {"keys": keys, "choices": words, "imports": imports(trl)}
     for part, now in facts.items():
         extend(found[part], release.version, now)
 
 
 def text(table: Table) -> str:
     """The file."""
-    parts = {part: dict(sorted(table[part].items())) for part in ("keys", "async", "choices", "imports")}
+    parts = {part: dict(sorted(table[part].items())) for part in ("keys", "choices", "imports")}
     lines = [
         f' "transformers": {rows(table["transformers"])}',
         *(f' "{part}": {rows(found)}' for part, found in parts.items()),

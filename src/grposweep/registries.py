@@ -114,18 +114,16 @@ class OwnTrainer(Lazy):
     """A function that trains an attempt in the rank's own process.
 
     ``runs_trl``: TRL trains the configured model, so model and data are prepared. ``metrics``: all that it reports; empty if
-    its source or the rewards decide. ``is_async``: completions are sampled by a server while it trains.
+    its source or the rewards decide.
     """
 
     runs_trl: bool = False
-    is_async: bool = False
     metrics: frozenset[str] = frozenset()
 
 
 # trainer.kind, with the programs in EXTERNAL
 OWN_TRAINERS = {
     "trl": OwnTrainer("grposweep.train.trl:train", runs_trl=True),
-    "async_trl": OwnTrainer("grposweep.train.async_trl:train", runs_trl=True, is_async=True),
     "fake": OwnTrainer(
         "grposweep.train.fake:train",
         metrics=frozenset({"reward", "learning_rate", "eval_reward", "eval_reward_se", "eval_reward_noise"}),
@@ -151,11 +149,6 @@ def asks(kind: str) -> bool:
 def runs_trl(kind: str) -> bool:
     """Return whether TRL trains the configured model in the ranks of this ``trainer.kind``."""
     return not is_external(kind) and OWN_TRAINERS[kind].runs_trl
-
-
-def is_asynchronous(kind: str) -> bool:
-    """Return whether a server samples completions while this ``trainer.kind`` trains."""
-    return not is_external(kind) and OWN_TRAINERS[kind].is_async
 
 
 # trainer.kind: the programs that train instead

@@ -37,7 +37,6 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
         "vllm_shared": "model.lora.enabled=true",
     }  # what an option cannot do without
     by_group = {group: [path.stem for path in OPTIONS if path.parent.name == group] for group in GROUPS}
-    by_group["trainer"].remove("async_trl")  # which has a row of its own
 
     @cache
     def row(index: int, debug: str, generation: str = "transformers") -> Composed:
@@ -48,9 +47,6 @@ def composed(compose: Compose, tmp_path_factory: pytest.TempPathFactory) -> Call
         return dict(config.hydra.runtime.choices), to_experiment(config)
 
     def of(path: Path) -> Composed:
-        if path.stem == "async_trl":
-            config = compose(["trainer=async_trl", "generation=vllm_server", "loss=bnpo"])
-            return dict(config.hydra.runtime.choices), to_experiment(config)
         if path.parent.name == "debug":  # its options set keys of other groups
             return row(0, path.stem)
         if path.parent.name == "generation":  # a program of its own takes no vLLM server of ours

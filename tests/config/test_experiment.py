@@ -82,8 +82,7 @@ def test_every_word_of_a_list_passes_and_another_is_refused(key: str) -> None:
     needs = {"jsonl": ["task.path=p.jsonl"], "4bit": [lora], "8bit": [lora],
              "command": ["trainer.command='p {output}'", "trainer.metrics='{output}/log'"],
              "optimizer": ["trainer.sharding=zero2"], "all": ["trainer.sharding=zero3"],
-             "float16": [lora, "model.mixed_precision=fp16"],
-             "async_trl": ["generation.use_vllm=true", "generation.vllm_mode=server", "loss.loss_type=bnpo"]}  # fmt: skip
+             "float16": [lora, "model.mixed_precision=fp16"]}  # fmt: skip
     for word in set(choices(key)) - {"script", "open-r1"}:  # which need a command of the user's
         check_experiment(to_experiment(OmegaConf.from_dotlist([f"{key}={word}", *needs.get(word, [])])))
     with pytest.raises(UserError) as caught:

@@ -19,7 +19,6 @@ from support import PROJECT
 Compose = Callable[[list[str]], DictConfig]
 BASE = ["model.path=Qwen/Qwen2.5-0.5B", "kl=low", "schedule.max_steps=100", "schedule.budget_completions=null"]
 SERVER = ("generation.use_vllm=true", "generation.vllm_mode=server")
-ASYNC = ("trainer=async_trl",)
 ADAPTER = ("model.lora.enabled=true",)
 # What a key needs to have an effect, by how it begins.
 NEEDS = {
@@ -27,7 +26,6 @@ NEEDS = {
     "generation.vllm_max_loras": SERVER, "generation.vllm_": SERVER[:1], "model.lora.r": ADAPTER,
     "model.lora.alpha": ADAPTER, "model.lora.dropout": ADAPTER, "model.lora.target": ADAPTER, "model.quantization": ADAPTER,
     "kl.ref_": ("kl.sync_ref_model=true",),
-    "trainer.max_": ASYNC, "trainer.weight_": ASYNC, "trainer.queue_": ASYNC,
 }  # fmt: skip
 # A key's overrides, if its value alone is no other valid setting.
 CHANGES: dict[str, list[str]] = {

@@ -221,7 +221,7 @@ def test_a_conditional_parameter_is_asked_only_where_it_counts(run: Run) -> None
     assert all(("kl.beta" in point) == (point["kl"] != "none") for point in points)
 
 
-PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8, "staleness": 9}  # studies of sweeps/, and their trials
+PUBLISHED = {"loss_clip": 8, "lora_rank": 12, "generations": 8}  # studies of sweeps/, and their trials
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

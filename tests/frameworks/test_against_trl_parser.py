@@ -10,7 +10,6 @@ import yaml
 from grporecipe.fields.recipes import read_recipe
 from grporecipe.frameworks.trl import keys
 from grporecipe.linting.linter import lint_recipe, select_rules
-from grporecipe.model.recipe import LaunchedCode, Recipe
 from grporecipe.model.setting import TRL
 from grporecipe.reading.load import Options, load_recipe
 from grporecipe.reading.yaml_text import parse_yaml
@@ -96,19 +95,6 @@ def test_the_table_holds_what_can_be_imported_from_the_installed_release() -> No
     assert {name for name in known if "." not in name and not name.startswith("_")} == {
         name for name in dir(trl) if not name.startswith("_") and f"trl.{name}" not in modules
     } | {name for name in known if f"trl.{name}" in modules and "." not in name and not name.startswith("_")}
-
-
-def test_the_keys_of_the_asynchronous_trainer_are_those_of_its_real_class() -> None:
-    """With the defaults that it declares itself."""
-    from trl.experimental.async_grpo import AsyncGRPOConfig
-
-    code = LaunchedCode("train.py", trainer="AsyncGRPOTrainer")
-    found = keys.with_async(keys.known(TRL), Recipe("trl", TRL, {}, code=code))
-    declared, groups = set(AsyncGRPOConfig.__annotations__), keys.table()["keys"]
-    others = {name for name in found.keys() - declared if groups[name]["in"] == "config"}
-    real = {field.name: field.default for field in dataclasses.fields(AsyncGRPOConfig) if field.init}
-    assert declared | others == real.keys()
-    assert {name: found[name].default for name in declared} == {name: real[name] for name in declared}
 
 
 def test_values_arrive_as_they_do_in_the_real_class(tmp_path: Path) -> None:

@@ -19,7 +19,12 @@ from grporecipe.registries import NEWEST
 from grporecipe.rules.loss import AGGREGATIONS, CORRECTIONS, LEVELS, SCALES
 from support import PROJECT
 
-LAUNCH = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 "
+WORKERS = "actor_rollout_ref"
+LAUNCH = (
+    f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {WORKERS}.rollout.n=8 {WORKERS}.rollout.name=vllm "
+    f"{WORKERS}.rollout.log_prob_micro_batch_size_per_gpu=8 {WORKERS}.actor.ppo_micro_batch_size_per_gpu=8 "
+    f"{WORKERS}.rollout.tensor_model_parallel_size=1 "
+)
 NEXT = {name: f"{major}.{minor + 1}.0" for name, (major, minor, _) in NEWEST.items()}
 
 
@@ -97,7 +102,9 @@ def test_what_changed_is_printed(tools: ModuleType, tmp_path: Path) -> None:
     table, tool = grown(tools, "trl")
     before = json.loads(tool.TARGET.read_text(encoding="utf-8"))
     lines = [*tools.changed_names(tool.histories(before), tool.histories(table))]
-    print(lines)
+    assert "choices: loss_type: -bnpo -dr_grpo -dapo -cispo -sapo -luspo -vespo +own_loss" in lines
+    assert 'keys: num_generations was "int?", 8, is "int?", 16' in lines
+    assert "keys: beta is gone" in lines
     histories = ({"keys": {"top_n": [["1.0.0", "int", 3]]}}, {"keys": {"top_n": [["1.0.0", "int", 3], ["1.1.0"]],
                                                                        "top_num": [["1.1.0", "int", 3]]}})  # fmt: skip
     assert next(tools.changed_names(*histories)) == "keys: top_n is gone; renamed to top_num?"

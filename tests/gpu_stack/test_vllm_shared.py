@@ -15,7 +15,6 @@ from support import lines, read, trials
 
 from .conftest import PATCHES, ROUNDING, SECONDS, is_marked, left_after
 from .test_sharded_training import ADAPTERS
-from .test_vllm_async import ASYNC
 
 pytestmark = pytest.mark.gpu_stack
 
@@ -126,16 +125,3 @@ def test_a_killed_server_and_a_killed_trial_cost_their_sweep_nothing(start: Star
         assert max(step[DIFFERENCE] for step in steps(trial)) < ROUNDING
     assert (tmp_path / "s/servers/shared/logs/rank-0.log").read_text().count("starting the server") == 3
     assert {step["attempt"] for step in steps(second)} == {0}
-
-
-def test_asynchronous_trials_share_a_server(start: Start, tmp_path: Path) -> None:
-    """Without staleness, each step trains on what its own weights sampled; neither trial pauses the other's server."""
-    assert start(*ASYNC, "trainer.max_staleness=0", "schedule.max_steps=12").wait(SECONDS) == 0, said(tmp_path)
-    for trial in trials(tmp_path / "s"):
-        found = steps(trial)
-        print([(step["ratio"], step["sampling/kl"]) for step in found])
-        assert len(found) == 12
-        assert max(abs(step["ratio"] - 1) for step in found) < ROUNDING
-    log = (tmp_path / "s/servers/shared/logs/rank-0.log").read_text()
-    assert "load_lora_adapter" in log
-    assert "POST /pause" not in log

@@ -185,7 +185,6 @@ def test_an_accelerate_configuration_says_the_processes(folder: Path) -> None:
     ("echo hello", "no launch command"), ("", "no launch command"),
     ("CUDA_VISIBLE_DEVICES=3 python src/vllm_serve.py --model x\n", "no GRPO training"),
     ("python -m verl.experimental.vla.main_sac data.train_batch_size=8\n", "no GRPO training"),
-    ("deepspeed --module openrlhf.cli.train_sft --train_batch_size 256 --learning_rate 5e-6\n", "GRPO"),
     ("cd /w\nN=8 bash scripts/train.sh --seed 1\n", r"It runs scripts/train.sh: lint that script\."),
 ])  # fmt: skip
 def test_a_script_that_cannot_be_read_says_why(script: str, why: str, folder: Path) -> None:

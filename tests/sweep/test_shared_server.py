@@ -8,7 +8,7 @@ from grporecipe.errors import UserError
 from grporecipe.files import write_json
 from grposweep.config.compose import load_experiment
 from grposweep.launchers.base import End
-from grposweep.schema import Experiment, Generation, Lora, Model, Trainer
+from grposweep.schema import Experiment, Generation, Lora, Model
 from grposweep.search.early_stopping import NoStopping
 from grposweep.storage.folders import SweepFolder
 from grposweep.sweep.controller import Controller
@@ -98,13 +98,9 @@ def test_one_server_takes_the_highest_rank_and_the_longest_sequences(place: Plac
 
 
 def test_no_more_trials_run_at_once_than_the_server_has_places_for(place: Place, tmp_path: Path) -> None:
-    """TRL's asynchronous trainer keeps several versions of an adapter: max_staleness + 2."""
+    """A trial needs one."""
     SharedServer.of(tmp_path, [experiment(vllm_max_loras=1)], {}, place)
     assert place.slots == 1
-    stale = experiment(vllm_max_loras=4)
-    stale.trainer = Trainer(kind="async_trl", max_staleness=3)
-    with pytest.raises(UserError, match="vllm_max_loras=4: a trial needs 5"):
-        SharedServer.of(tmp_path, [stale], {}, place)
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,15 @@ def _codes(items: Iterable[str]) -> tuple[str, ...]:
 
 
 EVERYTHING = RuleSelection()
+OWN_BATCHES = "GV112"
 
 
 def lint_recipe(recipe: Recipe, selection: RuleSelection = EVERYTHING, with_fixes: bool = True) -> LintResult:
     """Return every problem of a recipe, by line, then code."""
     reading = read_recipe(recipe)
     setting = reading.setting
+    if FRAMEWORKS[recipe.framework].is_asynchronous(recipe):
+        selection = RuleSelection((OWN_BATCHES if selection.has(OWN_BATCHES) else "none",))
     diagnostics = [
         _of_setting(recipe, setting, problem, selection, with_fixes)
         for problem in _problems(reading, selection, _is_part(recipe))
@@ -346,7 +349,7 @@ def plan_numbers(s: Setting, unknown: frozenset[str] = frozenset()) -> dict[str,
     plan: dict[str, Any] = dict.fromkeys(PLAN)
     sizes = (s.per_device_train_batch_size, s.gradient_accumulation_steps, s.num_iterations, s.num_generations)
     given = [size for size in (s.steps_per_generation, s.generation_batch_size, s.processes) if size is not None]
-    if s.asynchronous or unknown & SIZES or min(*sizes, *given) < 1:
+    if unknown & SIZES or min(*sizes, *given) < 1:
         return plan
     rollout, prompts = planning.completions_per_rollout(s), planning.prompts_per_rollout(s)
     plan["completions_per_rollout"] = rollout

@@ -187,6 +187,7 @@ class Framework:
         memory: returns the fields for the memory estimate, from a recipe's values and its setting; None if unknown.
         own_configs: matches the paths of its programs' own default configurations, which are complete only with a launch.
         only_evaluates: the key that ends a run after its first validation.
+        is_asynchronous: whether a recipe is for a trainer that generates while it trains; only a note says so.
         is_composed: whether the configuration below a launch's overrides is known; None if it always is.
 
     """
@@ -224,6 +225,7 @@ class Framework:
     memory: "Callable[..., dict[str, Any] | None] | None" = None
     own_configs: re.Pattern[str] | None = None
     only_evaluates: str = ""
+    is_asynchronous: "Callable[[Recipe], bool]" = lambda _: False
     is_composed: "Callable[[Recipe], bool] | None" = None
 
     def __post_init__(self) -> None:

@@ -206,8 +206,6 @@ class Setting:
     evaluations: int = internal(0)
     eval_at_start: bool = internal(False)  # one evaluation more, before the first step
     checkpoints: int = internal(0)
-    # Name, value and formula of each number of a trainer that generates while it trains. The sizes above are not its own then.
-    asynchronous: tuple[tuple[str, str, str], ...] = internal(())
     save_steps: float | None = None  # optimizer steps; below 1: a share
     save_strategy: str | None = None  # no, steps, epoch, best; None: not stated
     load_best_model_at_end: bool = False

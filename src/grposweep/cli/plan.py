@@ -13,23 +13,23 @@ from rich.table import Table
 from grporecipe.errors import UserError, refuse_mistakes
 from grporecipe.fields.memory import describe
 from grporecipe.fields.recipes import read_recipe
-from grporecipe.linting.linter import SIZES, plan_numbers
+from grporecipe.linting.linter import plan_numbers
 from grporecipe.linting.output import place_of
 from grporecipe.memory.calibration import calibrate
 from grporecipe.memory.estimate import estimate, memory_gib
 from grporecipe.memory.fit import VERDICTS, find_savings, fit, fit_gpus
 from grporecipe.memory.host import find_host_memory
+from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.planning import evaluation_share
 from grporecipe.model.releases import text
 from grporecipe.model.setting import TRL, Setting
 from grporecipe.project.versions import describe_version
 from grporecipe.reading.load import Options, load_recipes
-from grporecipe.rules.check import UNSTATED, Problem, check
+from grporecipe.rules.check import UNSTATED, check
 from grporecipe.rules.fixes import render_problem
 from grporecipe.terminal import say
 from grposweep.report.plan import (
     SYMBOLS,
-    asynchronous_table,
     fit_table,
     gpu_table,
     host_line,
@@ -55,18 +55,11 @@ def show_plan(
         for name, setting in named:
             shown = plan_numbers(setting)
             shown["evaluation_share"] = evaluation_share(setting) if shown["total_steps"] else None
-            shown |= {"memory_gib": None if setting.asynchronous else memory_gib(setting)}
-            if setting.asynchronous:
-                shown["asynchronous"] = {name: value for name, value, _ in setting.asynchronous}
+            shown |= {"memory_gib": memory_gib(setting)}
             print(json.dumps({"file": name or None, "plan": shown}))
     else:
         _print_plans(build_console(), named)
-    return int(any(problem.severity == "error" for _, setting in named for problem in _problems(setting)))
-
-
-def _problems(s: Setting) -> list[Problem]:
-    """Return the problems of a setting. No rule on the sizes of a rollout holds for an asynchronous trainer."""
-    return [problem for problem in check(s) if not (s.asynchronous and problem.rule.reads & SIZES)]
+    return int(any(problem.severity == "error" for _, setting in named for problem in check(setting)))
 
 
 def show_fit(
@@ -188,6 +181,11 @@ def _of_file(name: str, options: Options) -> list[tuple[str, Setting]]:
     """Return the settings of a file's recipes. If there are several, each is named with its line."""
     try:
         recipes = load_recipes(Path(name), options)
+        if any(FRAMEWORKS[recipe.framework].is_asynchronous(recipe) for recipe in recipes):
+            raise UserError(
+                "it is for AsyncGRPOTrainer, which generates while it trains, so it has no rollouts and no plan. Name a recipe "
+                "of GRPOTrainer."
+            )
         starts = [min(recipe.lines.values(), default=None) if len(recipes) > 1 else None for recipe in recipes]
         for version in dict.fromkeys(map(describe_version, recipes)):
             say(f"{name}: read as {version}", sys.stderr)
@@ -221,28 +219,19 @@ def _of_overrides(overrides: Sequence[str], options: Options, config_dir: Path |
 
 
 def _print_plans(console: Console, named: Sequence[tuple[str, Setting]]) -> None:
-    synchronous = [(name, setting) for name, setting in named if not setting.asynchronous]
-    if synchronous:
-        console.print(plan_table(synchronous))
-    for name, setting in named:
-        if setting.asynchronous:
-            console.print(
-                f"{name}: asynchronous. Completions are generated while the policy trains, so it has no rollouts."
-            )
-            console.print(asynchronous_table(setting))
+    console.print(plan_table(named))
     console.print(SYMBOLS, style="dim")
-    for name, setting in synchronous:
+    for name, setting in named:
         memory = estimate(setting)
         if memory is not None:
             console.print(memory_bars(memory, setting.gpu_memory_gib, console.width, name))
     for name, setting in named:
         head = f"{name}: " if len(named) > 1 else ""
-        if not setting.asynchronous:
-            if setting.architecture is not None:
-                _print_assumptions(console, setting, head)
-            for note in notes(setting):
-                console.print(f"{head}{note}")
-        for problem in _problems(setting):
+        if setting.architecture is not None:
+            _print_assumptions(console, setting, head)
+        for note in notes(setting):
+            console.print(f"{head}{note}")
+        for problem in check(setting):
             style = "red" if problem.severity == "error" else "yellow"
             console.print(f"{head}{problem.code} {render_problem(setting, problem)}", style=style)
 

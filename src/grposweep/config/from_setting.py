@@ -8,14 +8,7 @@ from grporecipe.frameworks.trl.recipes import native_keys as trl_keys
 from grporecipe.model.framework import FRAMEWORKS
 from grporecipe.model.setting import TRL, Setting
 from grposweep.config.precision import read_precision
-from grposweep.registries import is_asynchronous
-from grposweep.schema import Experiment, Schedule, keys_with, value_at
-
-
-def _asynchronous(experiment: Experiment) -> dict[str, Any]:
-    """Return the keys of TRL's asynchronous trainer, which no other trainer has."""
-    is_async = is_asynchronous(experiment.trainer.kind)
-    return {name: value_at(experiment, key) for key, name in keys_with("async_trl").items() if is_async}
+from grposweep.schema import Experiment, Schedule
 
 
 def native_keys(experiment: Experiment) -> dict[str, Any]:
@@ -36,7 +29,7 @@ def native_keys(experiment: Experiment) -> dict[str, Any]:
         "offload": None if trainer.offload == "none" else trainer.offload,
         "eval_on_start": experiment.schedule.eval_at_start or None, "log_completions": trainer.log_completions or None,
         "checkpoint_minutes": None if minutes == Schedule().checkpoint_minutes else minutes,
-        **(server if generation.vllm_mode == "server" else {}), **trainer.args, **_asynchronous(experiment),
+        **(server if generation.vllm_mode == "server" else {}), **trainer.args,
     }  # fmt: skip
     return {name: value for name, value in native.items() if value is not None}
 

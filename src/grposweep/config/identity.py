@@ -15,7 +15,7 @@ from grporecipe.model import planning
 from grporecipe.model.setting import Setting
 from grposweep.config.fields import KEYS
 from grposweep.config.precision import read_precision
-from grposweep.registries import is_asynchronous, is_external
+from grposweep.registries import is_external
 from grposweep.schema import AUTO, AUTO_SIZES, Experiment, Trainer, keys_with
 
 
@@ -76,8 +76,6 @@ def trainer_content(trainer: Trainer) -> dict[str, Any]:
     content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
     content |= {name: getattr(trainer, name) for name in ("sharding", "compile", "args")}
     content |= {"fork": trainer.fork} if trainer.fork else {}
-    if is_asynchronous(trainer.kind):
-        content |= {name: getattr(trainer, name) for name in keys_with("async_trl").values()}
     if not is_external(trainer.kind):
         content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}
         if trainer.deepspeed_config is not None:

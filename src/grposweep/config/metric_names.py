@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grporecipe.errors import UserError
 from grporecipe.files import read_text
-from grposweep.registries import OWN_TRAINERS, is_asynchronous, is_external, runs_trl
+from grposweep.registries import OWN_TRAINERS, is_external, runs_trl
 from grposweep.schema import Experiment, Trainer
 from grposweep.storage.inputs import code_files
 
@@ -66,7 +66,7 @@ def known_names(experiment: Experiment) -> frozenset[str] | None:
     trainer, rewards = experiment.trainer, experiment.task.rewards
     if not is_external(trainer.kind) and (metrics := OWN_TRAINERS[trainer.kind].metrics):
         return metrics
-    is_known = runs_trl(trainer.kind) and not is_asynchronous(trainer.kind) and experiment.cluster.python is None
+    is_known = runs_trl(trainer.kind) and experiment.cluster.python is None
     recorded = _trl_names() if is_known else frozenset()
     if not recorded or not rewards or any(map(_logs_its_own, rewards)):
         return None

@@ -69,7 +69,6 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "model.lora.": ("model.lora.enabled", True),
     "generation.vllm_": ("generation.use_vllm", True),
     "trainer.fake.": ("trainer.kind", "fake"),
-    **dict.fromkeys(keys_with("async_trl"), ("trainer.kind", "async_trl")),
     **dict(_switches()),
 }
 

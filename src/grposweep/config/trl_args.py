@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from grporecipe.frameworks.trl.keys import HABITS, async_keys, known, table
+from grporecipe.frameworks.trl.keys import HABITS, known, table
 from grporecipe.model.recipe import KeySpec
 from grporecipe.model.releases import closest_keys, text
 from grporecipe.model.setting import TRL
@@ -16,10 +16,9 @@ from grporecipe.rules.helpers import show
 from grposweep.config.base_recipe import Base
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS
-from grposweep.config.precision import read_precision
 from grposweep.config.programs import reaches
-from grposweep.registries import asks, is_asynchronous, is_external, is_opaque
-from grposweep.schema import Experiment, Trainer, default_of, keys_with, trl_arguments, value_at
+from grposweep.registries import asks, is_external, is_opaque
+from grposweep.schema import Experiment, keys_with, trl_arguments
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
 # Switches that cannot be on in a trial, with the reason. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
@@ -40,13 +39,6 @@ def taken() -> Mapping[str, KeySpec]:
 
 
 @cache
-def taken_by_async() -> Mapping[str, KeySpec]:
-    """Return the keys of AsyncGRPOConfig in that release."""
-    own = table()["async"]
-    return {name: key for name, key in async_keys(known(TRL), TRL).items() if name in own or name in taken()}
-
-
-@cache
 def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
     own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
@@ -62,71 +54,24 @@ def check_args(experiment: Experiment) -> Iterator[str]:
         return
     base = Base.of(experiment)
     for name, value in trainer.args.items():
-        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(trainer, name, value)
+        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(name, value)
         if problem:
             yield f"trainer.args.{name}={show(value)}: {problem}"
 
 
-def _check_arg(trainer: Trainer, name: str, value: Any) -> str:
+def _check_arg(name: str, value: Any) -> str:
     """Describe what is wrong with an argument of TRL's own trainer; empty if nothing is."""
-    is_async = is_asynchronous(trainer.kind)
-    own, keys = (ASYNC_HOMES, taken_by_async()) if is_async else ({}, taken())
-    if home := homes().get(name) or own.get(name):
+    keys = taken()
+    if home := homes().get(name):
         return f"grposweep has its own key for this. Set {home} instead."
     if name not in keys:
         near = [HABITS[name]] if name in HABITS else closest_keys(name, keys)
         meant = " or ".join(homes().get(key, f"trainer.args.{key}") for key in near)
         advice = f"Did you mean {meant}?" if near else "Remove it."
-        return f"{'Async' * is_async}GRPOConfig of TRL {text(TRL)} has no such key. {advice}"
+        return f"GRPOConfig of TRL {text(TRL)} has no such key. {advice}"
     if wanted := _mistyped(value, keys[name].type):
         return f"the key takes {wanted}. Set one."
     return f"{UNFIT[name]}. Leave it out." if value and name in UNFIT else ""
-
-
-# Keys that only AsyncGRPOConfig has -> the grposweep key. With a token budget the size of a batch would not be known.
-ASYNC_HOMES = {
-    "token_budget": "batch.per_device_train_batch_size",
-    **{name: path for path, name in keys_with("async_trl").items()},
-}
-# What AsyncGRPOTrainer does if GRPOConfig's option is not its own, and that is not our default. Its engine is a server.
-OF_ASYNC: Mapping[str, Any] = {
-    "loss.loss_type": "bnpo",  # a mean over the tokens of each micro-batch; compute_loss
-    "generation.use_vllm": True,
-    "generation.vllm_mode": "server",
-}
-SINGLE_PRECISION = (
-    "trainer=async_trl: TRL's AsyncGRPOTrainer has FlashAttention 3 as its only attention, which computes in half precision, and "
-    "these types compute in float32. Set model.mixed_precision=bf16."
-)
-OF_THE_SERVER = ("generation.vllm_tensor_parallel_size", "generation.vllm_gpu_memory_utilization")
-UNREAD_BY_ASYNC = (
-    "model.quantization", "model.attn_implementation", "batch.steps_per_generation", "trainer.log_completions",
-)  # fmt: skip
-
-
-def check_async(experiment: Experiment) -> Iterator[str]:
-    """Name what AsyncGRPOTrainer cannot do, and keys that only it reads.
-
-    Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (__init__, compute_loss), async_grpo_config.py.
-    """
-    if not is_asynchronous(experiment.trainer.kind):
-        return
-    unread = [key for key, name in trl_arguments().items() if name not in taken_by_async() and key not in OF_THE_SERVER]
-    for key in (*unread, *UNREAD_BY_ASYNC):
-        value, does = value_at(experiment, key), OF_ASYNC.get(key, default_of(key))
-        if value != does and (key != "generation.vllm_mode" or experiment.generation.use_vllm):
-            advice = {"loss.loss_type": "loss=bnpo", "generation.use_vllm": "generation=vllm_server"}
-            yield (
-                f"{key}={show(value)} with trainer=async_trl: TRL's AsyncGRPOTrainer has only {key.rpartition('.')[2]}="
-                f"{show(does)}. Set {advice.get(key, f'{key}={show(does)}')}, or trainer=trl."
-            )
-    if experiment.trainer.sharding not in ("none", "fsdp"):
-        yield (
-            f"trainer.sharding={experiment.trainer.sharding} with trainer=async_trl: TRL's AsyncGRPOTrainer shards with FSDP "
-            "only. Set trainer.sharding=fsdp, or none."
-        )
-    if experiment.cluster.gpus_per_node and read_precision(experiment.model).computed == "float32":
-        yield SINGLE_PRECISION
 
 
 def _check_own_key(base: Base, name: str, value: Any) -> str:

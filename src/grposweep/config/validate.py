@@ -14,7 +14,7 @@ from grposweep.config.precision import check_generation, check_precision, check_
 from grposweep.config.programs import check_names, check_processes, check_program
 from grposweep.config.search_budget import Budget
 from grposweep.config.to_setting import read_gpu
-from grposweep.config.trl_args import check_args, check_async
+from grposweep.config.trl_args import check_args
 from grposweep.redaction import refuse_secrets
 from grposweep.registries import (
     EXTERNAL,
@@ -403,7 +403,6 @@ CHECKS: dict[Callable[[Experiment], Iterable[str] | None], tuple[str, ...]] = {
     check_gpu: (),
     check_prompts: ("task.kind",),
     check_args: ("trainer.kind",),
-    check_async: ("trainer.kind",),
     check_types: ("model", "trainer.kind", "trainer.sharding"),
     check_sharding_options: ("trainer.sharding", "trainer.offload"),
     check_fsdp_options: (),

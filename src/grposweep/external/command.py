@@ -31,7 +31,7 @@ READ = frozenset(
     for name in ("kind", "keep", "command", "workdir", "environment", "metrics", "step_key", "resume", "checkpoints")
 )
 # Without the option, `ray job submit` prints the program's output and ends with it (ray dashboard/modules/job/cli.py).
-_NO_WAIT = re.compile(r"\bray job submit\s(?:(?!\s--\s)[^\n;&|])*--no-wait\b")
+_NO_WAIT = re.compile(r"\bray\s+job\s+submit(?:(?!\s--\s)[^\n;&|])*\s--no-wait\b")
 _NUMBER = re.compile(r"(\d+)\D*$")
 
 

@@ -171,14 +171,6 @@ def plan_table(items: Sequence[tuple[str, Setting]]) -> Table:
     return table
 
 
-def asynchronous_table(s: Setting) -> Table:
-    """Return the numbers of a trainer that generates while it trains, with their formulas."""
-    table = build_table("", ("value", {**RIGHT, **FOLD}), ("formula", FOLD))
-    for row in s.asynchronous:
-        table.add_row(*row)
-    return table
-
-
 def notes(s: Setting) -> list[str]:
     """Return notes next to the table: a misleading shortcut formula, and what is unknown."""
     lines = []
@@ -215,13 +207,6 @@ def memory_assumptions(s: Setting) -> list[str]:
         ends = f" With {few} tokens the peak is {sizes[0]:.1f} GiB, with {many:,} {sizes[1]:.1f} GiB." if sizes else ""
         lines.append(
             f"Assumed: prompts of {ASSUMED_PROMPT_TOKENS} tokens. Their length is not known before they are counted.{ends}"
-        )
-    if s.asynchronous and s.architecture is not None:
-        weight_bytes = 4 if s.weights_dtype == "float32" and s.autocast_dtype is None else 2
-        weights = s.architecture.weights * weight_bytes / GIB
-        lines.append(
-            f"Nothing is generated on a training GPU. The vLLM server's GPUs hold the weights ({weights:.1f} GiB, divided by "
-            "tensor parallelism) and the KV cache in the rest of vLLM's share."
         )
     if s.use_vllm and s.gpu_memory_gib is None and s.vllm_mode == "colocate":
         lines.append("Not included: vLLM's share of the GPU, because no GPU is named. Set --gpu.")

@@ -52,14 +52,6 @@ class Trainer:
     args: dict[str, Any] = key({})
     """Further keys of TRL's GRPOConfig, by name (``trainer.args.disable_dropout=true``): those that have no key here. For the
     user's own command also its options: ``{NAME}`` in it, or appended as ``--NAME value``."""
-    max_staleness: int = key(4, async_trl="max_staleness", range="not negative")
-    """``async_trl``: weight syncs that a completion may be old; older ones are dropped."""
-    weight_sync_steps: int = key(1, async_trl="weight_sync_steps", range="count")
-    """``async_trl``: optimizer steps between two weight syncs."""
-    max_inflight_tasks: int | None = key(None, async_trl="max_inflight_tasks", range="count")
-    """``async_trl``: completions that are sampled at once (null: those of ``max_staleness`` optimizer steps, of one at least)."""
-    queue_maxsize: int | None = key(None, async_trl="queue_maxsize", range="count")
-    """``async_trl``: completions that wait for the trainer; then sampling waits (null: as ``max_inflight_tasks``)."""
     offload: str = key("none", choices=("none", "optimizer", "all"))
     """Keep optimizer states (``optimizer``, ZeRO) or weights as well (``all``, ZeRO-3 and FSDP) in main memory."""
     deepspeed_config: str | None = None

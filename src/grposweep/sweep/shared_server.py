@@ -13,7 +13,7 @@ from grposweep.config.compose import render_experiment
 from grposweep.config.identity import prepared_key
 from grposweep.config.to_setting import read_model_length
 from grposweep.launchers.base import Job, Launcher, note_cancelled
-from grposweep.registries import is_asynchronous, runs_trl
+from grposweep.registries import runs_trl
 from grposweep.schema import Experiment
 from grposweep.storage import paths
 from grposweep.storage.folders import TrialFolder
@@ -136,15 +136,10 @@ def _differs(first: Experiment, item: Experiment) -> str:
 def _fit(sharing: list[Experiment], launcher: Launcher) -> int:
     """Return the adapters that the server holds, and let the launcher run no more trials at once than those suffice for.
 
-    A trial of GRPOTrainer samples from its newest adapter. TRL's asynchronous trainer keeps ``max_staleness + 2`` of them.
+    A trial samples from its newest adapter.
     """
-    need = max(item.trainer.max_staleness + 2 if is_asynchronous(item.trainer.kind) else 1 for item in sharing)
     most = sharing[0].generation.vllm_max_loras
     if most is None:
-        return need * launcher.slots
-    if most < need:
-        raise UserError(
-            f"generation.vllm_max_loras={most}: a trial needs {need}. Set {need} for each trial that runs at once."
-        )
-    launcher.slots = min(launcher.slots, most // need)
+        return int(launcher.slots)
+    launcher.slots = min(launcher.slots, most)
     return most

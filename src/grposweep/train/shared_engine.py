@@ -7,7 +7,7 @@ A new version of an adapter has a new name. Under an old one vLLM would keep the
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -131,18 +131,6 @@ def unload(url: str, names: list[str]) -> None:
     for name in names:
         with suppress(requests.RequestException):
             requests.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
-
-
-def one_version_later(unload: Callable[[str], None]) -> Callable[[str], None]:
-    """Return an unload that waits for the next one: requests for the version that it names may still be on their way."""
-    waiting: list[str] = []
-
-    def later(name: str) -> None:
-        waiting.append(name)
-        if len(waiting) > 1:
-            unload(waiting.pop(0))
-
-    return later
 
 
 def is_refused(error: Any) -> bool:

@@ -70,15 +70,10 @@ from grposweep.train.vllm import copy_merged_weights, wait_for_server
 # Trainers of several ranks, never to be freed: freeing DDP's process group waits, with the interpreter's lock held, for
 # a thread of gloo's that wants that lock. It was seen to hang, now and then. Our processes end with os._exit instead.
 _alive: list[GRPOTrainer] = []
-Make = tuple[Callable[[Attempt, Loaded], Any], Callable[..., Any]]
 
 
-def train(attempt: Attempt, make: Make | None = None) -> Outcome:
-    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop.
-
-    ``make`` makes TRL's arguments and trainer, if it is not GRPOTrainer.
-    """
-    configure, build = make or (build_config, build_trainer)
+def train(attempt: Attempt) -> Outcome:
+    """Train one rank of one attempt, from the newest complete checkpoint or the start, to the end or a stop."""
     calm()
     use_devices(attempt)
     model_folder = locate_model(attempt)  # first: what is loaded after it stays off the network
@@ -86,10 +81,10 @@ def train(attempt: Attempt, make: Make | None = None) -> Outcome:
     data = load_data(attempt.task, model.has_template)
     check_counts(attempt, data)
     start_deepspeed_on_cpus(attempt)
-    arguments = configure(attempt, model)  # connects the ranks
+    arguments = build_config(attempt, model)  # connects the ranks
     start_fsdp_loading(attempt.experiment)
     checkpoint = choose_checkpoint(attempt)
-    trainer = build(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
+    trainer = build_trainer(attempt, model, data, arguments, resumed_at=0 if checkpoint is None else checkpoint.step)
     check_is_sharded(attempt, trainer)
     allow_deepspeed_states(attempt.experiment.trainer.sharding)
     if checkpoint is None:

@@ -78,47 +78,6 @@ def generate_in_single_precision(generation: ModuleType) -> None:
     generation.VLLMGeneration.sync_weights = patched
 
 
-def attend_plainly(packing: ModuleType) -> None:
-    """Replace FlashAttention 3, the only attention of AsyncGRPOTrainer, by torch's own, one segment after the other."""
-    import torch
-
-    class Plain:
-        @staticmethod
-        def flash_attn_varlen_func(
-            query: Any, key: Any, value: Any, queries: Any, keys: Any, *_: Any, softmax_scale: float, **__: Any
-        ) -> Any:
-            parts, copies = [], query.shape[1] // key.shape[1]
-            key, value = (x.repeat_interleave(copies, 1) for x in (key, value))
-            for q0, q1, k0, k1 in zip(queries[:-1], queries[1:], keys[:-1], keys[1:], strict=True):
-                seen = torch.ones(int(q1 - q0), int(k1 - k0), dtype=torch.bool).tril(int(k1 - k0 - q1 + q0))
-                q, k, v = (x.transpose(0, 1) for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
-                parts.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, scale=softmax_scale))
-            return torch.cat([part.transpose(0, 1) for part in parts])
-
-    packing._flash_attn = lambda: Plain
-
-
-def rate_no_gpu(trainer: ModuleType) -> None:
-    """Let AsyncGRPOTrainer ask CUDA for no GPU's peak."""
-    trainer.get_peak_flops_per_device = lambda *_: None
-
-
-def control_async_weights(transfer: ModuleType) -> None:
-    """Allow the negative control of AsyncGRPOTrainer: weights are never sent."""
-    send = transfer.WeightTransferClient.send_weights
-
-    def patched(self: Any, iterator: Any) -> None:
-        if not os.environ.get("GPU_STACK_NO_SYNC"):
-            send(self, iterator)
-
-    transfer.WeightTransferClient.send_weights = patched
-
-
-def train_async_on_cpus(trainer: ModuleType) -> None:
-    """Let grposweep train without a GPU, with the attention above."""
-    trainer.check_attention = lambda experiment: None
-
-
 def control_shared(engine: ModuleType) -> None:
     """Allow a negative control: a shared server that gets the first version of an adapter only."""
     sync = engine.SharedEngine.sync_weights
@@ -137,13 +96,9 @@ def control_adapters(vllm: ModuleType) -> None:
 
 
 VLLM: dict[str, Callable[[ModuleType], None]] = {
-    "grposweep.train.async_trl": train_async_on_cpus,
     "grposweep.train.shared_engine": control_shared,
     "grposweep.train.tiny": use_two_heads,
     "grposweep.train.vllm": control_adapters,
-    "trl.experimental.async_grpo.async_grpo_trainer": rate_no_gpu,
-    "trl.experimental.async_grpo.packing": attend_plainly,
-    "trl.experimental.async_grpo.weight_transfer": control_async_weights,
     "trl.generation.vllm_client": take_any_device,
     "trl.generation.vllm_generation": generate_in_single_precision,
     "vllm.distributed.weight_transfer.nccl_common": send_through_tcp,

@@ -110,7 +110,6 @@ FRAMEWORK = replace(
     vendor=None,  # TRL's source would not have Open-R1's own keys
     version=VERSION,
     takes=known,
-    key_table=lambda recipe: trl_keys.with_async(known(recipe.version), recipe),
     keys=ONLY,
     words={"reward_funcs": REWARDS},
     commands={},

@@ -12,7 +12,7 @@ FRAMEWORK = Framework(
     takes=keys.known,
     parse_version=keys.parse_version,
     is_familiar=keys.is_familiar,
-    key_table=lambda recipe: keys.with_async(keys.known(recipe.version), recipe),
+    is_asynchronous=keys.is_async,
     commands={"trl": Command("grpo", "trl.scripts.grpo", counts="accelerate", passes_on=True)},
     renamed={"warmup_ratio": "warmup_steps"},
     collect=recipes.collect,

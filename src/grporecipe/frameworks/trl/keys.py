@@ -64,40 +64,13 @@ def losses(version: Version) -> tuple[str, ...]:
     return tuple(change[1]) if len(change) > 1 else ()
 
 
-@cache
-def _only_async() -> frozenset[str]:
-    """Return the keys that only AsyncGRPOConfig has."""
-    return frozenset(table()["async"].keys() - table()["keys"].keys())
+OF_ASYNC = frozenset(["max_inflight_tasks", "max_staleness", "queue_maxsize", "weight_sync_steps"])
 
 
 def is_async(recipe: Recipe) -> bool:
     """Return whether a recipe is for TRL's AsyncGRPOTrainer, by its class or by keys that only it has."""
-    return _builds_async(recipe) or not _only_async().isdisjoint(recipe.config)
-
-
-def _builds_async(recipe: Recipe) -> bool:
-    return recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer"
-
-
-def with_async(takes: KeyTable, recipe: Recipe) -> KeyTable:
-    """Return the keys of a release. For an asynchronous recipe, these are those of AsyncGRPOConfig, with its defaults.
-
-    A recipe that only its keys show to be asynchronous has a script of its own, which may read keys of GRPOConfig as well.
-    """
-    if not is_async(recipe):
-        return takes
-    if not _builds_async(recipe):
-        return KeyTable({**takes, **keys_at_release(table()["async"], recipe.version)})
-    return async_keys(takes, recipe.version)
-
-
-def async_keys(takes: KeyTable, version: Version) -> KeyTable:
-    """Return the keys of AsyncGRPOConfig, given those of the same release for GRPOConfig; empty if a release has none."""
-    own = table()["async"]
-    declared = keys_at_release(own, version)
-    if not declared:
-        return declared
-    return KeyTable({**{name: spec for name, spec in takes.items() if name not in own}, **declared})
+    is_built = recipe.code is not None and recipe.code.trainer == "AsyncGRPOTrainer"
+    return is_built or not OF_ASYNC.isdisjoint(recipe.config)
 
 
 def span_of_import(name: str) -> tuple[Version, Version | None] | None:
@@ -109,12 +82,12 @@ def span_of_import(name: str) -> tuple[Version, Version | None] | None:
 @lru_cache(maxsize=1024)
 def span(name: str) -> tuple[Version, Version | None] | None:
     """Return the releases that added and removed a key (None: still there); None for a key that never existed."""
-    return key_span(table()["keys"].get(name, {}).get("history") or table()["async"].get(name))
+    return key_span(table()["keys"].get(name, {}).get("history"))
 
 
 def is_familiar(key: str) -> bool:
     """Return whether a key is one of any release, or a habit of users."""
-    return key in HABITS or span(key) is not None
+    return key in HABITS or key in OF_ASYNC or span(key) is not None
 
 
 def transformers(version: Version) -> str:

@@ -48,12 +48,9 @@ class Fate(NamedTuple):
 def taken(recipe: Recipe) -> Mapping[str, KeySpec]:
     """Return every key that a recipe may set: those of the release (or the source in the repository), and of the script.
 
-    The values of a script's own keys are not judged, because only the script knows how it reads them. The source in the
-    repository that is read is GRPOConfig's, so an asynchronous recipe may set keys of the release as well.
+    The values of a script's own keys are not judged, because only the script knows how it reads them.
     """
     takes = recipe.vendored or FRAMEWORKS[recipe.framework].known_keys(recipe)
-    if recipe.vendored and keys.is_async(recipe):
-        takes = {**recipe.vendored, **keys.with_async(keys.known(recipe.version), recipe)}
     return {**takes, **dict.fromkeys(recipe.code.declares, ANYTHING)} if recipe.code else takes
 
 
@@ -82,7 +79,7 @@ def fate(recipe: Recipe, key: str) -> Fate:
     """Return what happens to a key of a recipe that its launch does not take."""
     launch, version = recipe.launch, recipe.version
     if recipe.in_python:
-        return Fate(f"{'Async' * keys.is_async(recipe)}GRPOConfig() raises a TypeError")
+        return Fate("GRPOConfig() raises a TypeError")
     is_flag = launch is not None and key in recipe.lines  # keys of a YAML that a script names have no lines
     if launch is not None and launch.launcher == "trl" and version >= COMMAND_HANDS_ON:
         return Fate("accelerate launch, which gets it from `trl grpo`, refuses it")
@@ -380,33 +377,16 @@ def batches_are_those_of_trl(recipe: Recipe) -> Iterator[Violation]:
     """Another trainer than TRL's GRPOTrainer, which makes batches in its own way: sizes and the plan are not judged.
 
     Many such trainers generate ``num_generations`` completions for each prompt of a batch, so ``per_device_train_batch_size``
-    counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions.
-    ``grposweep plan`` has its numbers.
+    counts prompts, and have no check of divisibility. TRL's AsyncGRPOTrainer fills batches from a queue of completions while
+    it trains, so no other rule judges its recipes.
     """
     if has_own_batches(recipe):
         name = recipe.code.trainer if recipe.code and recipe.code.trainer else "AsyncGRPOTrainer"
-        plan = "'grposweep plan' has its own numbers" if keys.is_async(recipe) else "there is no plan"
-        why = f"it makes batches in its own way, so TRL's rules on their sizes were not applied, and {plan}"
+        why = "it makes batches in its own way, so TRL's rules on their sizes were not applied, and there is no plan"
+        if keys.is_async(recipe):
+            why = "it generates while it trains and makes batches in its own way, so nothing else was judged"
         instead = f"Read in {name} how it makes batches."
         yield Violation(f"{name} trains", why, instead, ("per_device_train_batch_size",))
-
-
-@recipe_rule("GL212", "warning")
-def asynchronous_samples_are_clipped(recipe: Recipe) -> Iterator[Violation]:
-    """A recipe of AsyncGRPOTrainer that allows stale samples and whose clip is too wide to act: GL209 for this trainer.
-
-    Its ratio is that of the policy and vLLM's, clipped at 1 - epsilon and 1 + epsilon_high. From 1 on the lower clip never
-    acts, and the upper one hardly does. tinker-cookbook#822: at a staleness of 3 steps a loss without a clip collapses, one
-    with a clip does not. Published values are 0.2 and 0.28 (DAPO). Source: trl 1.16 async_grpo_trainer.py (compute_loss).
-    """
-    stale = recipe.config.get("max_staleness", 4)
-    if not keys.is_async(recipe) or stale == 0 or "max_staleness" in recipe.unresolved:
-        return
-    for key, usual in (("epsilon_high", 0.28), ("epsilon", 0.2)):
-        value = recipe.config.get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-            why = f"nothing bounds the ratio of samples that are up to {stale} weight syncs old"
-            yield Violation(set_to(recipe.config, key), why, f"Set {key}={usual}.", (key,), ({key: usual},))
 
 
 @recipe_rule("GE104", "error")
@@ -514,8 +494,6 @@ def _when(key: str, recipe: Recipe) -> str:
     first, last = releases
     if recipe.version < first:
         return f"it came with TRL {text(first)}, after {now}"
-    if keys.is_async(recipe) and (last is None or recipe.version < last):
-        return f"AsyncGRPOConfig has no such key in {now}"
     return f"{now} (transformers {keys.transformers(recipe.version)}) has no such key" + (
         f"; TRL {text(last)} removed it" if last and last < recipe.version else ""
     )

@@ -14,7 +14,7 @@ from typing import Any
 from grporecipe.fields.lora import as_count, as_modules
 from grporecipe.fields.reading import collect_converted, release_defaults
 from grporecipe.fields.writing import write_release
-from grporecipe.frameworks.trl.keys import RENAMES, is_async, known, with_async
+from grporecipe.frameworks.trl.keys import RENAMES, is_async, known
 from grporecipe.model.framework import ABSENT, RELEASE, Field, Framework, NativeChange, Values
 from grporecipe.model.planning import save_every, total_steps
 from grporecipe.model.recipe import KeySpec, Recipe
@@ -148,8 +148,6 @@ FIELDS = (
 def collect(framework: Framework, recipe: Recipe) -> Values:
     """Return the relevant keys, with the types that TRL sees."""
     takes = _readable(framework, recipe.version)
-    if is_async(recipe):
-        takes = KeyTable({**EXTRA, **with_async(known(recipe.version), recipe)})
     if recipe.vendored is not None:
         takes = KeyTable({**EXTRA, **recipe.vendored})
     values = collect_converted(framework, recipe, takes, RENAMED, _convert)
@@ -198,65 +196,7 @@ def derive_launch(values: Values, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "processes": processes,
         "visible_gpus": launch.visible_gpus if launch else None,
-        **(_derive_asynchronous(values, processes) if is_async(values.recipe) else {}),
     }
-
-
-def _derive_asynchronous(values: Values, processes: int | None) -> dict[str, Any]:
-    """Return what AsyncGRPOTrainer does without a key: a vLLM server generates, and a loss averages over micro-batches.
-
-    Source: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (compute_loss, AsyncGRPOTrainer).
-    """
-    return {
-        "asynchronous": _plan_asynchronous(values.recipe, processes),
-        "use_vllm": True,
-        "vllm_mode": "server",
-        "vllm_importance_sampling_correction": False,  # vLLM's probabilities are the old ones
-        "loss_type": "bnpo",
-        **({} if "lr_scheduler_type" in values.stated else {"lr_scheduler_type": "constant"}),
-    }
-
-
-def _plan_asynchronous(recipe: Recipe, processes: int | None) -> tuple[tuple[str, str, str], ...]:
-    """Return the numbers of a recipe for AsyncGRPOTrainer, without those that are not known.
-
-    Versions are counted in weight syncs, so a sample of the oldest version that is allowed may be used until the next sync.
-    Its age is checked one micro-batch early, because accelerate takes a batch before it gives out the last one. At an optimizer
-    step's first micro-batch this is one step more (measured: without it ``max_staleness=0`` has ratios of 1 at every step).
-    Sources: trl 1.16 experimental/async_grpo/async_grpo_trainer.py (__init__, get_train_dataloader, RolloutQueueDataset,
-    select_adapter_sync); accelerate 1.15 data_loader.py (DataLoaderDispatcher, DataLoaderShard).
-    """
-    takes = with_async(known(recipe.version), recipe)
-
-    def value(key: str) -> Any:
-        if key in recipe.unresolved or key not in takes:
-            return None
-        return convert(recipe.config.get(key, takes[key].default), takes[key].type).value
-
-    b, a, w = value("per_device_train_batch_size"), value("gradient_accumulation_steps"), processes
-    step = b * a * w if b and a and w else None
-    stale, every, flying = value("max_staleness"), value("weight_sync_steps"), value("max_inflight_tasks")
-    if flying is not None and flying < 0:
-        flying = None if step is None or stale is None else max(stale, 1) * step
-    budget, most = value("token_budget"), value("max_steps")
-    fills = "token_budget" in takes and (budget is None or budget > 0)
-    length = f"{budget:,}" if budget else "the server's max_model_len"
-    is_peft = recipe.config.get("use_peft")
-    rows = (
-        ("training processes", w, "a GPU each; the vLLM server has its own GPUs"),
-        ("completions per optimizer step", None if fills else step, "B W A"),
-        ("tokens per process and micro-step", length if fills else None, "at most token_budget; the completions vary"),
-        ("micro-steps per optimizer step", a, "A"),
-        ("completions in flight", flying, "max_inflight_tasks, or max(max_staleness, 1) B W A"),
-        ("completions that wait", value("queue_maxsize"), "at most queue_maxsize; then generation stops"),
-        ("optimizer steps between weight syncs", every, "weight_sync_steps"),
-        ("oldest sample in optimizer steps", None if stale is None or not every else (stale + 1) * every,
-         "(max_staleness + 1) weight_sync_steps; older ones are dropped"),
-        ("adapters on the server", stale + 2 if is_peft and stale is not None else None, "--max-loras: max_staleness + 2"),
-        ("total optimizer steps", most if most and most > 0 else None, "max_steps"),
-    )  # fmt: skip
-    return tuple((name, f"{number:,}" if isinstance(number, int) else number, formula) for name, number, formula in rows
-                 if number is not None)  # fmt: skip
 
 
 def change_warmup(value: Any, _: Recipe, s: Setting, __: Mapping[str, Any]) -> dict[str, Any]:

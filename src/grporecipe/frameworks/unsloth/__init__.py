@@ -82,7 +82,6 @@ FRAMEWORK = replace(
     vendor=None,  # TRL's source would not have Unsloth's own keys
     version=VERSION,
     takes=known,
-    key_table=None,
     keys=frozenset(["unsloth_num_chunks", "unsloth_grpo_mini_batch", "unsloth_logit_chunk_multiplier"]),
     programs=re.compile(r"(?i)unsloth"),
     commands={},
