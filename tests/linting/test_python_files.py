@@ -2,11 +2,11 @@
 
 import io
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from grporecipe.linting.apply_fixes import fix_file
 from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import EVERYTHING
 from grporecipe.reading.load import Options
@@ -28,10 +28,10 @@ def write(folder: Path, text: str, name: str = "train.py") -> Path:
     return path
 
 
-def answer(path: Path, form: str = "text") -> str:
+def answer(path: Path, form: str = "text", **more: bool) -> str:
     """What lint prints about a file."""
     out = io.StringIO()
-    lint_files([path], LintOptions(Options(**VERSION), EVERYTHING, form), out)
+    lint_files([path], LintOptions(Options(**VERSION), EVERYTHING, form, **more), out)
     return out.getvalue()
 
 
@@ -45,17 +45,31 @@ def test_a_problem_of_a_notebook_names_cell_and_line(tmp_path: Path) -> None:
 
 def test_a_fix_is_shown_as_python(tmp_path: Path) -> None:
     """``key=value``, as it stands in the call."""
-    assert "fix (safe): torch_dtype removed, dtype='bfloat16'\n" in answer(write(tmp_path, CALL))
+    assert "fix: torch_dtype removed, dtype='bfloat16'\n" in answer(write(tmp_path, CALL))
 
 
-def test_safe_fixes_are_written_into_the_call(tmp_path: Path) -> None:
-    """Of a file and of a notebook, whose JSON stays as it is."""
-    for name in ("train.py", "train.ipynb"):
-        path = write(tmp_path, CALL, name)
-        before = path.read_text()
-        fixed = fix_file(path, Options(**VERSION), EVERYTHING, unsafe=False)
-        assert path.read_text() == before.replace("torch_dtype=", "dtype=")
-        assert (fixed.changes, fixed.note) == (("GV101: torch_dtype removed, dtype='bfloat16'",), "")
+def test_fixes_are_shown_as_a_diff_and_not_written(tmp_path: Path) -> None:
+    """Of a file as ``patch`` takes it; of a notebook with the number of the cell."""
+    path = write(tmp_path, CALL)
+    diff = answer(path, diff=True)
+    assert diff.startswith(f"--- {path}\n+++ {path}\n@@ -1,5 +1,5 @@\n")
+    subprocess.run(["patch", "-p0", path.name], cwd=tmp_path, input=diff, text=True, check=True, capture_output=True)
+    assert path.read_text() == CALL.replace("torch_dtype=", "dtype=")
+    notebook = write(tmp_path, CALL, "train.ipynb")
+    shown = answer(notebook, diff=True)
+    assert shown.startswith(f"--- {notebook}:cell 2\n+++ {notebook}:cell 2\n@@ -1,5 +1,5 @@\n")
+    assert "-    torch_dtype='bfloat16',\n+    dtype='bfloat16',\n" in shown
+
+
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_fix_changes_no_python_and_says_so(tmp_path: Path, name: str) -> None:
+    """In a line; a fix is not marked as one that it writes."""
+    path = write(tmp_path, CALL, name)
+    before = path.read_bytes()
+    shown = answer(path, fix=True)
+    assert path.read_bytes() == before
+    assert "Python is not rewritten: see --diff, and change these by hand\n" in shown
+    assert "(safe)" not in shown
 
 
 @pytest.mark.parametrize(
@@ -84,14 +98,10 @@ def test_a_trainer_without_rewards_is_an_error(tmp_path: Path, more: str, found:
     assert ("GV115 error" in shown) is found
 
 
-def test_a_value_that_is_no_literal_is_left_alone_and_that_is_reported(tmp_path: Path) -> None:
-    """The file stays as it is."""
-    text = "from trl import GRPOConfig\nS = '8'\nGRPOConfig(num_generations=S)\n"
-    path = write(tmp_path, text)
-    fixed = fix_file(path, Options(**VERSION), EVERYTHING, unsafe=True)
-    assert path.read_text() == text
-    assert fixed.changes == ()
-    assert fixed.note.endswith("change these by hand")
+def test_a_value_that_is_no_literal_is_in_no_diff(tmp_path: Path) -> None:
+    """Another call may use the same name."""
+    path = write(tmp_path, "from trl import GRPOConfig\nS = '8'\nGRPOConfig(num_generations=S)\n")
+    assert answer(path, diff=True, unsafe=True) == ""
 
 
 def test_comments_of_a_cell_switch_rules_off(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
 from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, fixable, place_of, render_fix, writable
 from grporecipe.model.recipe import Recipe
+from grporecipe.reading.python.source import NOTEBOOK, code_cells
 from grporecipe.redaction import redact
 from grporecipe.rules.check import RECIPE_RULES, REGISTRY, RecipeRule, Rule
 from grporecipe.terminal import one_line
@@ -140,11 +141,20 @@ class StatisticsReport(Report):
 
 
 class DiffReport(Report):
-    """A unified diff of what ``--fix`` would write, as ``patch`` takes it."""
+    """A unified diff of the fixes, as ``patch`` takes it; of a notebook one of each cell."""
 
     def add(self, path: Path, fixed: FixedFile) -> None:
-        old, new = (LINE.findall(text) for text in (fixed.before, fixed.judged.text))
-        out, name = self._out, one_line(str(path))
+        name, texts = one_line(str(path)), (fixed.before, fixed.judged.text)
+        if path.suffix == NOTEBOOK:
+            old_cells, new_cells = map(code_cells, texts)
+            for (number, old), (_, new) in zip(old_cells, new_cells, strict=True):
+                self._show(f"{name}:cell {number}", old, new)
+        else:
+            self._show(name, *texts)
+
+    def _show(self, name: str, before: str, after: str) -> None:
+        old, new = (LINE.findall(text) for text in (before, after))
+        out = self._out
         for line in unified_diff(old, new, name, name):
             text, end = line.removesuffix("\n"), "\n" if line.endswith("\n") else "\n\\ No newline at end of file\n"
             text = redact(text)  # a line with a secret is no patch, which is safer than to print it

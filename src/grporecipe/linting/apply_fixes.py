@@ -44,10 +44,15 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
     """Apply all allowed fixes, one at a time, each judged before the next. Write the file once."""
     original = load_text(path)
     judged = judge_text(path, original, options, selection)
-    if path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON):
+    is_script = path.suffix in SHELLS or (original.startswith("#!") and path.suffix not in PYTHON)
+    if is_script or (write and path.suffix in PYTHON):
         wanted = any(problem.fixes for result in judged.results for problem in result.diagnostics)
-        note = "shell scripts are not rewritten: change these by hand" if wanted else ""
-        return FixedFile(judged, original, note=note)
+        what = (
+            "shell scripts are not rewritten: change"
+            if is_script
+            else "Python is not rewritten: see --diff, and change"
+        )
+        return FixedFile(judged, original, note=f"{what} these by hand" if wanted else "")
     if len(judged.results) == 1:  # an edit must not change the version that judges the next fix
         recipe = judged.results[0].recipe
         options = replace(
@@ -68,7 +73,7 @@ def fix_file(path: Path, options: Options, selection: RuleSelection, unsafe: boo
             note = f"a link to {target}, outside of {folder}, was left alone. Run lint on {target} to fix that file"
             return FixedFile(judge_text(path, original, options, selection), original, note=note)
         _write(path, original, judged.text)
-    return FixedFile(judged, original, tuple(changes), _what_is_left(path, judged, unsafe))
+    return FixedFile(judged, original, tuple(changes))
 
 
 def _step(
@@ -101,15 +106,6 @@ def _edit_recipe(path: Path, judged: JudgedText, number: int, change: Mapping[st
 
         return edit_call(path, judged.text, number, change)
     return edit(judged.text, change, nested=judged.results[number].setting.framework.syntax == "dotted")
-
-
-def _what_is_left(path: Path, judged: JudgedText, unsafe: bool) -> str:
-    """Return why some fixes of Python were not written, if any."""
-    if path.suffix not in PYTHON:
-        return ""
-    fixes = _all_fixes(judged, unsafe)
-    left = any(_edit_recipe(path, judged, number, fix.change) is None for number, _, fix in fixes)
-    return "values that are no literals of the call are not rewritten: change these by hand" if left else ""
 
 
 def _is_better(before: JudgedText, after: JudgedText, code: str) -> bool:

@@ -69,6 +69,11 @@ def show_file(screen: Screen, fixed: FixedFile, lines: Sequence[str]) -> None:
         screen.say()
 
 
+def is_written(recipe: Recipe) -> bool:
+    """Return whether ``--fix`` writes into the recipe's file. It edits neither scripts nor Python."""
+    return recipe.launch is None and not recipe.in_python
+
+
 def start_of(recipe: Recipe, fixed: FixedFile) -> int | None:
     """Return the first line of a recipe if its file has several recipes."""
     return min(recipe.lines.values(), default=None) if len(fixed.judged.results) > 1 else None
@@ -102,7 +107,7 @@ def show_diagnostic(screen: Screen, place: str, diagnostic: Diagnostic, lines: S
 
 def _show_fixes(screen: Screen, diagnostic: Diagnostic, recipe: Recipe) -> None:
     for n, fix in enumerate(diagnostic.fixes):
-        mark = " (safe)" * (fix.safe and recipe.launch is None)  # --fix does not edit scripts
+        mark = " (safe)" * (fix.safe and is_written(recipe))
         screen.wrap(one_line(render_fix(fix, recipe)), f"{INDENT}{'fix' if n == 0 else ' or'}{mark}: ")
 
 
@@ -167,7 +172,7 @@ def show_total(screen: Screen, total: Total) -> None:
         parts.append(f"{total.unusable} could not be judged")
     if total.changed:
         parts.append(f"{_count(total.changed, 'fix', 'fixes')} written")
-    of_files = (result for result in total.results if result.recipe.launch is None)
+    of_files = (result for result in total.results if is_written(result.recipe))
     safe, unsafe = _fixable(problem for result in of_files for problem in result.diagnostics)
     if safe:
         parts.append(f"{safe} fixable with --fix" + (f" ({unsafe} more with --unsafe-fixes)" if unsafe else ""))

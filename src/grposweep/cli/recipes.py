@@ -73,9 +73,7 @@ def lint(
     format: Annotated[
         LintFormat, Option(help="json is one object per recipe, one per line; github annotates a pull request.")
     ] = LintFormat.text,
-    fix: Annotated[
-        bool, Option("--fix", help="Write the fixes that do not change training. Shell scripts are not edited.")
-    ] = False,
+    fix: Annotated[bool, Option("--fix", help="Write the fixes that do not change training into YAML.")] = False,
     unsafe_fixes: Annotated[
         bool, Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
     ] = False,

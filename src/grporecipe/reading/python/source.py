@@ -5,7 +5,6 @@ IPython inputtransformer2.py.
 """
 
 import ast
-import json
 import operator
 import posixpath
 import re
@@ -13,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,17 +148,6 @@ def _without_magics(source: str) -> str:
             lines.append(f"{magic[1]}pass" if magic else line)
         continues = bool(continues or magic or assigned) and line.rstrip().endswith("\\")
     return "\n".join(lines)
-
-
-def replace_cell(text: str, number: int, source: str) -> str | None:
-    """Return a notebook with another text in one cell; None if its JSON is not indented as Jupyter or Colab do."""
-    notebook, end = parse_json(text), text[len(text.rstrip()) :]
-    for indent, ascii_only in product((1, 2, 4, None), (False, True)):
-        if json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + end == text:
-            cell = notebook["cells"][number - 1]
-            cell["source"] = source.splitlines(keepends=True) if isinstance(cell["source"], list) else source
-            return json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + end
-    return None
 
 
 class _Unknown:
