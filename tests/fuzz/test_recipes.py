@@ -7,11 +7,11 @@ from time import process_time
 
 import pytest
 
-from grporecipe.linting.command import LintOptions, lint_files, lint_lines
+from grporecipe.linting.command import LintOptions, lint_files
 from grporecipe.linting.linter import select_rules
 from grporecipe.reading.load import Options
 
-from .damage import LENGTHS, changed_object, damaged, try_all
+from .damage import LENGTHS, damaged, try_all
 
 RECIPE = """\
 # a comment
@@ -36,14 +36,6 @@ EOF
 accelerate launch --num_processes $((GPUS - 1)) --config_file zero3.yaml train.py \\
   --per_device_train_batch_size 8 --gradient_accumulation_steps=4 "${ARGS[@]}" --output_dir 'a b' | tee log
 """
-LINE = {
-    "id": 1,
-    "framework": "trl",
-    "processes": 8,
-    "trl_version": "1.16",
-    "dataset_size": 8000,
-    "config": {"num_generations": 7},
-}
 
 
 def lint(path: Path, text: str, fix: bool = False) -> None:
@@ -81,22 +73,6 @@ def test_damaged_yaml_is_fixed_or_refused(examples: int, tmp_path: Path) -> None
 def test_damaged_scripts_are_answered(examples: int, tmp_path: Path) -> None:
     """Open quotes, brackets and here documents, variables of themselves."""
     try_all(lambda text: lint(tmp_path / "run.sh", text), damaged(SCRIPT), examples)
-
-
-@LENGTHS
-def test_damaged_json_lines_are_answered_one_by_one(examples: int) -> None:
-    """As many answers as lines."""
-
-    def check(text: str) -> None:
-        out = io.StringIO()
-        data = text.encode("utf-8", errors="surrogatepass")
-        assert lint_lines(io.BytesIO(data), out, Options(), select_rules()) in (0, 1, 2)
-        answers = out.getvalue().splitlines()
-        assert len(answers) == sum(bool(line.strip()) for line in data.split(b"\n"))
-        assert all(isinstance(json.loads(answer), dict) for answer in answers)
-
-    row = json.dumps(LINE) + "\n"
-    try_all(check, changed_object(LINE).map(lambda line: line + "\n" + row) | damaged(row * 3), examples)
 
 
 ALIASES = "".join(f"b{n + 1}: &b{n + 1} [*b{n}, *b{n}]\n" for n in range(40))

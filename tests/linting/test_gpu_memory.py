@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from grporecipe.linting.linter import Diagnostic, lint_recipe
+from grporecipe.memory.catalog import memory_of
+from grporecipe.reading.load import Options, build_recipe
 from support import Ended
 
 Lint = Callable[..., Ended]
@@ -20,9 +23,11 @@ CONFIG: dict[str, Any] = {
 LARGE = {**CONFIG, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
 
 
-def codes(answer: dict[str, Any]) -> set[str]:
-    """The memory rules that a recipe breaks."""
-    return {problem["code"] for problem in answer["problems"] if problem["code"].startswith("GM")}
+def judged(config: dict[str, Any], gpu: str, framework: str = "trl") -> dict[str, Diagnostic]:
+    """The memory rules that a recipe breaks on a GPU."""
+    options = Options(framework, processes=8, gpu_gib=memory_of(gpu, "--gpu"), gpu=gpu)
+    found = lint_recipe(build_recipe(config, options)).diagnostics
+    return {problem.code: problem for problem in found if problem.code.startswith("GM")}
 
 
 def test_a_recipe_that_does_not_fit_is_fixed_with_its_own_keys(lint: Lint, recipe: Write) -> None:
@@ -46,14 +51,12 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
         lint("recipe.yaml", "--gpu", "a100-40gb", "--processes", "8", "--format", "json", command="fit").out
     )
     sizes = [fitted["batch"], 2 * fitted["batch"]]
-    lines = [
-        {"config": {**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n}, "gpu": gpu}
+    found = [
+        "GM101" in judged({**CONFIG, "per_device_train_batch_size": n, "gradient_accumulation_steps": 64 // n}, gpu)
         for n in sizes
-        for gpu in ("A100-40GB", 40)
+        for gpu in ("A100-40GB", "40GiB")
     ]
-    asked = "\n".join(json.dumps(line) for line in lines)
-    answers = map(json.loads, lint("--stdin-jsonl", "--processes", "8", stdin=asked).out.splitlines())
-    assert ["GM101" in codes(answer) for answer in answers] == [False, False, True, True]
+    assert found == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +67,11 @@ def test_lint_and_fit_draw_the_line_at_the_same_batch(lint: Lint, recipe: Write)
         ("ms-swift", {"rlhf_type": "grpo", "model": "my-org/secret"}, "model=my-org/secret is not known"),
     ],
 )
-def test_what_cannot_be_judged_is_reported(lint: Lint, framework: str, config: dict[str, str], says: str) -> None:
+def test_what_cannot_be_judged_is_reported(framework: str, config: dict[str, str], says: str) -> None:
     """Without a message it would look as if it fits."""
-    asked = json.dumps({"framework": framework, "config": config, "gpu": "H100"})
-    (problem,) = json.loads(lint("--stdin-jsonl", "--select", "GM203", stdin=asked).out)["problems"]
-    assert (problem["code"], problem["severity"]) == ("GM203", "warning")
-    assert says in problem["message"]
+    problem = judged(config, "H100", framework)["GM203"]
+    assert problem.severity == "warning"
+    assert says in problem.message
 
 
 @pytest.mark.parametrize(("gpu", "warned"), [("T4", True), ("A100", False)])

@@ -1,11 +1,10 @@
-"""Reports for other programs: GitHub annotations, SARIF, counts by rule, and the diff that ``--fix`` would write.
+"""Reports for other programs: GitHub annotations, SARIF, and the diff of the fixes.
 
 Sources: GitHub's "Workflow commands" (escapes of ``::error``); SARIF 2.1.0 (OASIS), as GitHub's code scanning takes it.
 """
 
 import json
 import re
-from collections import Counter
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from urllib.parse import quote
 from grporecipe import __version__
 from grporecipe.linting.apply_fixes import FixedFile
 from grporecipe.linting.linter import Diagnostic
-from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, fixable, place_of, render_fix, writable
+from grporecipe.linting.output import BOLD, GREEN, RED, Report, Screen, Total, place_of, render_fix, writable
 from grporecipe.model.recipe import Recipe
 from grporecipe.reading.python.source import NOTEBOOK, code_cells
 from grporecipe.redaction import redact
@@ -113,31 +112,6 @@ def _location(path: Path, place: str = "") -> dict[str, Any]:
         physical["region"] = {"startLine": int(line)}
     location: dict[str, Any] = {"physicalLocation": physical}
     return location if line.isdigit() or not line else {**location, "message": {"text": line}}
-
-
-class StatisticsReport(Report):
-    """Counts by rule, the most frequent first; ``[*]`` if all of them have a fix, ``[-]`` if some have."""
-
-    def __init__(self, screen: Screen, form: str) -> None:
-        super().__init__(screen)
-        self._form = form
-
-    def close(self, total: Total) -> None:
-        counts = Counter(problem.code for problem in total.diagnostics)
-        by_fix = Counter(problem.code for problem in total.diagnostics if fixable(problem))
-        rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-        if self._form == "json":
-            records = [
-                {"code": code, "name": RULES[code].title, "count": n, "fixable": by_fix[code]} for code, n in rows
-            ]
-            self._out.write(json.dumps(records) + "\n")
-            return
-        wide = len(str(rows[0][1])) if rows else 1
-        for code, count in rows:
-            mark = "[*]" if by_fix[code] == count else "[-]" if by_fix[code] else "[ ]"
-            self._screen.say(f"{count:>{wide}}  {code}  {mark}  {RULES[code].title}")
-        if total.unused:
-            self._screen.say(f"{total.unused} unused: comments that ignore no problem")
 
 
 class DiffReport(Report):

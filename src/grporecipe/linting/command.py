@@ -1,4 +1,4 @@
-"""Lint recipe files, or recipes as JSON lines. Each one gets a result, even if others fail.
+"""Lint recipe files. Each one gets a result, even if others fail.
 
 In a folder, all files that may hold a recipe and that git does not ignore are linted.
 """
@@ -9,18 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from grporecipe.errors import BadSettings, ExitCode, NotARecipe, UserError
-from grporecipe.files import as_number, parse_json
 from grporecipe.linting import output
 from grporecipe.linting.apply_fixes import FixedFile, fix_file
-from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, judge_text, lint_recipe
-from grporecipe.memory.catalog import memory_of
-from grporecipe.model.framework import FRAMEWORKS
-from grporecipe.model.recipe import Recipe
+from grporecipe.linting.linter import Diagnostic, LintResult, RuleSelection, judge_text
 from grporecipe.project.repository import find_root
-from grporecipe.reading.build import LARGEST_NOTEBOOK, Options, build_recipe, load_text
+from grporecipe.reading.build import LARGEST_NOTEBOOK, Options, load_text
 from grporecipe.reading.load import SHELLS
 from grporecipe.reading.signs import GROUPS
 from grporecipe.terminal import Progress, one_line
@@ -118,91 +114,6 @@ def _is_ignored(path: Path, specs: dict[Path, "GitIgnoreSpec"]) -> bool:
 SIGN = "grpo"
 
 
-def lint_lines(source: BinaryIO | Iterable[bytes], out: TextIO, options: Options, selection: RuleSelection) -> int:
-    """Answer every line, and return the exit code of the worst answer."""
-    worst: int = ExitCode.FINISHED
-    for line in source:
-        if line.strip():
-            text, code = _answer(line, options, selection)
-            out.write(text + "\n")
-            out.flush()  # a caller may wait for this answer before its next request
-            worst = max(worst, code)
-    return worst
-
-
-def _answer(line: bytes, options: Options, selection: RuleSelection) -> tuple[str, int]:
-    name: Any = None
-    try:
-        record = _parse(line)
-        name = output.as_json(record.get("id"))
-        result = lint_recipe(_recipe(record, options), selection)
-    except UserError as error:
-        return output.render_error(str(error), name), ExitCode.BAD_INPUT
-    return output.render_result(result, name), ExitCode.FINISHED if result.ok else ExitCode.FAILED
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        raise UserError(f"this line is not JSON: {str(error)[:120]}.") from None
-    if not isinstance(record, dict):
-        raise UserError("this line is JSON, but not an object.")
-    return record
-
-
-def _recipe(record: dict[str, Any], options: Options) -> Recipe:
-    """Return the recipe of a line; the command line gives the defaults."""
-    config = record.get("config")
-    if not isinstance(config, dict):
-        raise UserError('"config" is missing, or not an object of keys and values.')
-    framework = record.get("framework") or options.framework
-    if framework not in ("auto", *FRAMEWORKS):
-        raise UserError(f"framework {str(framework)[:40]!r}: grposweep reads {', '.join(sorted(FRAMEWORKS))}.")
-    own, trl = (record.get(name) for name in ("framework_version", "trl_version"))
-    stated = trl if own is None else own
-    own_options = Options(
-        framework,
-        None if stated is not None else options.version,
-        _count(record, "processes", options.processes),
-        _count(record, "dataset_size", options.train_prompts),
-        options.own_version if stated is None else str(stated),
-        _gpu(record, options.gpu_gib),
-        str(record["gpu"]) if record.get("gpu") is not None else options.gpu,
-    )
-    recipe = build_recipe(config, own_options)
-    traits = FRAMEWORKS[recipe.framework].traits
-    if stated is trl is not None and not traits.follows_trl:
-        raise UserError(
-            f'"trl_version" is {trl}: this is a recipe of {traits.display_name}, which has versions of its own. Use '
-            '"framework_version".'
-        )
-    return recipe
-
-
-def _count(record: dict[str, Any], key: str, default: int | None) -> int | None:
-    """Return a count of a line, which must be a whole number from 1."""
-    value = record.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**12:
-        raise UserError(f'"{key}" is {str(value)[:40]}, and must be a whole number of at least 1.')
-    return value
-
-
-def _gpu(record: dict[str, Any], default: float | None) -> float | None:
-    """Return the memory of a line's GPU in GiB, given by its name or as a number."""
-    gpu = record.get("gpu")
-    if gpu is None:
-        return default
-    if isinstance(gpu, str):
-        return memory_of(gpu, '"gpu"')
-    gib = as_number(gpu)
-    if gib is None or not 0 < gib < 1e6:
-        raise UserError(f'"gpu" is {str(gpu)[:40]}, and must be a name (A100) or its memory in GiB.')
-    return gib
-
-
 @dataclass(frozen=True)
 class LintOptions:
     """The options of the command line for each file."""
@@ -213,7 +124,6 @@ class LintOptions:
     fix: bool = False
     unsafe: bool = False
     diff: bool = False
-    statistics: bool = False
     no_color: bool = False
 
 
@@ -316,7 +226,6 @@ def _add(total: output.Total, path: Path, fixed: FixedFile, err: TextIO) -> None
     total.changed += len(fixed.changes)
     total.silenced += judged.silenced
     total.off |= {*judged.off}
-    total.unused += len(judged.unused)
     for line, code in judged.unknown:
         text = f"{path}:{line}: no rule or family is called {code}, so this comment ignores nothing"
         err.write(output.writable(f"warning: {one_line(text)}\n", err))
@@ -337,10 +246,6 @@ def open_report(lint_options: LintOptions, out: TextIO) -> output.Report:
         from grporecipe.linting._formats import DiffReport
 
         return DiffReport(screen)
-    if lint_options.statistics:
-        from grporecipe.linting._formats import StatisticsReport
-
-        return StatisticsReport(screen, lint_options.format)
     if lint_options.format in ("github", "sarif"):
         from grporecipe.linting._formats import GithubReport, SarifReport
 

@@ -430,27 +430,25 @@ def unknown_codes(comments: Sequence[Comment]) -> list[tuple[int, str]]:
             if not any(name.startswith(code) for name in known)]  # fmt: skip
 
 
-def silence(result: LintResult, comments: Sequence[Comment]) -> tuple[LintResult, set[Comment]]:
-    """Return a result without the problems that comments switch off, and the comments that did."""
-    by_problem = [
-        [comment for comment in comments if comment.covers(result, problem)] for problem in result.diagnostics
-    ]
-    kept = tuple(problem for problem, by in zip(result.diagnostics, by_problem, strict=True) if not by)
-    return replace(result, diagnostics=kept), {comment for by in by_problem for comment in by}
+def silence(result: LintResult, comments: Sequence[Comment]) -> LintResult:
+    """Return a result without the problems that comments switch off."""
+    kept = tuple(
+        problem for problem in result.diagnostics if not any(comment.covers(result, problem) for comment in comments)
+    )
+    return replace(result, diagnostics=kept)
 
 
 @dataclass(frozen=True)
 class JudgedText:
     """The recipes of a text with their problems.
 
-    ``silenced`` counts problems that comments switched off. ``unused`` are the lines of comments that switched off nothing.
-    ``unknown`` holds line and code of codes that do not exist. ``off`` are the rules that are ignored.
+    ``silenced`` counts problems that comments switched off. ``unknown`` holds line and code of codes that do not exist.
+    ``off`` are the rules that are ignored.
     """
 
     text: str
     results: tuple[LintResult, ...]
     silenced: int = 0
-    unused: tuple[int, ...] = ()
     unknown: list[tuple[int, str]] = field(default_factory=list)
     off: tuple[str, ...] = ()
 
@@ -462,11 +460,9 @@ def judge_text(path: Path, text: str, options: Options, selection: RuleSelection
     comments = read_comments(text, lambda: shown_text(path, text))
     if not comments:
         return JudgedText(text, tuple(results), off=selection.ignore)
-    pairs = [silence(result, comments) for result in results]
-    kept, used = tuple(result for result, _ in pairs), set[object]().union(*(used for _, used in pairs))
+    kept = tuple(silence(result, comments) for result in results)
     silenced = sum(len(result.diagnostics) for result in results) - sum(len(result.diagnostics) for result in kept)
-    unused = tuple(comment.line for comment in comments if comment not in used)
-    return JudgedText(text, kept, silenced, unused, unknown_codes(comments), selection.ignore)
+    return JudgedText(text, kept, silenced, unknown_codes(comments), selection.ignore)
 
 
 def select_for(path: Path, selection: RuleSelection) -> RuleSelection:

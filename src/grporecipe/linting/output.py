@@ -147,7 +147,6 @@ class Total:
     changed: int = 0
     unusable: int = 0
     silenced: int = 0
-    unused: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     unjudged: list[str] = field(default_factory=list)
     in_folders: bool = False
@@ -237,11 +236,11 @@ class JsonReport(Report):
             self._out.write(render_result(result, start=start_of(result.recipe, fixed)) + "\n")
 
     def refuse(self, path: Path, message: str) -> None:
-        self._out.write(render_error(message, file=str(path)) + "\n")
+        self._out.write(render_error(message, str(path)) + "\n")
 
     def close(self, total: Total) -> None:
         for name, why in total.skipped.items():
-            self._out.write(_encode({"id": None, "file": name, "ok": None, "skipped": why}) + "\n")
+            self._out.write(_encode({"file": name, "ok": None, "skipped": why}) + "\n")
 
 
 def _files_by_version(total: Total) -> dict[str, list[str]]:
@@ -261,11 +260,6 @@ def _fixable(diagnostics: Iterable[Diagnostic]) -> tuple[int, int]:
     return safe, sum(bool(fixes) for fixes in written) - safe
 
 
-def fixable(diagnostic: Diagnostic) -> bool:
-    """Return whether --fix could write a fix of a problem, possibly with --unsafe-fixes."""
-    return any("processes" not in fix.change for fix in diagnostic.fixes)
-
-
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
@@ -279,12 +273,11 @@ def writable(text: str, out: TextIO) -> str:
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, default=str).encode
 
 
-def render_result(result: LintResult, name: Any = None, start: int | None = None) -> str:
-    """Return one JSON line: id, whether it is ok, plan, problems with fixes; ``start`` is its line if the file has several."""
+def render_result(result: LintResult, start: int | None = None) -> str:
+    """Return one JSON line: whether it is ok, plan, problems with fixes; ``start`` is its line if the file has several."""
     recipe = result.recipe
     return _encode(
         {
-            "id": name,
             "file": recipe.file,
             "framework": recipe.framework,
             "version": {"release": text(recipe.version), **recipe.version_source._asdict()},
@@ -325,6 +318,6 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def render_error(text: str, name: Any = None, file: str | None = None) -> str:
+def render_error(text: str, file: str) -> str:
     """Return one JSON line for input that could not be judged."""
-    return _encode({"id": name, "file": file, "ok": False, "error": text})
+    return _encode({"file": file, "ok": False, "error": text})

@@ -25,17 +25,23 @@ ALIASES = {
 }  # fmt: skip
 
 
+SIZE = re.compile(r"(\d+(?:\.\d+)?) ?GiB", re.IGNORECASE)
+MOST_GIB = 10_000  # beyond any GPU
+
+
 def memory_of(name: str, key: str) -> float:
-    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``, ``a100-40gb``).
+    """Return a GPU's memory in GiB, for any spelling of its name (``rtx4090``, ``4090``, ``a100-40gb``) or as stated (``24GiB``).
 
     Raises UserError for an unknown GPU; ``key`` is the key that names it.
     """
+    if (stated := SIZE.fullmatch(name.strip())) and 0 < float(stated[1]) < MOST_GIB:
+        return float(stated[1])
     by_name = {_plain(known): gib for known, gib in GPUS.items()}
     gib = by_name.get(_plain(ALIASES.get(_plain(name), name)))
     if gib is None:
         raise UserError(
-            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or set it in GiB "
-            "(cluster.gpu_memory_gib, --gpu-memory-gib)."
+            f"{key}={name}: the memory of this GPU is not known. Name one of {', '.join(GPUS)}, or its memory, such "
+            "as 24GiB."
         )
     return gib
 

@@ -47,12 +47,9 @@ Gpus = Annotated[int | None, Option(min=1, help="Number of GPUs, instead of --pr
 VllmGpus = Annotated[int, Option(min=0, help="Of these, GPUs of a vLLM server, which do not train.")]
 RecipeFramework = Annotated[Framework, Option(help="The recipe's framework; auto detects it from keys and paths.")]
 DatasetSize = Annotated[int | None, Option(min=1, help="Training prompts.")]
-Gpu = Annotated[str | None, Option(metavar="NAME", help="Check whether it fits this GPU: A100, H100, RTX 4090, ...")]
-GpuMemory = Annotated[float | None, Option(metavar="GIB", min=0.1, help="The same, by GPU memory in GiB.")]
-LINES = (
-    'One {"id", "framework", "processes", "framework_version", "dataset_size", "gpu", "config"} per line from stdin, '
-    "one answer per line."
-)
+Gpu = Annotated[
+    str | None, Option(metavar="GPU", help="Check whether it fits this GPU: A100, H100, RTX 4090, 24GiB, ...")
+]
 
 
 @command(
@@ -69,7 +66,6 @@ def lint(
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
-    gpu_memory_gib: GpuMemory = None,
     format: Annotated[
         LintFormat, Option(help="json is one object per recipe, one per line; github annotates a pull request.")
     ] = LintFormat.text,
@@ -78,10 +74,8 @@ def lint(
         bool, Option("--unsafe-fixes", help="With --fix or --diff: also the fixes that change training.")
     ] = False,
     diff: Annotated[bool, Option("--diff", help="Write nothing: show what --fix would change.")] = False,
-    statistics: Annotated[bool, Option("--statistics", help="Print only counts, by rule.")] = False,
     select: Annotated[list[str] | None, Option(help="Only these rules (GB101, GB).")] = None,
     ignore: Annotated[list[str] | None, Option(help="Rules or families to leave out.")] = None,
-    stdin_jsonl: Annotated[bool, Option("--stdin-jsonl", help=LINES)] = False,
 ) -> int:
     """Check GRPO recipes: errors, their lines and fixes.
 
@@ -93,32 +87,19 @@ def lint(
     from grporecipe.linting.linter import select_rules
     from grporecipe.reading.load import Options
 
-    gib = _gpu(gpu, gpu_memory_gib)
-    options = Options(str(framework), None, processes, dataset_size, framework_version, gib, gpu)
+    options = Options(str(framework), None, processes, dataset_size, framework_version, _gpu(gpu), gpu)
     chosen = select_rules(select or (), ignore or ())
     if unsafe_fixes and not (fix or diff):
         raise UserError("--unsafe-fixes extends --fix and --diff, and does nothing alone. Add --fix or --diff.")
-    if diff and (fix or statistics or format is not LintFormat.text):
-        raise UserError(
-            "--diff writes nothing but a diff: --fix, --statistics and --format cannot be combined with it."
-        )
-    if statistics and format not in (LintFormat.text, LintFormat.json):
-        raise UserError(f"--statistics cannot be written as --format {format}. Use text or json.")
-    if stdin_jsonl:
-        from grporecipe.linting.command import lint_lines
-
-        if files or fix or diff or statistics:
-            raise UserError(
-                "--stdin-jsonl reads recipes from stdin: files, --fix, --diff and --statistics cannot be combined with it."
-            )
-        return lint_lines(sys.stdin.buffer, sys.stdout, options, chosen)
+    if diff and (fix or format is not LintFormat.text):
+        raise UserError("--diff writes nothing but a diff: --fix and --format cannot be combined with it.")
     from grporecipe.linting.command import LintOptions, lint_files
 
     if not files:
-        raise UserError("no recipe named. Name files, or pipe JSON lines into --stdin-jsonl.")
+        raise UserError("no recipe named. Name files or folders.")
     _say_processes(files, processes)
     no_color = "NO_COLOR" in os.environ
-    asked = LintOptions(options, chosen, str(format), fix, unsafe_fixes, diff, statistics, no_color)
+    asked = LintOptions(options, chosen, str(format), fix, unsafe_fixes, diff, no_color)
     return lint_files(files, asked, sys.stdout)
 
 
@@ -170,7 +151,6 @@ def plan(
     framework_version: FrameworkVersion = None,
     dataset_size: DatasetSize = None,
     gpu: Gpu = None,
-    gpu_memory_gib: GpuMemory = None,
     config_dir: ConfigDir = None,
     format: Annotated[Format, Option(help="text, or one JSON object per recipe, one per line.")] = Format.text,
 ) -> int:  # fmt: skip  # an option a line reads best
@@ -186,7 +166,7 @@ def plan(
     ranks = training_processes(processes, gpus, vllm_gpus)
     options = Options(str(framework), None, ranks, dataset_size, framework_version)
     _say_processes(map(Path, items), ranks)
-    return show_plan(items, options, format is Format.json, _gpu(gpu, gpu_memory_gib), config_dir)
+    return show_plan(items, options, format is Format.json, _gpu(gpu), config_dir)
 
 
 @command(
@@ -195,7 +175,6 @@ def plan(
 def fit(
     items: Annotated[list[str], Argument(help="A recipe, or overrides key=value of grposweep.")],
     gpu: Gpu = None,
-    gpu_memory_gib: GpuMemory = None,
     framework: RecipeFramework = "auto",
     processes: Ranks = None,
     framework_version: FrameworkVersion = None,
@@ -214,7 +193,7 @@ def fit(
 
     options = Options(str(framework), None, processes, own_version=framework_version)
     _say_processes(map(Path, items), processes)
-    return show_fit(items, options, _gpu(gpu, gpu_memory_gib), json or format is Format.json, config_dir)
+    return show_fit(items, options, _gpu(gpu), json or format is Format.json, config_dir)
 
 
 def _say_processes(files: Iterable[Path], processes: int | None) -> None:
@@ -227,8 +206,8 @@ def _say_processes(files: Iterable[Path], processes: int | None) -> None:
             say(f"{file}: it is for {stated} processes, and judged for {processes} as the command says", sys.stderr)
 
 
-def _gpu(name: str | None, gib: float | None) -> float | None:
-    """Return the memory of the named GPU in GiB; a number takes precedence."""
+def _gpu(name: str | None) -> float | None:
+    """Return the memory of the named GPU in GiB."""
     from grporecipe.memory.catalog import memory_of
 
-    return gib if gib is not None or name is None else memory_of(name, "--gpu")
+    return None if name is None else memory_of(name, "--gpu")
