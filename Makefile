@@ -214,7 +214,8 @@ docs: $(VENV)/ready
 	$(BIN)/python docs/follow.py docs/tutorial.md docs/guides/*.md
 
 # The documentation as a static site in build/site, in an environment of its own. Broken links fail.
-site: .venvs/site/ready
+site: .venvs/site/ready $(VENV)/ready
+	$(BIN)/python -m grporecipe.linting.rule_docs build/rules
 	NO_MKDOCS_2_WARNING=1 .venvs/site/bin/mkdocs build --quiet
 
 .venvs/site/ready: mkdocs.yml

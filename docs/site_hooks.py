@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the order of the four kinds of pages; links to files outside docs/ lead to GitHub on the site."""
+"""Hooks of mkdocs: the order of the four kinds of pages, the pages of rules, links to files outside docs/ lead to GitHub."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)]*)?\))")
 ORDER = ("Guides", "Reference", "Explanation")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Return the files with the pages of the families of rules, which `make site` writes."""
+    from mkdocs.structure.files import File
+
+    for path in sorted((ROOT / "build" / "rules").glob("*.md")):
+        files.append(File.generated(config, f"reference/rules/{path.name}", abs_src_path=str(path)))
+    return files
 
 
 def on_nav(nav: Any, *, config: Any, files: Any) -> Any:  # noqa: ARG001 - mkdocs names the arguments

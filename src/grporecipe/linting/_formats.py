@@ -100,7 +100,7 @@ def _rule(code: str) -> dict[str, Any]:
         "id": code,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.explanation},
-        "helpUri": f"{HOME}/blob/main/docs/reference/rules/{code[:2]}.md#{code.lower()}",
+        "helpUri": f"{HOME}/blob/main/docs/reference/rules.md",
         "defaultConfiguration": {"level": rule.severity},
     }
 
