@@ -250,7 +250,7 @@ def no_link(path: str, flags: int) -> int:
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
-    """Append one JSON line that includes the format's version, in a single write. A torn last line is ended first."""
+    """Append one JSON line in a single write. A torn last line is ended first."""
     data = (json.dumps(value) + "\n").encode()
     # training appends at every step, and an unbuffered write takes half the time
     with FileIO(path, "ab+", opener=no_link) as file:
