@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grporecipe.errors import UserError
@@ -69,6 +69,7 @@ def test_a_version_that_cannot_be_judged_is_bad_input(framework: str, version: s
     st.one_of(st.none(), st.integers(1, 9)),
     st.one_of(st.none(), st.integers(1, 5000)),
 )
+@example({"À": ""}, "trl", "1.16", None, None)  # a name without ASCII letters
 def test_no_mapping_crashes_the_linter(
     config: dict[str, Any], framework: str, version: str, processes: int | None, prompts: int | None
 ) -> None:
