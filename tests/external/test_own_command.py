@@ -365,3 +365,22 @@ def test_what_runs_after_a_stop_is_said_to_run_on_an_unfinished_model(
     process.wait(60)
     (log,) = command.glob("outputs/s/trials/*/logs/rank-0.log")
     assert "of 40. What the command does after its training" in log.read_text()
+
+
+def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Path) -> None:
+    """Trials would all push one repository, and two at once would take one port."""
+    edit(command, "args = GRPOConfig(**recipe", "args = GRPOConfig(push_to_hub=True, **recipe")
+    edit(command, "trainer.train()", "assert not args.push_to_hub\ntrainer.train()\ntrainer.push_to_hub()")
+    ended = run(ASKED, "name=s", "lr=0.1", "--", "bash", "launch.sh")
+    assert ended.code == 0, ended.out + ended.err
+    (log,) = (command / "outputs" / "s").glob("trials/*/logs/rank-0.log")
+    assert log.read_text().count("pushes nothing to the hub") == 2
+    assert int(read(command / "seen.json")["environment"]["MASTER_PORT"]) > 1024
+
+
+def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, command: Path) -> None:
+    """Before the first trial, also if another folder is set, and if files may be deleted otherwise."""
+    (command / "launch.sh").write_text(f"rm -rf runs/*\n{LAUNCH}")
+    ended = run(ASKED, "name=s", "outputs=runs", "lr=0.1", "--", "bash", "launch.sh")
+    assert (ended.code, "launch.sh:1 (rm -rf runs/*)" in ended.err) == (2, True), ended.err
+    assert not list(command.glob("runs/*/trials"))

@@ -21,7 +21,7 @@ from grporecipe.frameworks.trl.keys import parse_version
 from grporecipe.model.recipe import NOT_STATED, Recipe, VersionSource
 from grporecipe.model.setting import TRL, Setting, Version
 from grposweep.external import NodeContext
-from grposweep.external.ask import Asked, ask
+from grposweep.external.ask import SWEEPS, Asked, ask
 from grposweep.external.command import named_files
 from grposweep.external.script import command_line, missing_files, nodes_of_launch, placeholders
 from grposweep.registries import EXTERNAL, asks, is_opaque
@@ -47,18 +47,18 @@ _ANSWERS: dict[tuple[Path, str], dict[str, _Answer]] = {}
 _BETWEEN: dict[tuple[Path, str], frozenset[str]] = {}  # options of which only the ends of an interval are asked
 
 
-def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> Asked:
-    """Return what the command's trainer would get with these options.
+def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1, outputs: str = SWEEPS) -> Asked:
+    """Return what the command's trainer would get with these options; ``outputs`` is the folder of the sweeps.
 
     Raises UserError if it does not build one GRPO trainer.
     """
     placed = {name: value for name, value in trainer.args.items() if name in placeholders(trainer)}
     place = NodeContext(processes or 1, nodes=nodes, port=FREE_PORT)
-    plain = _answer(trainer, place, placed)
+    plain = _answer(trainer, place, placed, outputs)
     options = own_options(trainer, plain)
     if options == placed:
         return plain
-    asked = _answer(trainer, place, options)
+    asked = _answer(trainer, place, options, outputs)
     lost = [name for name in options if name not in placed and f"--{name}" not in (asked.record["command"] or ())]
     if lost and asked.is_exact and options[lost[0]] not in (None, []):
         raise UserError(
@@ -68,7 +68,9 @@ def ask_base(trainer: Trainer, processes: int | None = None, nodes: int = 1) -> 
     return asked
 
 
-def ask_ahead(base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, between: Iterable[str]) -> None:
+def ask_ahead(
+    base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, between: Iterable[str], outputs: str = SWEEPS
+) -> None:
     """Ask commands at the same time, one on each CPU core. Who asks them again finds the answer, or gets the error.
 
     Of the options in ``between`` these are the ends. What the commands between them get is what all answers have alike.
@@ -76,10 +78,12 @@ def ask_ahead(base: Trainer, trainers: Iterable[Trainer], cluster: Cluster, betw
     _BETWEEN.pop(_key(base), None)
     trainers = iter(trainers)
     for first in islice(trainers, 1):
-        ask_base(first, cluster.processes, cluster.nodes)  # an option that the command does not know is asked once
+        ask_base(
+            first, cluster.processes, cluster.nodes, outputs
+        )  # an option that the command does not know is asked once
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         for trainer in islice(trainers, MOST_ASKED - 2):
-            workers.submit(ask_base, trainer, cluster.processes, cluster.nodes)
+            workers.submit(ask_base, trainer, cluster.processes, cluster.nodes, outputs)
     _BETWEEN[_key(base)] = frozenset(name.removeprefix(OPTIONS[0]) for name in between)
 
 
@@ -106,7 +110,7 @@ def own_options(trainer: Trainer, asked: Asked) -> dict[str, Any]:
     return {name: value for name, value in trainer.args.items() if name in placed or name not in asked.record["values"]}
 
 
-def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any]) -> Asked:
+def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any], outputs: str) -> Asked:
     folder, key = Path(trainer.workdir or ".").resolve(), _key(trainer)
     known = _ANSWERS.setdefault(key, {})  # all trials have as many processes
     command = command_line(trainer, options, place)
@@ -122,7 +126,8 @@ def _answer(trainer: Trainer, place: NodeContext, options: Mapping[str, Any]) ->
             raise UserError(problem)
         outcome: Asked | UserError
         try:
-            outcome = ask(command, folder, {**trainer.environment, **nodes_of_launch(place)}, place.processes)
+            variables = {**trainer.environment, **nodes_of_launch(place)}
+            outcome = ask(command, folder, variables, place.processes, sweeps=Path(outputs))
         except UserError as error:
             outcome = error
         known[command] = _Answer(outcome, _stamps(command, folder, outcome))

@@ -79,11 +79,12 @@ class Base:
     trainer: Trainer
     processes: int
     nodes: int = 1
+    outputs: str = "outputs"
 
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
         """Return the base of an experiment's trainer."""
-        return cls(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes)
+        return cls(experiment.trainer, experiment.cluster.processes, experiment.cluster.nodes, experiment.outputs)
 
     @property
     def framework(self) -> Framework:
@@ -93,7 +94,7 @@ class Base:
     @cached_property
     def asked(self) -> Asked:
         """What the command's trainer would get."""
-        return ask_base(self.trainer, self.processes, self.nodes)
+        return ask_base(self.trainer, self.processes, self.nodes, self.outputs)
 
     @cached_property
     def options(self) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def recipe_options(composed: DictConfig) -> list[str]:
         return []
     trainer = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Trainer), composed.trainer))
     assert isinstance(trainer, Trainer)  # structured() keeps the type
-    values = own_values(Base(trainer, int(composed.cluster.processes), int(composed.cluster.nodes)).setting)
+    cluster = composed.cluster
+    values = own_values(Base(trainer, int(cluster.processes), int(cluster.nodes), str(composed.outputs)).setting)
     store = ConfigStore.instance()
     for group in NUMBERS:
         store.store(group=group, name=OPTION, node=values.pop(group), provider="grposweep")

@@ -193,7 +193,7 @@ def check_space(space: Space, points: Points, names: Collection[str] = (), train
         with suppress(UserError):  # of a value, which is named below
             at = [points.experiment({item.name: value}) for item in options for value in checked_values(item)]
             between = [item.name for item in options if isinstance(item.domain, Interval)]
-            ask_ahead(base.trainer, [item.trainer for item in at], base.cluster, between)
+            ask_ahead(base.trainer, [item.trainer for item in at], base.cluster, between, base.outputs)
     families = {known[:2] for known in REGISTRY}
     unknown = [code for code in points.base.rules.ignore if code not in REGISTRY and code not in (*families, DISK)]
     points.compose_options(space.choices)

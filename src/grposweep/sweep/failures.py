@@ -145,6 +145,7 @@ _PATTERNS: dict[Failure, tuple[str, ...]] = {
     Failure.COMMUNICATION: (
         r"(?:[\w.]+\.)?Dist(?:Backend|Network|Store)Error: ",
         _ERROR + r"(?:third_party/gloo|NCCL error|Connection (?:closed|reset) by peer)",
+        _ERROR + r"(?:.*EADDRINUSE|.*[Aa]ddress already in use)",
         _ERROR + r"(?:Timed out waiting \d+ms for|Application timeout caused pair closure)",
         r"\[E\d+ .* ProcessGroup(?:NCCL|Gloo)\.cpp:\d+\]",
         r"\S+ \[\d+\] (?:\S+ )?NCCL WARN (?:NET/|socketProgress|Net )",

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -182,6 +183,8 @@ def _start(
         "GRPOSWEEP_ATTEMPT": str(attempt.number),
         MARK: mark,
     }
+    # TRL's colocated vLLM takes a fixed one otherwise, also in a single process
+    port = {"MASTER_PORT": _free_port()} if attempt.ranks == 1 else {}
     folder = Path(trial.trainer.workdir or ".")
     with log.open("wb") if log else contextlib.nullcontext() as output, signals_blocked(signal.SIGUSR2):
         try:
@@ -189,7 +192,7 @@ def _start(
                 list(command),
                 output.fileno() if output else 1,
                 cwd=folder,
-                env={**kept, **own, **ours, **environment},
+                env={**kept, **port, **own, **ours, **environment},
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -198,6 +201,12 @@ def _start(
                 f"trainer={trial.trainer.kind}: {command[0]} cannot be started in {folder.resolve()} "
                 f"({error.strerror}). Set trainer.python and trainer.workdir."
             ) from error
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 @dataclass

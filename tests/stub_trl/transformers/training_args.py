@@ -22,6 +22,7 @@ class TrainingArguments:
     save_steps: float = 500
     report_to: Any = "none"
     seed: int = 42
+    push_to_hub: bool = False
 
     def __post_init__(self) -> None:
         """Check nothing."""

@@ -40,6 +40,13 @@ def _enter(trial: Path, values: dict[str, Any], config: Any) -> None:
         )
     for name, value in values.items():
         setattr(config, name, value)
+    if getattr(config, "push_to_hub", False):
+        config.push_to_hub = False
+        _say_no_push()
+
+
+def _say_no_push() -> None:
+    print("this trial pushes nothing to the hub; push the winner with your own command", file=sys.stderr, flush=True)
 
 
 def _refuse(trial: Path, message: str) -> NoReturn:
@@ -86,4 +93,7 @@ def _follow_trainers(module: ModuleType, trial: Path) -> None:
                 named, arguments = {**named, "resume_from_checkpoint": checkpoint}, ()
         return train(self, *arguments, **named)
 
-    cls.__init__, cls.train = built, trained
+    def pushed(*_: Any, **__: Any) -> None:
+        _say_no_push()
+
+    cls.__init__, cls.train, cls.push_to_hub = built, trained, pushed
