@@ -48,7 +48,7 @@ def test_another_repository_in_gits_variables_is_not_recorded(other_checkout: Pa
         ("echo fatal: dubious ownership >&2; exit 128", "dubious ownership"),
     ],
 )
-def test_a_git_that_hangs_or_refuses_is_said(
+def test_a_git_that_hangs_or_refuses_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, says: str
 ) -> None:
     """The commit is then unknown, and nothing waits."""
