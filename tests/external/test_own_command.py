@@ -384,3 +384,27 @@ def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, com
     ended = run(ASKED, "name=s", "outputs=runs", "lr=0.1", "--", "bash", "launch.sh")
     assert (ended.code, "launch.sh:1 (rm -rf runs/*)" in ended.err) == (2, True), ended.err
     assert not list(command.glob("runs/*/trials"))
+
+
+def test_a_script_that_clears_its_output_folder_resumes(
+    run: Run, start: Callable[..., "subprocess.Popen[str]"], command: Path
+) -> None:
+    """From the checkpoint that lay in it."""
+    edit(command, "trainer = GRPO", "import shutil; shutil.rmtree(args.output_dir, ignore_errors=True)\ntrainer = GRPO")
+    words = (
+        ASKED,
+        "+trainer.environment.STEP_SECONDS='0.1'",
+        "name=s",
+        "schedule.max_steps=20",
+        "--",
+        "bash launch.sh",
+    )
+    process = start(*words)
+    wait_for(lambda: list(command.glob("outputs/s/trials/*/model/checkpoint-3")), 60)
+    process.send_signal(SIGINT)
+    process.wait(60)
+    again = run(*words)
+    assert again.code == 0, again.out + again.err
+    (trial,) = trials(command / "outputs" / "s")
+    assert [line["step"] for line in lines(trial / "metrics.jsonl") if line["kind"] == "train"] == list(range(1, 21))
+    assert not (trial / "resumed").exists()

@@ -7,6 +7,7 @@ runtime/engine.py (`save_checkpoint`), torch 2.13 distributed/checkpoint/filesys
 """
 
 import contextlib
+import os
 import pickletools
 import shutil
 import sys
@@ -58,6 +59,29 @@ def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     """Return the complete checkpoints, by step."""
     complete = [each for each in _all(folder) if examine_checkpoint(each, ranks).state is State.COMPLETE]
     return sorted(complete, key=lambda each: each.step)
+
+
+def keep_beside(checkpoint: Path, folder: Path) -> Path:
+    """Link a checkpoint's files into another folder, so that they stay when its own one is cleared. Return where they are."""
+    kept = folder / checkpoint.name
+    shutil.copytree(checkpoint, kept, copy_function=_link)
+    return kept
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def put_back(folder: Path, output: Path) -> None:
+    """Move what `keep_beside` kept back if the output folder has no checkpoint as new, and delete it otherwise."""
+    for kept in _all(folder):
+        if all(found.step < kept.step for found in _all(output)):
+            output.mkdir(exist_ok=True)
+            kept.path.rename(output / kept.path.name)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def set_aside(folder: Path, ranks: int, is_ours: bool = True) -> None:

@@ -29,7 +29,7 @@ from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.storage import paths
-from grposweep.storage.checkpoints import newest_checkpoint, set_aside
+from grposweep.storage.checkpoints import keep_beside, newest_checkpoint, put_back, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
@@ -42,6 +42,9 @@ from grposweep.variables import OF_RANKS
 POLL_SECONDS = 0.5
 RANK_FAILED = re.compile(r"torch/distributed/elastic/multiprocessing/api.py:\d+\].* (closing signal|failed \(exitcode)")
 LONGEST_REPORT = 100  # lines; an earlier attempt's are further up
+KEPT = (
+    "resumed"  # in a trial folder: the checkpoint that an attempt resumes from; its program may clear its output folder
+)
 RESUME = "resume.json"  # in a trial folder: which checkpoint an attempt on several nodes resumes from
 CHOICE_SECONDS = 300.0  # that the other nodes wait for the first one's choice; it may start later
 PATIENCE_SECONDS = 30.0  # between asking a program without our Callback to end, and ending it
@@ -133,7 +136,11 @@ def _trial(attempt: Attempt) -> Trial:
     )
     recipe = load_trial_recipe(attempt.folder, attempt.experiment)
     trial = Trial(attempt.inputs.trainer(attempt.experiment.trainer), attempt.folder, recipe.config, place)
-    return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
+    if attempt.ranks > 1 or is_opaque(trial.trainer.kind):
+        return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
+    put_back(attempt.folder / KEPT, trial.output)
+    chosen = choose_checkpoint(attempt, trial)
+    return replace(trial, checkpoint=keep_beside(chosen, attempt.folder / KEPT) if chosen else None)
 
 
 def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:
@@ -304,6 +311,8 @@ def _outcome(
 ) -> Outcome:
     """Return how the attempt ended. A requested stop is not a failure of the program."""
     callback = watch.callback
+    if attempt.ranks == 1:
+        put_back(attempt.folder / KEPT, trial.output)
     if callback is not None and callback.refused:
         raise UserError(callback.refused)
     if program.reports and callback is None and (watch.unreported or (code == 0 and watch.asked_at is None)):
