@@ -75,7 +75,7 @@ class Chaos:
         if self.controller is None or self.controller.poll() is not None:
             count = self.trials // len(SEEDS)
             rates = ",".join(f"{1e-4 * 100 ** (n / count):.4g}" for n in range(count))
-            pace = f"trainer.fake.step_seconds={self.step_seconds}"
+            pace = f"trainer.args.step_seconds={self.step_seconds}"
             command = [sys.executable, str(PROJECT / "src" / "run.py"), *SWEEP, pace, f"lr={rates}"]
             with (self.folder.parent / "output").open("ab") as output:  # not on the disk that is filled
                 self.controller = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output)

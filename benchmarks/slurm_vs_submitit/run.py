@@ -117,7 +117,7 @@ def ours(durations: list[float], kill: bool) -> Measured:
     steps = ",".join(f"{seconds / STEPS:.4f}" for seconds in durations)
     arguments = [
         "trainer=fake", "schedule=steps", f"schedule.max_steps={STEPS}", "cluster=slurm", "cluster.gpus_per_node=0",
-        f"cluster.max_jobs={SLOTS}", "name=s", "-m", f"trainer.fake.step_seconds={steps}", "batch=small,open_r1_medium",
+        f"cluster.max_jobs={SLOTS}", "name=s", "-m", f"trainer.args.step_seconds={steps}", "batch=small,open_r1_medium",
     ]  # fmt: skip
     folder = Path(tempfile.mkdtemp())
     seconds, code = timed([sys.executable, str(PROJECT / "src" / "run.py"), *arguments], folder, kill)

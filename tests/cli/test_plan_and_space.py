@@ -153,7 +153,7 @@ def test_a_project_s_own_copy_of_the_groups_decides(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("key", "instead"),
     [("model.lora.r=4,8", "Set model.lora.enabled=true"), ("generation.vllm_gpu_memory_utilization=0.2,0.3", "use_vllm=true"),
-     ("trainer.fake.noise=0,0.1", "Set trainer=fake")],
+    ],
 )  # fmt: skip
 def test_a_parameter_that_is_switched_off_at_every_point_is_refused(key: str, instead: str) -> None:
     """All its trials would train the same; if the switch is searched too, some point reads it."""

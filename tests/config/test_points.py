@@ -143,7 +143,7 @@ def test_auto_and_the_same_sizes_written_out_are_one_experiment() -> None:
     "override",
     ["seed=1", "lr=0.5", "cluster.processes=2", "cluster.threads=2", "batch.num_generations=4", "batch.num_iterations=2",
      "task.train_prompts=100", "task.eval_prompts=7", "model.dtype=bfloat16", "model.revision=v2", "schedule.max_steps=11",
-     "schedule.evaluations=2", "trainer.kind=fake", "trainer.fake.noise=0.5", "generation.temperature=0.5",
+     "schedule.evaluations=2", "trainer.kind=fake", "trainer.args.noise=0.5", "generation.temperature=0.5",
      "loss.mask_truncated_completions=true", "optimizer.adam_beta2=0.95", "kl.beta=0.1"],
 )  # fmt: skip
 def test_what_can_change_the_numbers_changes_the_experiments_id(override: str) -> None:

@@ -130,7 +130,7 @@ def test_the_policy_stops_a_trial_of_a_sweep(sweep_here: Sweep) -> None:
     """The one that gets worse from evaluation to evaluation; the other one finishes."""
     folder = sweep_here(
         "trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=64", "schedule.evaluations=16",
-        "trainer.fake.step_seconds=0.05", "search.guards=false", "search.stopping=patience", "lr=1e-7,1e-3",
+        "trainer.args.step_seconds=0.05", "search.guards=false", "search.stopping=patience", "lr=1e-7,1e-3",
     )  # fmt: skip
     results = [read_json(trial / "result.json") or {} for trial in trials(folder)]
     assert [result["status"] for result in results] == ["pruned", "finished"]
@@ -189,7 +189,7 @@ def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> No
 
     experiment = Experiment()
     experiment.trainer.kind, experiment.cluster.kind = "fake", "nice"
-    experiment.trainer.fake.hang_at, experiment.schedule.max_steps = 2, 50
+    experiment.trainer.args.hang_at, experiment.schedule.max_steps = 2, 50
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     launcher = build_launcher(experiment, tmp_path)
     folder = tmp_path / "trials" / "0000-abcdef"

@@ -32,8 +32,8 @@ def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: 
     ended = run(
         *FAKE,
         "search.stopping=asha",
-        "trainer.fake.crash_above_lr=5e-3",
-        "trainer.fake.step_seconds=0.05",
+        "trainer.args.crash_above_lr=5e-3",
+        "trainer.args.step_seconds=0.05",
         "schedule=steps",
         "schedule.max_steps=40",
         "-m",
@@ -42,7 +42,7 @@ def test_each_decision_is_in_the_log_with_its_reason_and_not_on_the_screen(run: 
     found = log_of(ended.sweep)
     assert "trial=0 attempt=- new trial: lr=0.01" in found
     assert any(re.fullmatch(r"trial=0 attempt=0 started as local-\d+", line) for line in found)
-    failed = "trial=0 attempt=0 failed (crashed): trainer.fake.crash_above_lr=0.005: this crash is staged; next: fail"
+    failed = "trial=0 attempt=0 failed (crashed): trainer.args.crash_above_lr=0.005: this crash is staged; next: fail"
     assert failed in found
     assert any(line.startswith("trial=1 attempt=0 finished: eval_reward 0.") for line in found)
     assert any("trial=2 attempt=0 prune asked at step" in line and "asha at evaluation" in line for line in found)
@@ -67,7 +67,7 @@ def test_the_flag_shows_the_log_on_the_terminal_and_makes_no_other_sweep(run: Ru
 @pytest.mark.slow
 def test_an_interrupt_and_the_resume_after_it_are_in_the_log(run: Run, start: Callable, here: Path) -> None:
     """Ctrl-C, the stop at a boundary, and the second controller."""
-    slow = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=60", "lr=1e-3")
+    slow = (*FAKE, "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=60", "lr=1e-3")
     process = start(*slow)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/heartbeat"))) == 1)
     process.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_an_interrupt_and_the_resume_after_it_are_in_the_log(run: Run, start: Ca
 def test_a_secret_is_redacted_in_the_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node or a message may hold one."""
     monkeypatch.setenv("HF_TOKEN", "crash_at=2: this crash")  # what the failure's message holds
-    ended = run(*FAKE, "trainer.fake.crash_at=2", "lr=1e-3")
+    ended = run(*FAKE, "trainer.args.crash_at=2", "lr=1e-3")
     line = next(line for line in log_of(ended.sweep) if "failed" in line)
     assert "***" in line
     assert "this crash" not in line

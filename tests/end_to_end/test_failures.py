@@ -31,7 +31,7 @@ def ends(trial: Path) -> list[str]:
 def test_the_same_crash_three_times_in_a_row_stops_the_sweep(run: Run) -> None:
     """Instead of burning through eight trials; the same command continues once it is fixed."""
     sweep = ("-m", "lr=1e-4,2e-4,3e-4,4e-4,1e-3,2e-3,3e-3,4e-3")
-    ended = run(*FAKE, "trainer.fake.crash_at=2", *sweep)
+    ended = run(*FAKE, "trainer.args.crash_at=2", *sweep)
     assert ended.code == 1
     assert len(trials(ended.sweep)) == 3
     assert "stopped, with 5 trials to go: the last trials all failed alike" in ended.out
@@ -40,7 +40,7 @@ def test_the_same_crash_three_times_in_a_row_stops_the_sweep(run: Run) -> None:
 
 def test_an_attempt_out_of_gpu_memory_continues_in_smaller_micro_batches(run: Run) -> None:
     """Once: half the per-device size, twice the accumulation; the trial stays the same one."""
-    ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    ended = run(*FAKE, "trainer.args.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     assert ended.code == 0, ended.out + ended.err
     (trial,) = trials(ended.sweep)
     assert read(trial / "result.json")["status"] == "finished"
@@ -52,7 +52,7 @@ def test_an_attempt_out_of_gpu_memory_continues_in_smaller_micro_batches(run: Ru
 @pytest.mark.slow
 def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> None:
     """It is not halved forever."""
-    ended = run(*FAKE, "trainer.fake.oom_above=4", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    ended = run(*FAKE, "trainer.args.oom_above=4", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)
     assert ends(trial) == ["heal", "fail"]
@@ -63,7 +63,7 @@ def test_memory_that_half_the_size_does_not_save_fails_the_trial(run: Run) -> No
 def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -> None:
     """Eight completions a device are too many, and so are four; sixteen cost nothing any more."""
     sizes = ("batch=small", "batch.num_generations=8", "batch.gradient_accumulation_steps=4", "search.seed=0")
-    ended = run(*FAKE, "trainer.fake.oom_above=3", *sizes, "-m", "batch.per_device_train_batch_size=2,8,16")
+    ended = run(*FAKE, "trainer.args.oom_above=3", *sizes, "-m", "batch.per_device_train_batch_size=2,8,16")
     assert ended.code == 0, ended.out + ended.err
     assert [failure(trial)["class"] for trial in trials(ended.sweep) if "failure" in read(trial / "result.json")
             and read(trial / "result.json")["status"] == "failed"] == ["gpu_memory"]  # fmt: skip
@@ -74,7 +74,7 @@ def test_a_point_larger_than_one_that_ran_out_of_memory_is_not_tried(run: Run) -
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
     """Its log says where it stood, and how to look at its process before."""
-    ended = run(*FAKE, "trainer.fake.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")
+    ended = run(*FAKE, "trainer.args.hang_at=3", "cluster.stall_min=0.02", "lr=1e-3")
     assert ended.code == 1
     (trial,) = trials(ended.sweep)
     assert ends(trial) == ["elsewhere", "fail"]
@@ -87,7 +87,7 @@ def test_a_rank_that_hangs_ends_itself_and_is_tried_once_more(run: Run) -> None:
 @pytest.mark.slow
 def test_an_attempt_that_is_stopped_as_a_whole_is_ended_by_its_controller(start: LaunchCommand, here: Path) -> None:
     """SIGSTOP: its own watchdog is stopped as well."""
-    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
+    process = start(*FAKE, "trainer.args.step_seconds=0.1", "cluster.stall_min=0.05", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     (trial,) = trials(here / "outputs" / "s")
     job = next(line["job_id"] for line in lines(trial / "attempts.jsonl") if line["event"] == "started")
@@ -117,7 +117,7 @@ def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
     start: LaunchCommand, here: Path, killed: slice
 ) -> None:
     """Kill -9, as the kernel does: the rest of its ranks is ended, the failure is recorded, the other trial finishes."""
-    process = start(*FAKE, "cluster=local_ddp", "trainer.fake.step_seconds=0.1", "lr=1e-3,2e-3", "-m")
+    process = start(*FAKE, "cluster=local_ddp", "trainer.args.step_seconds=0.1", "lr=1e-3,2e-3", "-m")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     (trial,) = trials(here / "outputs" / "s")
     wait_for(lambda: len(ranks(trial)) == 2)
@@ -135,7 +135,7 @@ def test_a_trial_whose_ranks_are_killed_costs_no_other_and_leaves_none_behind(
 @pytest.mark.slow
 def test_a_failure_without_a_controller_is_classified_by_the_next_controller(run: Run) -> None:
     """The controller dies between the attempt's end and its ruling: the result is there, its class is not."""
-    ended = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    ended = run(*FAKE, "trainer.args.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     (trial,) = trials(ended.sweep)
     kept = (trial / "attempts.jsonl").read_text().splitlines()[:2]  # up to the start of the first attempt
     (trial / "attempts.jsonl").write_text("\n".join(kept) + "\n")
@@ -143,6 +143,6 @@ def test_a_failure_without_a_controller_is_classified_by_the_next_controller(run
     crashed = {"kind": "RuntimeError", "message": "CUDA out of memory. Tried to allocate 2.00 GiB"}
     write_json(trial / "result.json", {"status": "failed", "attempt": 0, "failure": crashed})
     (ended.sweep / "study.journal").unlink()
-    again = run(*FAKE, "trainer.fake.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
+    again = run(*FAKE, "trainer.args.oom_above=16", "batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8")
     assert again.code == 0, again.out + again.err
     assert ends(trial) == ["heal", "finished"]

@@ -15,7 +15,7 @@ from support import PROJECT, Ended, environment, is_running, lines, read, study,
 
 Run = Callable[..., Ended]
 FAKE = ("trainer=fake", "name=s")
-SLOW = (*FAKE, "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=100")
+SLOW = (*FAKE, "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=100")
 
 
 def test_a_grid_runs_every_valid_point_and_records_the_invalid_ones(run: Run) -> None:
@@ -143,7 +143,7 @@ def test_ctrl_c_stops_at_a_boundary_and_the_same_command_continues(run: Run, sta
 
 def test_a_second_ctrl_c_ends_a_hung_trial(start: Callable, here: Path) -> None:
     """A trial that is deaf to requests is killed, and not recorded as failed."""
-    process = start(*SLOW, "trainer.fake.hang_at=1", "lr=1e-3")
+    process = start(*SLOW, "trainer.args.hang_at=1", "lr=1e-3")
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/runs.jsonl"))) == 1)
     process.send_signal(signal.SIGINT)
     wait_for(lambda: len(list(here.glob("outputs/s/trials/*/control.json"))) == 1)

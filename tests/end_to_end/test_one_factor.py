@@ -14,7 +14,7 @@ from support import PROJECT, Ended, grposweep, read, trials
 Run = Callable[..., Ended]
 FAKE = (
     "trainer=fake",
-    "trainer.fake.noise=0.02",
+    "trainer.args.noise=0.02",
     "schedule=steps",
     "schedule.max_steps=4",
     "name=s",

@@ -73,7 +73,7 @@ def call(installed: Path, here: Path, *arguments: str) -> "subprocess.CompletedP
 
 def test_a_wheel_runs_and_sweeps_with_the_configuration_groups_that_it_carries(installed: Path, tmp_path: Path) -> None:
     """And resumes by the same command; retry knows the command."""
-    ended = call(installed, tmp_path, "run", "-m", *SHORT, "name=s", "lr=1e-2,1e-3", "trainer.fake.crash_above_lr=5e-3")
+    ended = call(installed, tmp_path, "run", "-m", *SHORT, "name=s", "lr=1e-2,1e-3", "trainer.args.crash_above_lr=5e-3")
     assert ended.returncode == 0, ended.stderr
     assert len(trials(tmp_path / "outputs" / "s")) == 2
     again = call(installed, tmp_path, "retry", "--sweep", "s")

@@ -10,8 +10,8 @@ from .sweeps import EASY, LATE, ByRate, Scenario, survive_all
 
 ADAPTIVE = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "kl=none,low", "search.sampler=tpe")
 RANDOM = (*EASY, "lr=tag(log,interval(1e-5,3e-3))", "search.sampler=random")
-HEALED = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8", "trainer.fake.oom_above=16")
-RACED = ("search.seeds=2", "search.leaders=2", "trainer.fake.noise=0.05", "trainer.keep=best")
+HEALED = ("batch=auto", "batch.prompts_per_step=4", "batch.num_generations=8", "trainer.args.oom_above=16")
+RACED = ("search.seeds=2", "search.leaders=2", "trainer.args.noise=0.05", "trainer.keep=best")
 GRID = ("lr=1e-2,1e-3", "batch=small,open_r1_medium", "kl.sync_ref_model=true,false", "kl=low")
 
 STOPPED_EARLY = (
@@ -19,7 +19,7 @@ STOPPED_EARLY = (
 )  # fmt: skip
 
 SCENARIOS = {
-    "a grid with invalid points and crashes": Scenario((*EASY, *GRID, "trainer.keep=best", "trainer.fake.crash_above_lr=5e-3")),
+    "a grid with invalid points and crashes": Scenario((*EASY, *GRID, "trainer.keep=best", "trainer.args.crash_above_lr=5e-3")),
     "attempts that are healed, two at once": Scenario((*EASY, *HEALED, "lr=1e-3,2e-3"), slots=2),
     "an adaptive search": Scenario((*ADAPTIVE, "search.trials=5")),
     "a random search, two at once": Scenario((*RANDOM, "search.trials=5"), slots=2),

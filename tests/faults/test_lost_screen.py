@@ -20,7 +20,7 @@ from grposweep.sweep import interrupts
 from grposweep.sweep.interrupts import SignalCounter, counting_interrupts
 from support import RUN, environment, read, trials, wait_for
 
-FAKE = ("trainer=fake", "name=s", "trainer.fake.step_seconds=0.02", "-m", "lr=1e-3,2e-3")
+FAKE = ("trainer=fake", "name=s", "trainer.args.step_seconds=0.02", "-m", "lr=1e-3,2e-3")
 Shown = Callable[..., "subprocess.Popen[bytes]"]
 
 

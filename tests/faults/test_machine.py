@@ -16,7 +16,7 @@ from support import RUN, environment, grposweep, lines, read, run_in, trials, wa
 
 pytestmark = pytest.mark.slow
 WORDS = ("trainer=fake", "name=s", "schedule=steps", "schedule.max_steps=20", "schedule.evaluations=2", "schedule.checkpoints=4",
-         "search.parallel=1", "trainer.fake.step_seconds=0.05", "-m", "lr=1e-3,2e-3")  # fmt: skip
+         "search.parallel=1", "trainer.args.step_seconds=0.05", "-m", "lr=1e-3,2e-3")  # fmt: skip
 # libfaketime answers Python's time.sleep with EINVAL where the steady clock is left alone, which real jumps do leave alone.
 CLOCK = r"""
 #define _GNU_SOURCE

@@ -22,7 +22,7 @@ WORDS = (
     "schedule.max_steps=60",
     "schedule.checkpoints=6",
     "search.parallel=3",
-    "trainer.fake.step_seconds=0.03",
+    "trainer.args.step_seconds=0.03",
     "-m",
     "lr=1e-4,2e-4,3e-4,5e-4,1e-3,2e-3,3e-3,5e-3",
 )

@@ -57,7 +57,7 @@ class Place:
         """The first attempt of a trial, announced; ``processes`` as in its configuration."""
         experiment = self.experiment()
         for name, value in fake.items():
-            setattr(experiment.trainer.fake, name, value)
+            experiment.trainer.args[name] = value
         folder = self.sweep / "trials" / f"{number:04d}-abcdef"
         folder.mkdir(parents=True)
         (self.sweep / "sweep.yaml").write_text("v: 1\n")

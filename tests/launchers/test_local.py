@@ -37,7 +37,7 @@ def trial(folder: Path, **fake: object) -> Path:
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     experiment.schedule.max_steps = 50
     for name, value in fake.items():
-        setattr(experiment.trainer.fake, name, value)
+        experiment.trainer.args[name] = value
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(render_experiment(experiment))
     append_line(folder / "attempts.jsonl", {"attempt": 0})

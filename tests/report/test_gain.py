@@ -18,7 +18,7 @@ def test_the_gain_after_a_race_is_the_same_in_the_terminal_in_status_and_in_the_
     sweep_here: Sweep, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mean over the fresh seeds, each against its own start; not against the start of the search's seed."""
-    words = ("trainer=fake", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=2")
+    words = ("trainer=fake", "trainer.args.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=2")
     folder = sweep_here(*words, "lr=1e-3,1e-1", "name=s", "search.seeds=2", "search.leaders=2")
     said = capsys.readouterr().out
     view = read_sweep(SweepFolder(folder))

@@ -262,7 +262,7 @@ def test_failures_that_are_alike_are_printed_once_and_shown_whole(
     """A sweep that is done is not said to have no finished trial "yet"."""
     words = ("trainer=fake", "name=s", "schedule.budget_completions=512")
     monkeypatch.setenv("COLUMNS", "300")
-    folder = sweep_here(*words, "trainer.fake.crash_at=1", "lr=1e-3,2e-3")
+    folder = sweep_here(*words, "trainer.args.crash_at=1", "lr=1e-3,2e-3")
     said, console = capsys.readouterr().out, Console(width=40)
     view = read_sweep(folder)
     assert said.count(view.trials[0].reason) == 1
@@ -281,8 +281,8 @@ def test_a_failed_trial_is_not_counted_as_finished(sweep_here: Sweep, capsys: py
     words = ("trainer=fake", "name=s", "batch=small", "search.parallel=1")
     folder = sweep_here(
         *words,
-        "trainer.fake.crash_above_lr=5e-3",
-        "trainer.fake.step_seconds=0.01",
+        "trainer.args.crash_above_lr=5e-3",
+        "trainer.args.step_seconds=0.01",
         "search.effort=0.5",
         "lr=1e-3,3e-3,1e-2",
     )

@@ -94,7 +94,7 @@ def test_a_server_that_never_answers_is_named_at_the_end() -> None:
 def test_a_sweep_outlives_its_database(start: LaunchCommand, here: Path, postgres: Postgres) -> None:
     """PostgreSQL dies after the first trial and comes back before the last; nothing is missing in the end."""
     slow = (
-        "trainer.fake.step_seconds=0.02",
+        "trainer.args.step_seconds=0.02",
         "schedule=steps",
         "schedule.max_steps=50",
         "-m",

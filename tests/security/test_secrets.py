@@ -28,7 +28,7 @@ def found(here: Path) -> list[str]:
 
 def test_a_sweep_writes_no_secret_of_its_environment(here: Path) -> None:
     """Finished and failed trials, scripts that would be submitted."""
-    assert sweep(here, "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3").code == 0
+    assert sweep(here, "trainer.args.crash_above_lr=5e-3", "-m", "lr=1e-2,1e-3").code == 0
     assert sweep(here, "name=dry", "cluster=dry_run", "-m", "lr=1e-2,1e-3").code == 0
     assert found(here) == []
 
@@ -142,7 +142,7 @@ def test_a_vllm_server_that_prints_its_secrets_leaves_none_behind(here: Path, is
     """Its log holds the rest of what it and its children say, to the last line."""
     command = f"env; {sys.executable} -c 'import os; print(os.environ)'; echo last; exit 3"
     words = ("use_vllm=true", "vllm_mode=server", "vllm_gpus=1", f'vllm_server_command="{command}"')
-    given = [*(f"generation.{word}" for word in words), f"cluster.warm={is_warm}", "trainer.fake.step_seconds=60"]
+    given = [*(f"generation.{word}" for word in words), f"cluster.warm={is_warm}", "trainer.args.step_seconds=60"]
     ended = run_in(here, "trainer=fake", "name=s", *given, CUDA_VISIBLE_DEVICES="0,1", **SECRET)
     assert "its vLLM server ended" in ended.out + ended.err
     (log,) = here.rglob("vllm.log")

@@ -24,10 +24,10 @@ QUICK = ("cluster.poll_seconds=1", "cluster.cpus_per_gpu=1")
 FOUR_RANKS = ("cluster=slurm", "cluster.nodes=2", "cluster.gpus_per_node=2", *QUICK)
 ONE_RANK = ("cluster=slurm", "cluster.gpus_per_node=0", *QUICK)
 FAKE = ("trainer=fake", "name=s", *ONE_RANK)
-SLOW = (*FAKE, "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=100", "schedule.checkpoints=10")
+SLOW = (*FAKE, "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=100", "schedule.checkpoints=10")
 
 
-LONG = (*SLOW, "trainer.fake.step_seconds=0.2")
+LONG = (*SLOW, "trainer.args.step_seconds=0.2")
 
 
 def metrics(trial: Path) -> list[dict[str, Any]]:

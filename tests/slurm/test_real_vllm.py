@@ -64,7 +64,7 @@ def test_a_server_takes_the_last_of_several_nodes(run: Run) -> None:
 def test_a_server_that_ends_too_early_is_the_reason_of_the_failure(run: Run, command: str) -> None:
     """Before it ever answered, or while training runs; nothing waits until the time limit."""
     ended = run(
-        *SERVED, "cluster.gpus_per_node=4", "trainer.fake.step_seconds=1", "generation.vllm_server_timeout=60",
+        *SERVED, "cluster.gpus_per_node=4", "trainer.args.step_seconds=1", "generation.vllm_server_timeout=60",
         served_by(command),
     )  # fmt: skip
     assert ended.code == 1

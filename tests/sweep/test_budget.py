@@ -18,7 +18,7 @@ from grposweep.sweep.spending import Spending
 from grposweep.sweep.trial_queue import TrialQueue
 from support import grposweep, lines, read, run_in, trials
 
-PACE = ("trainer=fake", "name=s", "trainer.fake.step_seconds=0.02", "schedule=steps", "schedule.max_steps=50")
+PACE = ("trainer=fake", "name=s", "trainer.args.step_seconds=0.02", "schedule=steps", "schedule.max_steps=50")
 SPENT = "search.budget=0.0002h"  # less than the second that a trial takes
 
 

@@ -183,7 +183,7 @@ def test_a_finished_trial_without_a_number_has_one_state_everywhere(tmp_path: Pa
 
 def test_a_resume_trains_into_no_link(tmp_path: Path) -> None:
     """It is refused with the link's name before anything is written; a trial that is over may lie elsewhere."""
-    command = ("trainer=fake", "name=s", "trainer.fake.crash_above_lr=5e-3", "-m", "lr=1e-3,1e-2")
+    command = ("trainer=fake", "name=s", "trainer.args.crash_above_lr=5e-3", "-m", "lr=1e-3,1e-2")
     assert run_in(tmp_path, *command).code == 0
     sweep = tmp_path / "outputs" / "s"
     make_link(sweep, finished(sweep))

@@ -148,7 +148,7 @@ def test_a_sweep_that_waits_can_be_interrupted_and_continued(gpu: Gpu, sweep_her
 def test_trials_that_share_a_gpu_with_a_neighbour_all_finish(gpu: Gpu, sweep_here: Sweep) -> None:
     """Four share a GPU of which the neighbour has half, so only two fit at once. Those that fail wait for the others."""
     gpu.take(40)
-    share = ("cluster.trials_per_gpu=4", "trainer.fake.step_seconds=0.1")
+    share = ("cluster.trials_per_gpu=4", "trainer.args.step_seconds=0.1")
     folder = sweep_here(*gpu.words(18), *share, "lr=1e-4,2e-4,3e-4,4e-4")
     assert [each[-1] for each in ends(folder)] == [FINE] * 4
     assert {end for each in ends(folder) for end in each[:-1]} == {CROWDED}

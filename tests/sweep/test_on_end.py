@@ -43,14 +43,14 @@ def test_its_failure_is_one_line_and_changes_nothing(run: Run) -> None:
 
 def test_a_sweep_without_a_result_says_failed(run: Run, here: Path) -> None:
     """And names no best trial."""
-    ended = run(*FAKE, *TELL, "trainer.fake.crash_at=1")
+    ended = run(*FAKE, *TELL, "trainer.args.crash_at=1")
     assert ended.code == 1
     assert (here / "told").read_text().startswith("failed|||")
 
 
 def test_an_interrupted_sweep_does_not_run_it(start: Callable, here: Path) -> None:
     """A terminal is there, and the sweep continues later."""
-    process = start(*FAKE[:2], *TELL, "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=400")
+    process = start(*FAKE[:2], *TELL, "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=400")
     wait_for(lambda: list(here.glob("outputs/s/trials/*/heartbeat")))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=300) == 130

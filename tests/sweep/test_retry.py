@@ -20,7 +20,7 @@ from support import RUN, lines, read, trials
 
 REWARDS = "task.rewards=[rewards.py:right]"
 FAKE = ("trainer=fake", "name=s", "schedule.budget_completions=null", "schedule.max_steps=2", REWARDS)
-CRASH = "trainer.fake.crash_above_lr=5e-3"
+CRASH = "trainer.args.crash_above_lr=5e-3"
 GRID = (*FAKE, CRASH, "lr=1e-2,2e-2")
 
 

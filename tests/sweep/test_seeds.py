@@ -10,7 +10,7 @@ from support import Ended, grposweep, run_in, study, trials
 
 Run = Callable[..., Ended]
 RACED = (
-    "trainer=fake", "name=s", "trainer.fake.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=4",
+    "trainer=fake", "name=s", "trainer.args.noise=0.05", "schedule.budget_completions=null", "schedule.max_steps=4",
     "trainer.keep=best", "search.seeds=3", "search.leaders=2", "-m", "lr=1e-5,1e-4,1e-3,2e-3",
 )  # fmt: skip
 
@@ -47,9 +47,9 @@ def test_the_end_names_the_winner_with_its_interval(raced: Ended) -> None:
 
 def test_seeds_of_a_later_command_leave_the_winner_a_model(tmp_path: Path) -> None:
     """The first command kept its own best model alone; the winner's repeat has one."""
-    first = run_in(tmp_path, *(word for word in RACED if "seeds" not in word), "trainer.fake.noise=0.5")
+    first = run_in(tmp_path, *(word for word in RACED if "seeds" not in word), "trainer.args.noise=0.5")
     (kept,) = first.sweep.glob("trials/*/model")
-    ended = run_in(tmp_path, *RACED, "trainer.fake.noise=0.5", "search.leaders=4")
+    ended = run_in(tmp_path, *RACED, "trainer.args.noise=0.5", "search.leaders=4")
     winner = int(ended.out.split("on 3 fresh seeds: trial ")[1].split(",")[0])
     assert winner != int(kept.parent.name[:4])
     (model,) = first.sweep.glob("trials/*/model")

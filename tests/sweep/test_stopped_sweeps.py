@@ -21,7 +21,7 @@ FAKE = (
     "schedule.max_steps=10",
     "schedule.evaluations=10",
 )
-SLOW = "trainer.fake.step_seconds=0.15"  # the controller looks ten times a second
+SLOW = "trainer.args.step_seconds=0.15"  # the controller looks ten times a second
 
 
 def timeless(trial: Path) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def timeless(trial: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     """Its reward falls to nothing; the other one's is far from its best, and continues."""
-    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,1", "trainer.fake.best_lr=1e3", "trainer.keep=last")
+    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,1", "trainer.args.best_lr=1e3", "trainer.keep=last")
     collapsed, sound = (read(trial / "result.json") for trial in trials(folder))
     assert (collapsed["status"], collapsed["guard"], sound["status"]) == ("pruned", "reward_fallen", "finished")
     assert collapsed["failure"]["class"] == "collapse"
@@ -51,7 +51,7 @@ def test_a_collapsed_trial_is_ended_with_its_evidence(sweep_here: Sweep, capsys:
 @pytest.mark.slow
 def test_without_guards_a_collapsed_trial_runs_to_its_end(sweep_here: Sweep) -> None:
     """search.guards=false."""
-    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.fake.best_lr=1e4", "search.guards=false")
+    folder = sweep_here(*FAKE, SLOW, "lr=1e-3,2e-3", "trainer.args.best_lr=1e4", "search.guards=false")
     assert {read(trial / "result.json")["status"] for trial in trials(folder)} == {"finished"}
 
 

@@ -50,7 +50,7 @@ def test_every_trial_becomes_one_run_of_the_sweeps_group(run: Run, server: Serve
 
 def test_the_attempts_of_a_trial_are_one_run(run: Run, start: Callable, here: Path, server: Server) -> None:
     """Stopped in the middle and resumed: every step once."""
-    slow = (*TRACKED[:3], "trainer.fake.step_seconds=0.05", "schedule=steps", "schedule.max_steps=60")
+    slow = (*TRACKED[:3], "trainer.args.step_seconds=0.05", "schedule=steps", "schedule.max_steps=60")
     process = start(*slow)
     wait_for(lambda: any(len(lines(path)) > 5 for path in here.glob("outputs/s/trials/*/metrics.jsonl")))
     process.send_signal(signal.SIGINT)

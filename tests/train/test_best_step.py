@@ -66,7 +66,7 @@ def test_what_a_maximum_of_noise_gains_is_taken_off(truth: list[float], share: f
 
 def test_a_resumed_trial_has_the_same_best_step_value_and_model(make_fake: MakeTrial) -> None:
     """The fake trainer's noise makes the best evaluation an early one."""
-    options = ("search.at=best", "trainer.fake.noise=0.2", "schedule.evaluations=4", "seed=3")
+    options = ("search.at=best", "trainer.args.noise=0.2", "schedule.evaluations=4", "seed=3")
     disturbed, straight = make_fake(*options), make_fake(*options, name="0001-b")
     control(disturbed, "pause", until_step=2)
     assert run_attempt(disturbed) == ExitCode.STOPPED

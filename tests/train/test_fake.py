@@ -52,7 +52,7 @@ def test_a_fake_trial_imports_nothing_heavy(make_fake: MakeTrial) -> None:
 
 def test_a_crash_is_written_down_with_its_last_lines(make_fake: MakeTrial, capsys: pytest.CaptureFixture[str]) -> None:
     """The report can say why without opening logs."""
-    folder = make_fake("trainer.fake.crash_at=3")
+    folder = make_fake("trainer.args.crash_at=3")
     assert run_attempt(folder) == ExitCode.FAILED
     failure = result_of(folder)["failure"]
     assert (result_of(folder)["status"], result_of(folder)["step"]) == ("failed", 2)
@@ -83,7 +83,7 @@ def test_the_failure_of_another_node_is_not_hidden_by_the_stop_that_it_caused(ma
 
 def test_a_pause_may_name_its_step_and_the_next_attempt_continues_from_there(make_fake: MakeTrial) -> None:
     """Two attempts leave the same metrics as one."""
-    paused, straight = make_fake("trainer.fake.noise=0.1"), make_fake("trainer.fake.noise=0.1", name="0001-b")
+    paused, straight = make_fake("trainer.args.noise=0.1"), make_fake("trainer.args.noise=0.1", name="0001-b")
     control(paused, "pause", until_step=3)
     assert run_attempt(paused) == ExitCode.STOPPED
     assert result_of(paused)["step"] == 3
@@ -110,7 +110,7 @@ def test_a_trial_under_a_budget_gives_its_controller_time_to_pause_it(make_fake:
 
 def test_sigterm_is_a_stop_request(make_fake: MakeTrial) -> None:
     """Launchers and Slurm send it; the trial can be continued."""
-    folder = make_fake("trainer.fake.step_seconds=0.05", "schedule.max_steps=2000")
+    folder = make_fake("trainer.args.step_seconds=0.05", "schedule.max_steps=2000")
     process = subprocess.Popen([sys.executable, "-m", "grposweep.train", str(folder)], env=environment(**SOURCE))
     wait_for((folder / "heartbeat").exists)
     process.terminate()
@@ -159,7 +159,7 @@ def test_an_old_result_is_gone_while_a_new_attempt_runs(make_fake: MakeTrial) ->
     assert run_attempt(folder) == ExitCode.FINISHED
     append_line(folder / "attempts.jsonl", {"attempt": 1})
     config = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(config.replace("crash_at: null", "crash_at: 1"))
+    (folder / "config.yaml").write_text(config.replace("args: {}", "args: {crash_at: 1}"))
     assert run_attempt(folder) == ExitCode.FAILED
     assert (result_of(folder)["attempt"], result_of(folder)["status"]) == (1, "failed")
 

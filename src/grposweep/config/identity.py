@@ -73,8 +73,7 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
 def trainer_content(trainer: Trainer) -> dict[str, Any]:
     """Return the keys of the trainer that can change a trial's numbers. Files of an external trainer enter by content."""
-    content: dict[str, Any] = {"kind": trainer.kind, "fake": asdict(trainer.fake)}
-    content |= {name: getattr(trainer, name) for name in ("sharding", "compile", "args")}
+    content: dict[str, Any] = {name: getattr(trainer, name) for name in ("kind", "sharding", "compile", "args")}
     content |= {"fork": trainer.fork} if trainer.fork else {}
     if not is_external(trainer.kind):
         content |= {"offload": trainer.offload, "fsdp_config": trainer.fsdp_config}

@@ -68,7 +68,6 @@ def _switches() -> Iterator[tuple[str, tuple[str, Any]]]:
 SWITCHES: dict[str, tuple[str, Any]] = {
     "model.lora.": ("model.lora.enabled", True),
     "generation.vllm_": ("generation.use_vllm", True),
-    "trainer.fake.": ("trainer.kind", "fake"),
     **dict(_switches()),
 }
 

@@ -17,8 +17,8 @@ from grposweep.config.base_recipe import Base
 from grposweep.config.compose import known_keys
 from grposweep.config.fields import NUMBERS
 from grposweep.config.programs import reaches
-from grposweep.registries import asks, is_external, is_opaque
-from grposweep.schema import Experiment, keys_with, trl_arguments
+from grposweep.registries import asks, is_external, is_opaque, runs_trl
+from grposweep.schema import Experiment, Fake, Trainer, keys_with, trl_arguments
 
 ELSEWHERE = ("search", "cluster", "tracker", "rules")  # sections without keys of the trainer
 # Switches that cannot be on in a trial, with the reason. Sources: transformers 5.23 training_args.py, trl 1.16 grpo_trainer.py.
@@ -41,7 +41,7 @@ def taken() -> Mapping[str, KeySpec]:
 @cache
 def homes() -> Mapping[str, str]:
     """Return the grposweep key that sets each key of GRPOConfig."""
-    own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args", "trainer.fake")))
+    own = (key for key in known_keys() if not key.startswith((*ELSEWHERE, "trainer.args")))
     same = {trl_arguments().get(key, key.rpartition(".")[2]): key for key in own}
     derived = {name: key for key, names in keys_with("native").items() for name in names.split()}
     return {name: key for name, key in {**same, **derived}.items() if name in taken()}
@@ -54,13 +54,15 @@ def check_args(experiment: Experiment) -> Iterator[str]:
         return
     base = Base.of(experiment)
     for name, value in trainer.args.items():
-        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(name, value)
+        problem = _check_own_key(base, name, value) if is_external(trainer.kind) else _check_arg(trainer, name, value)
         if problem:
             yield f"trainer.args.{name}={show(value)}: {problem}"
 
 
-def _check_arg(name: str, value: Any) -> str:
+def _check_arg(trainer: Trainer, name: str, value: Any) -> str:
     """Describe what is wrong with an argument of TRL's own trainer; empty if nothing is."""
+    if not runs_trl(trainer.kind) and name in Fake.__dataclass_fields__:
+        return ""
     keys = taken()
     if home := homes().get(name):
         return f"grposweep has its own key for this. Set {home} instead."

@@ -1,6 +1,6 @@
 """Configuration groups of how trials run: trainer, cluster, search, tracker and rules."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grposweep.schema.learning import AUTO, key
@@ -12,7 +12,7 @@ SHARDING = ("none", "zero1", "zero2", "zero3", "fsdp")
 
 @dataclass
 class Fake:
-    """The fake trainer's behaviour, for tests of search, launching and failure: a known optimum and staged faults."""
+    """What ``trainer=fake`` reads of ``trainer.args``, for tests: a known optimum and staged faults."""
 
     best_lr: float = 1e-3
     """Learning rate with the best reward."""
@@ -58,7 +58,6 @@ class Trainer:
     """A DeepSpeed configuration file (JSON) to use instead of the built-in one."""
     fsdp_config: dict[str, Any] = key({})
     """Options of FSDP under transformers' names, added to the built-in ones."""
-    fake: Fake = field(default_factory=Fake, metadata={"staged": True})
     recipe: str | None = None
     """A native recipe to start from (YAML, or a script that launches one): parameters override its keys, all others stay.
     ``script``: the file behind ``--config``, or the shell script that is the command."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from grporecipe.files import write_json, write_text
 from grposweep.process import exists
-from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL
+from grposweep.schema.running import KEEPS_LAST, KEEPS_MODEL, Fake
 from grposweep.storage.checkpoints import FAKE, complete_checkpoints, drop_checkpoints
 from grposweep.storage.results import TrialResult, TrialStatus
 from grposweep.train import process as watchdog
@@ -29,7 +29,7 @@ def train(attempt: Attempt) -> Outcome:
     """Walk through the steps; the other ranks wait for rank 0's word."""
     if not attempt.is_main:
         return _follow(attempt)
-    fake, step = attempt.experiment.trainer.fake, _resume(attempt)
+    fake, step = _fake(attempt), _resume(attempt)
     if step == 0 and attempt.experiment.schedule.eval_at_start:
         _evaluate(attempt, 0)
     while step < attempt.total:
@@ -51,9 +51,14 @@ def train(attempt: Attempt) -> Outcome:
     return _finish(attempt, step)
 
 
+def _fake(attempt: Attempt) -> Fake:
+    """Return what is staged."""
+    return Fake(**{name: value for name, value in attempt.experiment.trainer.args.items() if hasattr(Fake, name)})
+
+
 def reward_at(attempt: Attempt, step: int) -> float:
     """Return the synthetic learning curve at a step; its noise depends on seed and step only."""
-    fake, lr = attempt.experiment.trainer.fake, attempt.experiment.lr
+    fake, lr = _fake(attempt), attempt.experiment.lr
     target = max(BEST - PER_DECADE * abs(math.log10(lr / fake.best_lr)), 0.0)
     noise = random.Random(f"{attempt.experiment.seed} {lr} {step}").gauss(0.0, fake.noise)
     return START + (target - START) * (1 - math.exp(-3 * step / attempt.total)) + noise
@@ -61,7 +66,7 @@ def reward_at(attempt: Attempt, step: int) -> float:
 
 def _evaluate(attempt: Attempt, step: int) -> None:
     reward = reward_at(attempt, step)
-    noise = attempt.experiment.trainer.fake.noise
+    noise = _fake(attempt).noise
     attempt.log("eval", step, {"eval_reward": reward, "eval_reward_se": noise, "eval_reward_noise": noise})
     if attempt.experiment.search.budget and 0 < step < attempt.total:
         _wait_for_the_controller(attempt, step)
@@ -76,11 +81,11 @@ def _wait_for_the_controller(attempt: Attempt, step: int) -> None:
 
 def _misbehave(attempt: Attempt, step: int) -> None:
     """Stage the configured faults."""
-    fake = attempt.experiment.trainer.fake
+    fake = _fake(attempt)
     if fake.crash_at is not None and step >= fake.crash_at:
-        raise RuntimeError(f"trainer.fake.crash_at={fake.crash_at}: this crash is staged")
+        raise RuntimeError(f"trainer.args.crash_at={fake.crash_at}: this crash is staged")
     if fake.crash_above_lr is not None and attempt.experiment.lr > fake.crash_above_lr:
-        raise RuntimeError(f"trainer.fake.crash_above_lr={fake.crash_above_lr}: this crash is staged")
+        raise RuntimeError(f"trainer.args.crash_above_lr={fake.crash_above_lr}: this crash is staged")
     if fake.oom_above is not None and attempt.plan.per_device_train_batch_size > fake.oom_above:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB: this crash is staged")
     if fake.hang_at is not None and step >= fake.hang_at:

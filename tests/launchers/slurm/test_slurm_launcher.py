@@ -286,7 +286,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
     run: Callable[..., Ended], start: LaunchCommand, here: Path, state: Path
 ) -> None:
     """One trial runs while its controller is killed, one was announced and never submitted."""
-    slow = (*FAKE, "trainer.fake.step_seconds=0.03", "schedule=steps", "schedule.max_steps=60", "-m", "lr=1e-4,1e-3")
+    slow = (*FAKE, "trainer.args.step_seconds=0.03", "schedule=steps", "schedule.max_steps=60", "-m", "lr=1e-4,1e-3")
     process = start(*slow, "cluster.max_jobs=1")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.kill()
@@ -306,7 +306,7 @@ def test_a_full_queue_and_a_killed_controller_lose_and_double_nothing(
 
 def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
     """The job continues; the message names the way back."""
-    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    process = start(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
@@ -318,7 +318,7 @@ def test_ctrl_c_detaches(start: LaunchCommand, here: Path, state: Path) -> None:
 
 def detach(start: LaunchCommand, here: Path) -> None:
     """Leave a sweep ``s`` with one running job behind."""
-    process = start(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    process = start(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
     wait_for(lambda: list(here.glob("outputs/s/trials/0000-*/heartbeat")))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
@@ -330,7 +330,7 @@ def test_a_trial_that_runs_as_a_job_is_not_run_here_as_well(
 ) -> None:
     """The cluster is no part of a sweep's identity, so the user may come back with another one."""
     detach(start, here)
-    ended = run("trainer=fake", "name=s", "cluster=local", "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    ended = run("trainer=fake", "name=s", "cluster=local", "trainer.args.step_seconds=0.1", "lr=1e-3")
     assert ended.code == 2
     assert "scancel 1" in ended.err
 
@@ -343,7 +343,7 @@ def test_a_cancelled_sweep_can_be_resumed(
     detach(start, here)
     assert cancel_sweep("s", here / "outputs").startswith("cancelled 1 job ")
     assert fake_slurm.jobs()[0]["state"] == "CANCELLED"
-    ended = run(*FAKE, "trainer.fake.step_seconds=0.1", "lr=1e-3")
+    ended = run(*FAKE, "trainer.args.step_seconds=0.1", "lr=1e-3")
     assert ended.code == 0, ended.err
     assert len(list(state.glob("*.job"))) == 2
 
