@@ -11,7 +11,6 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from types import UnionType
@@ -245,7 +244,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file, as the ``opener`` of FileIO. A symbolic link, which a foreign folder may hold, raises OSError."""
+    """Open a file, as the ``opener`` of ``open``. A symbolic link, which a foreign folder may hold, raises OSError."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
@@ -253,7 +252,7 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
     """Append one JSON line in a single write. A torn last line is ended first."""
     data = (json.dumps(value) + "\n").encode()
     # training appends at every step, and an unbuffered write takes half the time
-    with FileIO(path, "ab+", opener=no_link) as file:
+    with open(path, "ab+", buffering=0, opener=no_link) as file:
         if file.tell() > 0:
             file.seek(-1, os.SEEK_END)
             data = data if file.read(1) == b"\n" else b"\n" + data

@@ -22,9 +22,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from io import FileIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 SOURCE = Path(__file__).resolve().parents[1]  # the folder on sys.path that holds the packages
 OWN_PACKAGES = ("grporecipe", "grposweep")
@@ -80,7 +79,7 @@ class SpawnedProcesses:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log: Path | None) -> int:
-        output = None if log is None else FileIO(log, "ab", opener=_no_link)
+        output = None if log is None else _open_log(log)
         # A recorded copy of older code would never unblock them.
         numbers = STOP_SIGNALS if self._code == SOURCE else ()
         with signals_blocked(*numbers):
@@ -139,7 +138,7 @@ class ForkServer:
 
     @cached_property
     def _server(self) -> "subprocess.Popen[bytes]":
-        errors = contextlib.nullcontext() if self._log is None else FileIO(self._log, "ab", opener=_no_link)
+        errors = contextlib.nullcontext() if self._log is None else _open_log(self._log)
         with errors as stream, signals_blocked(*STOP_SIGNALS):
             return subprocess.Popen(
                 [sys.executable, *python_flags(self._code), "-m", "grposweep.train.warm_server", *self._preload],
@@ -236,9 +235,10 @@ class ForkServer:
         return []
 
 
-def _no_link(path: str, flags: int) -> int:
-    """Open a log, which is no link to a file of the user; as `grporecipe.files.no_link`, for a script without the package."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+def _open_log(path: Path) -> BinaryIO:
+    """Open a log to append to it. A link, which may lead to a file of the user, raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    return os.fdopen(handle, "ab")
 
 
 def python_flags(code: Path = SOURCE) -> tuple[str, ...]:

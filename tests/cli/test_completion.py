@@ -87,7 +87,7 @@ def test_every_commands_help_fits_80_columns() -> None:
 def test_the_list_of_commands_has_whole_sentences() -> None:
     """At 80 columns none is cut off with dots."""
     shown = CliRunner().invoke(build_app(), ["--help"], env={"COLUMNS": "80"}).stdout.partition("Commands:\n")[2]
-    assert len(shown.splitlines()) > 20
+    assert len(shown.splitlines()) >= 20
     assert [line for line in shown.splitlines() if not line.endswith(".") or line.endswith("..")] == []
 
 

@@ -189,7 +189,7 @@ def test_the_launcher_sets_the_priority_and_ends_what_runs(tmp_path: Path) -> No
 
     experiment = Experiment()
     experiment.trainer.kind, experiment.cluster.kind = "fake", "nice"
-    experiment.trainer.args.hang_at, experiment.schedule.max_steps = 2, 50
+    experiment.trainer.args, experiment.schedule.max_steps = {"hang_at": 2}, 50
     experiment.batch.per_device_train_batch_size = experiment.batch.gradient_accumulation_steps = 8
     launcher = build_launcher(experiment, tmp_path)
     folder = tmp_path / "trials" / "0000-abcdef"

@@ -72,9 +72,11 @@ def test_a_key_of_the_script_that_cannot_be_set_is_refused(
 
 def test_an_option_that_the_script_does_not_know_is_asked_about_once(points: Callable[..., Points], here: Path) -> None:
     """An answer may take 20 s, and its other values would be refused for the same reason."""
-    refuse = "open('asked', 'a').write('x')\nimport sys\nif '--bogus' in sys.argv: sys.exit('unrecognized: --bogus')\n"
+    refuse = (
+        "open('../asked', 'a').write('x')\nimport sys\nif '--bogus' in sys.argv: sys.exit('unrecognized: --bogus')\n"
+    )
     (here / "train.py").write_text(refuse + (here / "train.py").read_text())
     space, _ = parse_space(["trainer.args.bogus=1,2,3"], {})
     with pytest.raises(UserError, match="unrecognized: --bogus"):
         check_space(space, points())
-    assert (here / "asked").read_text() == "xx"  # without the option, and with its first value
+    assert (here.parent / "asked").read_text() == "xx"  # without the option, and with its first value

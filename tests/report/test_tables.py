@@ -83,8 +83,8 @@ def test_the_start_says_if_few_prompts_are_held_out_or_left_to_train_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], there: int, left: int, said: str
 ) -> None:
     """Fewer than the default of 256, or more than a third of the data."""
-    summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
-    prepared = {"one": {"train_prompts": left, "eval_prompts": there}}
+    summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
+    prepared = {"one": {"train_prompts": left, "distinct_prompts": left, "eval_prompts": there}}
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
     (*found,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("held out"))
     assert " ".join(found) == said
@@ -92,7 +92,7 @@ def test_the_start_says_if_few_prompts_are_held_out_or_left_to_train_on(
 
 def test_the_start_of_a_sweep_says_what_to_keep_for_a_fork(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its size: two checkpoints of each trial, and two of the running one. Nothing is kept of a single run either way."""
-    summary = SpaceSummary(4, 0, 0, 1, "grid", "", is_local=True)
+    summary = SpaceSummary(4, 0, 0, 1, "grid", is_local=True)
     prepared = {"one": {"model": {"parameters": 100_000_000}}}
     print_space_summary(build_console(), summary, Experiment(), [], prepared, tmp_path)
     assert "keep all: trainer.keep=all (about 11 GiB)" in capsys.readouterr().out

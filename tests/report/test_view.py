@@ -101,7 +101,7 @@ def test_an_attempt_here_ended_with_its_controller_and_a_job_continues(swept: Pa
     assert "starts over with the sweep, because it has no checkpoint" in before.get()
     settings = copy / "sweep.yaml"
     text = settings.read_text()
-    settings.write_text(text.replace("    kind: fake\n", "    kind: fake\n    fork: a1b2\n"))
+    settings.write_text(text.replace("    fork: null\n", "    fork: a1b2\n"))
     with wide.capture() as forked:
         wide.print(status_screen(read_sweep(copy)))
     assert ("fork: a1b2" in settings.read_text(), "starts over" in forked.get()) == (True, False)

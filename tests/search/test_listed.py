@@ -11,7 +11,7 @@ from grposweep.schema import Search
 from grposweep.search.listed import list_points
 from grposweep.search.space import Space
 from refused import says
-from support import Ended, grposweep, lines, read, trials
+from support import Ended, grposweep, lines, read, run_in, trials
 
 Run = Callable[..., Ended]
 TWO = "search.points={lr:1e-3,batch:small},{lr:1e-4,batch:medium}"
@@ -53,7 +53,7 @@ def test_a_file_without_points_is_refused(tmp_path: Path, content: str | None, w
 def test_of_many_mistakes_the_first_are_shown_with_their_number(here: Path) -> None:
     """A file whose column has a wrong kind of value."""
     (here / "p.csv").write_text("batch\n" + "".join(f"b{number}\n" for number in range(12)))
-    said = grposweep(here, "sweep", "trainer=fake", "search.points=p.csv").err
+    said = run_in(here, "trainer=fake", "-m", "search.points=p.csv").err
     assert said.startswith("error: 12 keys cannot work:\n- batch=b0")
     assert len(said.splitlines()) == 10
     assert said.endswith("- and 4 more\n")

@@ -126,7 +126,7 @@ def test_a_prompt_with_two_answers_is_named_before_the_first_trial(
     write_sweep(tmp_path, *task, "task.eval_prompts=2")
     assert prepare_sweep(tmp_path) == 0
     entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
-    summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
+    summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
     print_space_summary(build_console(300), summary, build_experiment(*task), [], entries, tmp_path)
     said = "rows.jsonl: 1 prompt with several answers, such as rows 4 and 10 ('7' and '8')"
     assert said in " ".join(capsys.readouterr().out.split())

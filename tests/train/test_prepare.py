@@ -92,7 +92,7 @@ def test_rows_that_repeat_a_prompt_are_accounted_for(
     key = write_sweep(tmp_path, *task)
     assert prepare_sweep(tmp_path) == 0
     entries = (read_json(tmp_path / "prepared.json") or {})["entries"]
-    summary = SpaceSummary(1, 0, 0, 1, "", "", is_local=True)
+    summary = SpaceSummary(1, 0, 0, 1, "", is_local=True)
     print_space_summary(build_console(200), summary, build_experiment(*task), [], entries, tmp_path)
     said = f"{entries[key]['train_prompts']} rows of 13 other prompts to train on. Rows with the same prompt stay on one side"
     shown = " ".join(capsys.readouterr().out.split())

@@ -6,7 +6,6 @@ The sweep works from its trial folders and never reads a copy, so a full disk or
 import json
 import threading
 from collections.abc import Callable, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ class _UnsyncedJournal(JournalFileBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append one line per log."""
-        with FileIO(self._file_path, "ab", opener=no_link) as file:
+        with open(self._file_path, "ab", opener=no_link) as file:
             file.write("".join(f"{json.dumps(log)}\n" for log in logs).encode())
 
 

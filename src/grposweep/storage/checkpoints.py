@@ -61,7 +61,7 @@ def complete_checkpoints(folder: Path, ranks: int) -> list[Checkpoint]:
     return sorted(complete, key=lambda each: each.step)
 
 
-def keep_beside(checkpoint: Path, folder: Path) -> Path:
+def keep_copy(checkpoint: Path, folder: Path) -> Path:
     """Link a checkpoint's files into another folder, so that they stay when its own one is cleared. Return where they are."""
     kept = folder / checkpoint.name
     shutil.copytree(checkpoint, kept, copy_function=_link)
@@ -76,7 +76,7 @@ def _link(source: str, target: str) -> None:
 
 
 def put_back(folder: Path, output: Path) -> None:
-    """Move what `keep_beside` kept back if the output folder has no checkpoint as new, and delete it otherwise."""
+    """Move what `keep_copy` kept back if the output folder has no checkpoint as new, and delete it otherwise."""
     for kept in _all(folder):
         if all(found.step < kept.step for found in _all(output)):
             output.mkdir(exist_ok=True)

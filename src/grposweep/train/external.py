@@ -29,7 +29,7 @@ from grposweep.process import MARK, kill_group, signals_blocked, start_guard
 from grposweep.redaction import RedactedProgram
 from grposweep.registries import EXTERNAL, is_opaque
 from grposweep.storage import paths
-from grposweep.storage.checkpoints import keep_beside, newest_checkpoint, put_back, set_aside
+from grposweep.storage.checkpoints import keep_copy, newest_checkpoint, put_back, set_aside
 from grposweep.storage.inputs import original_path
 from grposweep.storage.records import CallbackState, Heartbeat
 from grposweep.train import process as watchdog
@@ -140,7 +140,7 @@ def _trial(attempt: Attempt) -> Trial:
         return replace(trial, checkpoint=choose_checkpoint(attempt, trial))
     put_back(attempt.folder / KEPT, trial.output)
     chosen = choose_checkpoint(attempt, trial)
-    return replace(trial, checkpoint=keep_beside(chosen, attempt.folder / KEPT) if chosen else None)
+    return replace(trial, checkpoint=keep_copy(chosen, attempt.folder / KEPT) if chosen else None)
 
 
 def choose_checkpoint(attempt: Attempt, trial: Trial) -> Path | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from io import FileIO
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,7 @@ class HeartbeatFile:
         # Rename without fsync: a heartbeat lost with the machine is no loss. Each writer has a draft of its own: a program's
         # watcher and the callback inside it both beat at the start, and one would rename the other's draft away.
         draft = self.path.with_name(f".{self.path.name}.{self.writer}.new")
-        with FileIO(draft, "w", opener=no_link) as file:
+        with open(draft, "wb", opener=no_link) as file:
             file.write(json.dumps({"step": step, "total": self.total, "counter": self.counter, **best}).encode())
         draft.replace(self.path)
         self.written = time.monotonic()
