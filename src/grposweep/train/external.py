@@ -340,19 +340,18 @@ def _outcome(
 
 
 def _early_end(attempt: Attempt, trial: Trial, callback: CallbackState | None) -> str:
-    """Say if a training ended before its stated length; empty if not, or if its length is not known.
+    """Say if a program ended before its stated length; empty if not, or if its length is not known.
 
-    Of a program without our Callback the last step is only known to within the steps between two lines of its log.
+    Its last step is only known to within the steps between two lines of its log. A training with our Callback that a callback
+    of the user's ends early has ended as the user wants it.
     """
-    if callback is not None:
-        step, total, spacing = callback.step, callback.total, 1
-    elif is_opaque(trial.trainer.kind):
-        steps = sorted({int(line["step"]) for line in attempt.metrics.lines()})
-        gaps = [later - earlier for earlier, later in pairwise(steps)]
-        step, total, spacing = steps[-1], attempt.experiment.schedule.max_steps, 1 + max(gaps, default=1)
-    else:
+    total = attempt.experiment.schedule.max_steps
+    if callback is not None or total is None or not is_opaque(trial.trainer.kind):
         return ""
-    if total is None or total - step < spacing:
+    steps = sorted({int(line["step"]) for line in attempt.metrics.lines()})
+    gaps = [later - earlier for earlier, later in pairwise(steps)]
+    step, spacing = steps[-1], 1 + max(gaps, default=1)
+    if total - step < spacing:
         return ""
     return (
         f"schedule.max_steps={total}: the program ended with exit code 0 at step {step}, so its training is not finished and not "
