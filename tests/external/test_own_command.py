@@ -378,6 +378,15 @@ def test_a_trial_pushes_nothing_and_has_a_port_of_its_own(run: Run, command: Pat
     assert int(read(command / "seen.json")["environment"]["MASTER_PORT"]) > 1024
 
 
+def test_a_fixed_port_is_named_before_two_trials_run_at_once(run: Run, command: Path) -> None:
+    """One of them would fail, and a worse point might win."""
+    sweep = (ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "env", "MASTER_PORT=29566", "bash", "launch.sh")
+    refused = run("search.parallel=2", *sweep)
+    assert refused.code == 2
+    assert "the command has a fixed port (env MASTER_PORT=29566 bash launch.sh)" in " ".join(refused.err.split())
+    assert run("search.parallel=1", *sweep).code == 0
+
+
 def test_a_command_that_clears_the_folder_of_the_sweeps_is_refused(run: Run, command: Path) -> None:
     """Before the first trial, also if another folder is set, and if files may be deleted otherwise."""
     (command / "launch.sh").write_text(f"rm -rf runs/*\n{LAUNCH}")

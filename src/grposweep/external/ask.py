@@ -28,6 +28,7 @@ from grporecipe.redaction import redact
 from grposweep.external import view
 from grposweep.external.environment import HARM, SHELL, foreign_path, launch_texts, package_folder
 from grposweep.process import MARK, MARKED_FOLDER, kill_group, marked, start_guard
+from grposweep.schema import Trainer
 
 MODE = "GRPOSWEEP_ASK_MODE"
 STAND_INS, REAL = "stand-ins", "real"
@@ -48,6 +49,11 @@ while [ $# -gt 0 ]; do
 done
 """
 _QUEUE_PATH = re.compile(r"(?:^|[\s;&|(`'\"])(/[^\s;&|'\"]*/(?:sbatch|srun|salloc|qsub|bsub))(?=[\s;&|)'\"]|$)")
+# 0 is any free port. Of servers only those that publish their port in a launch line are known.
+_PORT = re.compile(
+    r"--(?:master|main[-_]process|rdzv)[-_](?:port|endpoint)[ =](?:[\w.-]+:)?[1-9]\d+|\bMASTER_PORT=[1-9]\d+"
+    r"|vllm[ -]serve\b.*--port[ =][1-9]\d+"
+)
 _MANUAL = "Pass PYTHONPATH and the variables that begin with GRPOSWEEP_ on to the program: docs/guides/own_script.md."
 _NOT_FOUND = re.compile(r"([^\s:]+): (?:command )?not found$|([^\s:]+): No such file or directory$", re.MULTILINE)
 
@@ -302,6 +308,18 @@ def _refuse_queues(command: str, folder: Path) -> None:
             f"{command}: {place} calls a scheduler's program by its path ({line}), so asking it would submit a job. "
             "Nothing ran. Give the script of that job, as in: bash train.slurm. The sweep submits its own jobs with "
             "cluster=slurm."
+        )
+
+
+def check_ports(trainer: Trainer, at_once: int) -> None:
+    """Raise UserError if a command's text has a fixed port and several trials run at once on a machine: one gets it."""
+    if trainer.command is None or at_once < 2:
+        return
+    for place, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
+        raise UserError(
+            f"search.parallel={at_once}: {place} has a fixed port ({line}), and only one of the trials that run at once on a "
+            "machine gets it. Leave the port out, or write --master_port $MASTER_PORT, which each trial has. Otherwise set "
+            "search.parallel=1."
         )
 
 

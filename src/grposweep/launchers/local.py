@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from grporecipe.errors import ExitCode, UserError
+from grposweep.external.ask import check_ports
 from grposweep.external.script import check_launcher
 from grposweep.launchers.base import (
     GPU_TRIALS,
@@ -236,6 +237,7 @@ class Local(Launcher):
         if not total:
             check_launcher(experiment.trainer, experiment.cluster.processes)
         self._check_gpus(experiment.cluster, generation)
+        check_ports(experiment.trainer, self.slots)
 
     def submit(self, job: Job) -> str:
         """Start every rank, and a vLLM server if it has GPUs; each writes a log in the trial folder."""
