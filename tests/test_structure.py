@@ -19,7 +19,7 @@ ENTRY_POINTS = ("__init__", "__main__")  # of the packages themselves
 # Runs inside another program, which imports it by path; so it is an entry point, and may import what that program has.
 PLUGIN = "grposweep/external/ms_swift_plugin"
 # Nodes of the syntax trees, without expression contexts: no layout changes them. Lower a number, and never raise one.
-MOST_NODES = {"src": 333_000, "tests": 246_000}
+MOST_NODES = {"src": 299_300, "tests": 225_300}
 # The modules of each room that other rooms import; all others are the room's own.
 INTERFACES = {
     "grporecipe/diagnose": "command guards log readers",
