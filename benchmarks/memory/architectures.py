@@ -176,7 +176,7 @@ def _watch(model: torch.nn.Module) -> Iterator[dict[StorageWeakRef, int]]:
 def build_need(a: Architecture, checkpoints: bool, batch: int = BATCH) -> Need:
     """The same micro-batch for the estimator: one rank, all weights trained, gradients from an earlier micro-batch."""
     return Need(
-        model=a, width=WIDTH, compute=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION, turns=1,
+        model=a, width=WIDTH, compute=WIDTH, batch=batch, rollout=0, scored=batch, prompt=PROMPT, completion=COMPLETION,
         processes=1, accumulates=True, checkpoints=checkpoints, has_reference=False, optim="adamw_torch", sharding="none",
         lora=None, uses_vllm=False, engine_share=0.0, gpu_gib=None, engine_sleeps=False, is_filtered=False, is_nucleus=False,
     )  # fmt: skip

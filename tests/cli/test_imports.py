@@ -32,7 +32,7 @@ COMMANDS = {
     ("export", "measured"): {"rich"},
     ("show", "0"): HYDRA,
     ("space", "lr=1e-4,1e-3"): HYDRA,
-    ("report", "measured"): {*HYDRA, "jinja2", "plotly"},
+    ("report", "measured"): {"rich", "jinja2", "plotly"},
     (RUN, "--help"): {"hydra", "omegaconf"},
     (RUN, "lrr=1e-3"): {"hydra", "omegaconf"},
     (RUN, "lr=0"): {"hydra", "omegaconf"},

@@ -148,7 +148,7 @@ def test_few_open_files_are_enough(start: Start, here: Path) -> None:
     check_finished(here / "outputs" / "s")
 
 
-@pytest.mark.parametrize("size", [300, 6000])
+@pytest.mark.parametrize("size", [300, 4000])
 def test_a_limit_on_file_size_is_reported_and_the_sweep_continues_later(start: Start, here: Path, size: int) -> None:
     """A quota on the size of files, in bytes; without it the same command finishes."""
     process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))

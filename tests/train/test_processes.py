@@ -54,11 +54,14 @@ def run(arguments: Sequence[str | Path], env: dict[str, str]) -> subprocess.Comp
     )
 
 
-def test_a_trial_trains_in_a_process_of_its_own_and_says_nothing(make_trial: MakeTrial, here: dict[str, str]) -> None:
-    """Progress is the controller's to show; the logs hold what went wrong."""
+def test_a_trial_trains_in_a_process_of_its_own_and_prints_one_line(
+    make_trial: MakeTrial, here: dict[str, str]
+) -> None:
+    """How to look at it if it is silent. Progress is the controller's to show; the logs hold what went wrong."""
     folder = make_trial(sweep="spaces and 'quotes'")
     done = run(["-m", "grposweep.train", folder], here)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(r"rank 0 on \S+ is process (\d+)\. If it is silent: py-spy dump --pid \1\n", done.stderr)
     assert result_of(folder)["status"] == "finished"
 
 
