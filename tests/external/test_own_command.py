@@ -383,7 +383,10 @@ def test_a_fixed_port_is_named_before_two_trials_run_at_once(run: Run, command: 
     sweep = (ASKED, "name=s", "-m", "lr=0.1,0.3", "--", "env", "MASTER_PORT=29566", "bash", "launch.sh")
     refused = run("search.parallel=2", *sweep)
     assert refused.code == 2
-    assert "the command has a fixed port (env MASTER_PORT=29566 bash launch.sh)" in " ".join(refused.err.split())
+    assert (
+        "the command has a fixed port (env MASTER_PORT=29566 bash launch.sh), and only one of the 2 trials"
+        in " ".join(refused.err.split())
+    )
     assert run("search.parallel=1", *sweep).code == 0
 
 

@@ -317,9 +317,8 @@ def check_ports(trainer: Trainer, at_once: int) -> None:
         return
     for place, line in _find_lines(trainer.command, Path(trainer.workdir or "."), _PORT):
         raise UserError(
-            f"search.parallel={at_once}: {place} has a fixed port ({line}), and only one of the trials that run at once on a "
-            "machine gets it. Leave the port out, or write --master_port $MASTER_PORT, which each trial has. Otherwise set "
-            "search.parallel=1."
+            f"{place} has a fixed port ({line}), and only one of the {at_once} trials that run at once on this machine gets it. "
+            "Leave the port out, or write --master_port $MASTER_PORT, which each trial has. Otherwise set search.parallel=1."
         )
 
 

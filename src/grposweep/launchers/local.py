@@ -379,7 +379,11 @@ class Local(Launcher):
                 -signal.SIGKILL, EndState.FORK_SERVER_DIED, "the process that trials are forked from was killed", True
             )
         if first_crash == -signal.SIGKILL and kills_for_memory() > group.kills_before:
-            return End(first_crash, EndState.OUT_OF_MEMORY, "the kernel killed it (signal 9), because memory ran out")
+            return End(
+                first_crash,
+                EndState.OUT_OF_MEMORY,
+                "killed (signal 9) while the kernel ended processes because memory ran out",
+            )
         return End(first_crash if first_crash is not None else max(codes))
 
     def cancel(self, job_id: str) -> None:

@@ -151,12 +151,10 @@ def _git(*arguments: str) -> str | None:
         answer = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=GIT_SECONDS
         )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        why = (
-            f"it did not answer within {GIT_SECONDS:.0f} s"
-            if isinstance(error, subprocess.TimeoutExpired)
-            else str(error)
-        )
+    except subprocess.TimeoutExpired:
+        why = f"it did not answer within {GIT_SECONDS:.0f} s"
+    except OSError as error:
+        why = str(error)
     else:
         if answer.returncode == 0:
             return answer.stdout.strip()
